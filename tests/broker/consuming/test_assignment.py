@@ -1,4 +1,4 @@
-"""The broker shares queues out to members that ask it, and remembers who pulls and who pops."""
+"""Assignment of queues by the broker, and the modes of groups (pull or pop)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GROUP = "golden_push_pop"
 
 
 def handlers(parts: BrokerParts, *, is_pop_served: bool = True) -> AssignmentHandlers:
-    """Return what serves the requests, by default as in Java, where members may pop."""
+    """Return the handlers; by default pop is served, as in Java."""
     return AssignmentHandlers(
         parts.live,
         broker_name="broker-a",
@@ -77,7 +77,7 @@ async def set_mode(parts: BrokerParts, mode: SetMessageRequestMode) -> RemotingC
 
 
 async def assigned(parts: BrokerParts, asked: QueryAssignment) -> list[tuple[int, str]] | None:
-    """Return queue ids and modes; None where the broker has nothing to go by."""
+    """Return queue ids and modes; None if the answer has no assignments."""
     answer = await parts.ask(
         handlers(parts).on_query_assignment, body=encode_query_assignment(asked)
     )
@@ -105,7 +105,7 @@ def asking(topic: str = "T", client_id: str = "a", strategy: str = "AVG") -> Que
         "402_GET_ALL_MESSAGE_REQUEST_MODE_raw-all-message-request-mode",
     ],
 )
-def test_requests_are_answered_as_java_does(golden: Golden, name: str) -> None:
+def test_requests_are_answered_as_by_java(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
@@ -126,7 +126,7 @@ def test_requests_are_answered_as_java_does(golden: Golden, name: str) -> None:
     run_with_parts(test)
 
 
-def test_a_group_that_nobody_is_in_gets_no_answer_to_go_by(golden: Golden) -> None:
+def test_a_group_without_members_gets_no_assignments(golden: Golden) -> None:
     recorded, expected = golden("400_QUERY_ASSIGNMENT_pop-query-assignment-pop")
     assert expected is not None
 
@@ -137,7 +137,7 @@ def test_a_group_that_nobody_is_in_gets_no_answer_to_go_by(golden: Golden) -> No
     run_with_parts(test)
 
 
-def test_members_share_the_queues_by_the_strategy_that_they_name() -> None:
+def test_members_share_the_queues_by_their_strategy() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.connect("b")
@@ -156,7 +156,7 @@ def test_members_share_the_queues_by_the_strategy_that_they_name() -> None:
     run_with_parts(test)
 
 
-def test_members_that_pop_have_the_shares_of_those_behind_them_too() -> None:
+def test_popping_members_also_get_the_shares_of_the_next_members() -> None:
     all_queues = [MessageQueue("T", "a", number) for number in range(4)]
     mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 1)
     shares = {
@@ -168,7 +168,7 @@ def test_members_that_pop_have_the_shares_of_those_behind_them_too() -> None:
     assert shares == {"a": [0, 1, 2], "b": [2, 3], "c": [0, 1, 3]}
 
 
-def test_a_topic_without_queues_to_read_is_nothing_to_go_by() -> None:
+def test_a_topic_without_readable_queues_gets_no_assignments() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4, perm=2))
         parts.connect("a")
@@ -177,7 +177,7 @@ def test_a_topic_without_queues_to_read_is_nothing_to_go_by() -> None:
     run_with_parts(test)
 
 
-def test_a_broker_that_shares_nothing_out_gives_all_queues_to_everybody() -> None:
+def test_all_queues_are_assigned_to_every_member_with_the_balancer_off() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.live.update({"serverLoadBalancerEnable": "false"}, 0)
@@ -187,7 +187,7 @@ def test_a_broker_that_shares_nothing_out_gives_all_queues_to_everybody() -> Non
     run_with_parts(test)
 
 
-def test_the_broker_has_a_mode_for_groups_that_have_none() -> None:
+def test_groups_without_a_mode_get_the_brokers_default() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.topics.put(TopicConfig("%RETRY%g", 1, 1))
@@ -201,7 +201,7 @@ def test_the_broker_has_a_mode_for_groups_that_have_none() -> None:
     run_with_parts(test)
 
 
-def test_a_broker_that_does_not_serve_pop_sets_no_group_to_it() -> None:
+def test_pop_mode_cannot_be_set_while_pop_is_not_served() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         served = handlers(parts, is_pop_served=IS_POP_SERVED)
@@ -209,7 +209,7 @@ def test_a_broker_that_does_not_serve_pop_sets_no_group_to_it() -> None:
             body = encode_message_request_mode(SetMessageRequestMode("T", "g", kind))
             answer = await parts.ask(served.on_set_message_request_mode, body=body)
             assert answer.code == code
-            assert ("let the group pull the topic" in (answer.remark or "")) == (code == 3)
+            assert ("use mode PULL" in (answer.remark or "")) == (code == 3)
         mode = parts.tables.modes.get("T", "g")
         assert mode is not None
         assert mode.mode is MessageRequestMode.PULL
@@ -218,7 +218,7 @@ def test_a_broker_that_does_not_serve_pop_sets_no_group_to_it() -> None:
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_a_group_that_is_to_pop_by_a_file_or_an_option_pulls(
+def test_a_group_configured_to_pop_is_told_to_pull(
     by_option: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -241,13 +241,13 @@ def test_a_group_that_is_to_pop_by_a_file_or_an_option_pulls(
     assert 1 <= len(told) <= 25
 
 
-def test_a_mode_outlives_the_broker_once_it_is_acknowledged() -> None:
+def test_an_acknowledged_mode_survives_a_kill() -> None:
     mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3)
 
     async def first(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         assert (await set_mode(parts, mode)).code == 0
-        # Of what was acknowledged the file has all, whoever reads it.
+        # The file has every mode that was acknowledged.
         text = ConfigFile(parts.disk, FILE_NAME).load()
         assert text is not None
         assert decode_message_request_modes(text).message_request_mode_map == {"T": {"g": mode}}
@@ -259,7 +259,7 @@ def test_a_mode_outlives_the_broker_once_it_is_acknowledged() -> None:
     run_with_parts(again, disk=run_with_parts(first))
 
 
-def test_only_modes_of_topics_that_exist_and_are_no_retries_are_set() -> None:
+def test_modes_of_missing_and_retry_topics_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
         for topic, code in (("%RETRY%g", 16), ("absent", 17)):
@@ -274,7 +274,7 @@ def test_only_modes_of_topics_that_exist_and_are_no_retries_are_set() -> None:
     run_with_parts(test)
 
 
-def test_there_is_an_end_to_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_modes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kourou.broker.consuming.assignment_modes.MODES_MAX", 2)
 
     async def test(parts: BrokerParts) -> None:
@@ -297,7 +297,7 @@ ids = st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1).
 
 
 @given(queues, ids, st.sampled_from(sorted(STRATEGIES)), st.integers(-1, 12))
-def test_every_queue_is_read_by_somebody_in_every_mode(
+def test_every_queue_is_assigned_in_every_mode(
     all_queues: list[MessageQueue], members: list[str], strategy: str, share: int
 ) -> None:
     for kind in MessageRequestMode:
@@ -313,7 +313,7 @@ def test_every_queue_is_read_by_somebody_in_every_mode(
             assert all(len(one) == 1 for one in shares) or not is_one_each
 
 
-def test_members_are_told_together_where_they_are_not_told_at_once() -> None:
+def test_concurrent_queries_wait_for_one_look_up() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.live.update({"realTimeNotifyConsumerChange": "false"}, 0)
         notifier = ConsumerIdsNotifier(parts.groups, parts.live)
@@ -333,7 +333,7 @@ def test_members_are_told_together_where_they_are_not_told_at_once() -> None:
     run_with_parts(test)
 
 
-def test_a_body_that_is_none_is_refused() -> None:
+def test_a_malformed_body_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         for body in (b"", b"{}", b'{"topic":"T"}', b'{"topic":1,"consumerGroup":"g"}'):
             for code, handler in (

@@ -1,4 +1,4 @@
-"""Queues of all brokers are looked up at a name server, remembered, and kept while none answers."""
+"""Routes for assignments: look-up at name servers, cache, behaviour while none answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def routes_of(cluster: Cluster) -> AsyncIterator[AssignmentRoutes]:
         await pool.close()
 
 
-def test_those_who_ask_together_share_a_look_up_of_all_brokers_queues() -> None:
+def test_concurrent_requests_share_a_look_up_of_all_brokers_queues() -> None:
     async def main() -> None:
         async with recording(brokers=2, queues=2) as w, routes_of(w.cluster) as routes:
             assert routes.known(TOPIC) is None
@@ -50,7 +50,7 @@ def test_those_who_ask_together_share_a_look_up_of_all_brokers_queues() -> None:
     run_virtual(main())
 
 
-def test_what_was_known_counts_while_no_name_server_answers() -> None:
+def test_a_cached_route_stays_valid_while_no_name_server_answers() -> None:
     async def main() -> None:
         async with recording() as w, routes_of(w.cluster) as routes:
             before = await routes.look_up(TOPIC)
@@ -64,7 +64,7 @@ def test_what_was_known_counts_while_no_name_server_answers() -> None:
     run_virtual(main())
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for_long() -> None:
+def test_waiting_for_a_silent_name_server_is_limited() -> None:
     async def main() -> None:
         async with recording() as w, routes_of(w.cluster) as routes:
             where = parse_address(w.cluster.namesrv_addr)
@@ -76,7 +76,7 @@ def test_a_name_server_that_does_not_answer_is_not_waited_for_long() -> None:
     run_virtual(main())
 
 
-def test_a_topic_that_no_name_server_knows_any_more_is_forgotten() -> None:
+def test_a_topic_unknown_to_the_name_server_is_dropped() -> None:
     async def main() -> None:
         async with recording() as w, routes_of(w.cluster) as routes, w.cluster.admin() as admin:
             assert await routes.look_up(TOPIC)
@@ -88,7 +88,7 @@ def test_a_topic_that_no_name_server_knows_any_more_is_forgotten() -> None:
     run_virtual(main())
 
 
-def test_the_topic_unused_for_the_longest_time_is_forgotten_first(
+def test_the_least_recently_used_topic_is_dropped_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kourou.broker.consuming.assignment_routes.TOPICS_MAX", 2)

@@ -1,4 +1,4 @@
-"""Committed offsets are kept as they were committed, in Java's file, never ahead of the log."""
+"""Committed offsets: commits, Java's file, and the file's limit to the synced log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent.parent.parent / "golden" / "config" / "consumerOf
 
 
 class Log:
-    """How far a log is written and synced."""
+    """Written and synced positions of a log."""
 
     def __init__(self, written: int = 0, synced: int = 0) -> None:
         self.written_position = written
@@ -46,7 +46,7 @@ def saved_text(disk: SimDisk) -> bytes:
     return unseal(disk.read(FILE_NAME, 0, disk.size(FILE_NAME))).data
 
 
-def test_what_was_committed_last_counts_whether_it_goes_on_or_back() -> None:
+def test_the_last_commit_wins_forward_or_back() -> None:
     offsets = offsets_on(SimDisk())
     assert offsets.query("g", "T", 0) is None
 
@@ -58,7 +58,7 @@ def test_what_was_committed_last_counts_whether_it_goes_on_or_back() -> None:
     assert offsets.query("h", "T", 0) is None
 
 
-def test_members_that_set_each_other_back_all_day_do_not_fill_the_log(
+def test_log_entries_for_offsets_set_back_are_rate_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     offsets = offsets_on(SimDisk())
@@ -69,7 +69,7 @@ def test_members_that_set_each_other_back_all_day_do_not_fill_the_log(
     assert 1 <= len(caplog.records) <= 20
 
 
-def test_the_file_is_in_javas_text() -> None:
+def test_the_file_has_javas_format() -> None:
     async def main() -> None:
         offsets.commit("g", "T", 1, 20)
         offsets.commit("g", "T", 0, 10)
@@ -116,7 +116,7 @@ def test_a_file_of_another_shape_is_refused(text: bytes) -> None:
         offsets_on(disk_with(text))
 
 
-def test_a_removed_group_or_topic_leaves_nothing() -> None:
+def test_removing_a_group_or_topic_removes_all_its_offsets() -> None:
     offsets = offsets_on(SimDisk())
     for group in ("g", "h"):
         for topic in ("T", "U"):
@@ -131,7 +131,7 @@ def test_a_removed_group_or_topic_leaves_nothing() -> None:
     assert offsets.pulled("h", "U", 0) is None
 
 
-def test_offsets_beyond_what_a_crash_left_are_set_back_to_the_end() -> None:
+def test_offsets_beyond_the_end_after_a_crash_are_set_back() -> None:
     offsets = offsets_on(SimDisk())
     offsets.commit("g", "T", 0, 9)
     offsets.commit("g", "T", 1, 4)
@@ -148,16 +148,16 @@ def test_offsets_beyond_what_a_crash_left_are_set_back_to_the_end() -> None:
     assert offsets.pulled("g", "T", 0) == 7
 
 
-def test_the_file_waits_until_the_log_is_synced_as_far_as_was_consumed() -> None:
+def test_the_file_is_not_written_ahead_of_the_synced_log() -> None:
     async def main() -> None:
         offsets.commit("g", "T", 0, 1)
         assert not await offsets.persist()
         assert not disk.exists(FILE_NAME)
 
-        offsets.commit("g", "T", 0, 2)  # under load the log's end is never synced ...
+        offsets.commit("g", "T", 0, 2)  # under load, the log's end is never synced
         log.written_position, log.synced_position = 200, 150
         assert not await offsets.persist()
-        assert b"0:1" in saved_text(disk)  # ... so that what was taken before is written
+        assert b"0:1" in saved_text(disk)  # so the offsets taken before are written
 
         log.synced_position = 200
         assert await offsets.persist()
@@ -168,7 +168,7 @@ def test_the_file_waits_until_the_log_is_synced_as_far_as_was_consumed() -> None
     asyncio.run(main())
 
 
-def test_a_save_that_failed_is_made_up_for() -> None:
+def test_a_failed_save_is_repeated() -> None:
     async def main() -> None:
         offsets.commit("g", "T", 0, 1)
         disk.fail_after(0, OSError(28, "No space left on device"))

@@ -1,4 +1,4 @@
-"""Ordered consumers lock queues by request, and are answered as by the Java broker."""
+"""Requests to lock and unlock queues are answered as by Java's broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUEUE = MessageQueue("T", "broker-0", 0)
 
 
 def ask(handlers: LockHandlers, command: RemotingCommand) -> RemotingCommand:
-    """Serve a request 41 or 42 and return the answer."""
+    """Serve a request 41 or 42, and return the answer."""
     is_lock = command.code == RequestCode.LOCK_BATCH_MQ
     handler = handlers.on_lock_batch_mq if is_lock else handlers.on_unlock_batch_mq
     return handler(FakePeer().request_of(command))
@@ -79,7 +79,7 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
     run_with_parts(test)
 
 
-def test_a_name_that_no_client_has_is_refused() -> None:
+def test_a_name_above_the_length_limit_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         handlers = LockHandlers(QueueLocks(), parts.topics)
         body = encode_lock_batch(LockBatch("g", "c" * (NAME_LENGTH_MAX + 1), (QUEUE,)))
@@ -103,7 +103,7 @@ def test_queues_that_do_not_exist_are_not_granted() -> None:
     run_with_parts(test)
 
 
-def test_a_broker_forgets_locks_that_nobody_asked_for_again() -> None:
+def test_locks_that_are_not_renewed_expire() -> None:
     async def main() -> None:
         async with Cluster() as cluster, cluster.producer() as producer:
             await producer.send(Message("T", b"makes the topic"))
@@ -127,7 +127,7 @@ def test_a_broker_forgets_locks_that_nobody_asked_for_again() -> None:
     run_virtual(main())
 
 
-def test_what_an_ordered_group_sends_to_its_retry_topic_is_a_dead_letter_at_once() -> None:
+def test_a_message_sent_back_by_an_ordered_group_is_a_dead_letter_at_once() -> None:
     async def test(rig: SendRig) -> None:
         rig.parts.groups.put(SubscriptionGroup("g"))
         retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
@@ -141,7 +141,7 @@ def test_what_an_ordered_group_sends_to_its_retry_topic_is_a_dead_letter_at_once
     run_sends(test)
 
 
-def test_a_lock_of_a_client_that_is_no_member_makes_no_dead_letters() -> None:
+def test_a_lock_of_a_client_outside_the_group_causes_no_dead_letters() -> None:
     async def test(rig: SendRig) -> None:
         retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
         rig.parts.connect("member", "g")
@@ -155,9 +155,7 @@ def test_a_lock_of_a_client_that_is_no_member_makes_no_dead_letters() -> None:
     run_sends(test)
 
 
-def test_a_message_that_is_to_come_again_at_a_time_is_no_dead_letter_while_queues_are_locked() -> (
-    None
-):
+def test_a_scheduled_message_is_no_dead_letter_while_queues_are_locked() -> None:
     async def test(rig: SendRig) -> None:
         rig.parts.connect("member", "g")
         rig.locks.lock("g", "member", [QUEUE], steady_ms())

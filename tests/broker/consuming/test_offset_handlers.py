@@ -1,4 +1,4 @@
-"""Committed offsets are asked for and set with Java's codes."""
+"""Requests to query and commit offsets are answered with Java's codes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def update(parts: BrokerParts, **fields: Any) -> int:
     return answer.code
 
 
-def test_what_was_committed_is_answered() -> None:
+def test_a_query_returns_the_committed_offset() -> None:
     async def test(parts: BrokerParts) -> None:
         for _ in range(3):
             await parts.store_messages([parts.draft()])
@@ -77,7 +77,7 @@ def test_a_new_group_begins_at_the_start_of_a_young_queue() -> None:
 
 
 def test_new_group_begins_at_the_start_of_a_queue_without_messages() -> None:
-    """Else the client asks for the queue's end next, and skips what arrives in between."""
+    """Otherwise the client would request the queue's end and skip messages sent in between."""
 
     async def test(parts: BrokerParts) -> None:
         assert query(parts) == (0, "0")
@@ -95,7 +95,7 @@ def test_new_group_has_no_offset_in_a_queue_that_does_not_exist(fields: dict[str
     run(test)
 
 
-def test_a_queue_whose_start_is_not_in_memory_any_more_is_not_young() -> None:
+def test_a_queue_whose_start_is_not_in_memory_is_not_young() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(bytes(100))])
         assert query(parts) == (0, "0")
@@ -116,7 +116,7 @@ def test_a_queue_whose_start_is_not_in_memory_any_more_is_not_young() -> None:
         ({"commit_offset": -1}, 29),
     ],
 )
-def test_a_commit_that_means_nothing_is_refused(fields: dict[str, Any], code: int) -> None:
+def test_an_invalid_commit_is_refused(fields: dict[str, Any], code: int) -> None:
     async def test(parts: BrokerParts) -> None:
         assert update(parts, **fields) == code
         assert parts.offsets.topics_of("g") == []
@@ -135,7 +135,7 @@ def test_commit_beyond_the_end_is_refused(offset: int) -> None:
     run(test)
 
 
-def test_a_commit_of_an_unknown_group_makes_it_where_groups_are_made() -> None:
+def test_a_commit_of_an_unknown_group_creates_it_with_auto_creation() -> None:
     async def test(parts: BrokerParts) -> None:
         assert update(parts) == 0
         assert parts.groups.get("g") is not None
@@ -143,7 +143,7 @@ def test_a_commit_of_an_unknown_group_makes_it_where_groups_are_made() -> None:
     run(test)
 
 
-def test_a_commit_of_an_unknown_group_is_refused_elsewhere() -> None:
+def test_a_commit_of_an_unknown_group_is_refused_without_auto_creation() -> None:
     async def test(parts: BrokerParts) -> None:
         assert update(parts) == 26
 
@@ -165,7 +165,7 @@ def test_a_missing_number_is_refused_with_its_own_code(missing: str) -> None:
     run(test)
 
 
-def test_a_queue_that_is_being_emptied_may_still_be_committed() -> None:
+def test_offsets_of_a_queue_being_drained_can_be_committed() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", read_queue_nums=8, write_queue_nums=4))
         assert update(parts, queue_id=7) == 0

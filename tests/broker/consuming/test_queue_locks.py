@@ -1,4 +1,4 @@
-"""A queue has one holder in a group at a time, until it unlocks or stays silent for a minute."""
+"""Queue locks: one holder in a group at a time, until it unlocks or the lock expires."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kourou.model.queue import MessageQueue
 A, B = (MessageQueue("T", "broker-a", number) for number in range(2))
 
 
-def test_a_queue_goes_to_who_asks_first() -> None:
+def test_a_queue_is_granted_to_the_first_client() -> None:
     locks = QueueLocks()
     assert locks.lock("g", "c1", [A, B], 0) == [A, B]
     assert locks.lock("g", "c2", [A, B], 1) == []
@@ -35,7 +35,7 @@ def test_only_the_holder_unlocks() -> None:
     assert locks.lock("g", "c2", [A], 0) == [A]
 
 
-def test_a_lock_lasts_a_minute_after_it_was_asked_for_last() -> None:
+def test_a_lock_lasts_a_minute_after_its_last_request() -> None:
     locks = QueueLocks()
     locks.lock("g", "c1", [A], 0)
     locks.lock("g", "c1", [A], 20_000)
@@ -53,7 +53,7 @@ def test_a_group_consumes_in_order_as_long_as_a_lock_lasts() -> None:
     assert not locks.is_any_held("h", 0)
 
 
-def test_what_expired_is_forgotten() -> None:
+def test_expired_locks_are_removed() -> None:
     locks = QueueLocks()
     locks.lock("g", "c1", [A], 0)
     locks.lock("g", "c1", [B], 1)
@@ -64,7 +64,7 @@ def test_what_expired_is_forgotten() -> None:
     assert locks.expire(EXPIRY_MS + 2) == 0
 
 
-def test_there_are_no_more_locks_than_there_may_be() -> None:
+def test_the_number_of_locks_is_limited() -> None:
     locks = QueueLocks(locks_max=1)
     assert locks.lock("g", "c1", [A, B], 0) == [A]
     assert locks.lock("h", "c1", [A], 0) == []
@@ -84,7 +84,7 @@ QUEUES = st.lists(
 
 
 class LocksMachine(RuleBasedStateMachine):
-    """The locks against a list of all that was ever granted."""
+    """Compares the locks with a model of all grants."""
 
     def __init__(self) -> None:
         super().__init__()

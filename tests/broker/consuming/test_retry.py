@@ -1,4 +1,4 @@
-"""A message that is given back comes again, later and later, and in the end is a dead letter."""
+"""Send backs: redelivery with growing delays, dead letters, refusals."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ RETRY, DLQ = "%RETRY%g", "%DLQ%g"
 
 
 def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: object) -> None:
-    """Run `test` with a broker that delivers, as `run_with_parts` does."""
+    """Run `test` by `run_with_parts` with a broker that delivers delayed messages."""
     run_with_parts(test, config=small_config(**options), is_delivering=True)
 
 
 async def give_back(
     parts: BrokerParts, offset: int, *, version: int = 513, reason: str = "", **fields: Any
 ) -> RemotingCommand:
-    """Return the answer to a send back, which may take some time."""
+    """Send a message back, and return the answer."""
     peer = FakePeer()
     said: dict[str, Any] = {"offset": offset, "group": "g", "delay_level": 0}
     header = ConsumerSendMsgBackRequestHeader(**said | fields)
@@ -62,7 +62,7 @@ async def one_message(parts: BrokerParts, **fields: Any) -> int:
     return result.appended[0].physical_offset
 
 
-def test_a_message_comes_again_in_the_retry_topic_after_its_delay() -> None:
+def test_a_sent_back_message_is_redelivered_after_its_delay() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts, properties={"KEYS": "k", "mine": "1"})
         original = stored(parts, "T")
@@ -103,7 +103,7 @@ def test_a_message_comes_again_in_the_retry_topic_after_its_delay() -> None:
     run(test)
 
 
-def test_sixteen_tries_wait_longer_each_and_then_the_message_is_dead() -> None:
+def test_sixteen_retries_with_growing_delays_precede_the_dead_letter() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         first = stored(parts, "T")
@@ -129,7 +129,7 @@ def test_sixteen_tries_wait_longer_each_and_then_the_message_is_dead() -> None:
     run(test)
 
 
-def test_a_group_may_have_delays_of_its_own() -> None:
+def test_a_group_may_have_its_own_delays() -> None:
     async def test(parts: BrokerParts) -> None:
         policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 0, 4_000, 60_000]}}
         parts.groups.put(SubscriptionGroup("g", group_retry_policy=policy))
@@ -145,14 +145,14 @@ def test_a_group_may_have_delays_of_its_own() -> None:
     run(test)
 
 
-def test_why_a_message_died_is_kept_if_it_fits() -> None:
+def test_the_reason_of_a_dead_letter_is_kept_if_it_fits() -> None:
     async def test(parts: BrokerParts) -> None:
         for number, (told, kept) in enumerate(
             [("no\x02account\n", "no account "), ("x" * 1_000, "x" * 300), ("", None)]
         ):
             await give_back(parts, await one_message(parts), delay_level=-1, reason=told)
             assert stored(parts, DLQ, number).properties.get("KOUROU_DLQ_REASON") == kept
-        # Not where a redelivery is wanted, nor where a reason is from another death.
+        # Neither for a redelivery, nor from an earlier dead letter.
         await give_back(parts, await one_message(parts), delay_level=1, reason="busy")
         assert "KOUROU_DLQ_REASON" not in stored(parts, SCHEDULE_TOPIC).properties
         await give_back(parts, stored(parts, DLQ, 0).physical_offset, delay_level=-1)
@@ -171,13 +171,13 @@ def test_a_negative_level_makes_a_dead_letter_at_once() -> None:
         assert (await give_back(parts, physical_offset, delay_level=-1)).code == 0
 
         assert stored(parts, DLQ).body == b"body"
-        assert parts.topics.is_saved(DLQ)  # a crash now leaves a topic that can be read
+        assert parts.topics.is_saved(DLQ)  # so the dead letter can be read after a crash
 
     run(test)
 
 
 @pytest.mark.parametrize(("asked", "used"), [(1, 1), (18, 18), (99, 18), (2**31 - 1, 18)])
-def test_the_level_asked_for_is_used_up_to_the_highest(asked: int, used: int) -> None:
+def test_the_requested_level_is_used_up_to_the_highest(asked: int, used: int) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         await give_back(parts, physical_offset, delay_level=asked)
@@ -190,7 +190,9 @@ def test_the_level_asked_for_is_used_up_to_the_highest(asked: int, used: int) ->
     ("told", "version", "topic"),
     [(None, 513, SCHEDULE_TOPIC), (0, 513, DLQ), (0, 120, SCHEDULE_TOPIC)],
 )
-def test_newer_clients_say_how_often_they_try(told: int | None, version: int, topic: str) -> None:
+def test_newer_clients_may_set_the_limit_of_redeliveries(
+    told: int | None, version: int, topic: str
+) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         await give_back(parts, physical_offset, version=version, max_reconsume_times=told)
@@ -199,7 +201,7 @@ def test_newer_clients_say_how_often_they_try(told: int | None, version: int, to
     run(test)
 
 
-def test_the_group_says_how_often_where_the_client_does_not() -> None:
+def test_the_groups_limit_applies_without_a_clients_limit() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("g", retry_max_times=0))
         await give_back(parts, await one_message(parts))
@@ -208,7 +210,7 @@ def test_the_group_says_how_often_where_the_client_does_not() -> None:
     run(test)
 
 
-def test_the_answer_waits_until_the_message_is_on_the_disk() -> None:
+def test_a_send_back_is_answered_when_the_message_is_durable() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         parts.flusher.stall()
@@ -222,7 +224,7 @@ def test_the_answer_waits_until_the_message_is_on_the_disk() -> None:
     run(test)
 
 
-def test_what_cannot_be_stored_is_told_so_that_the_client_keeps_it() -> None:
+def test_a_send_back_that_cannot_be_stored_is_answered_with_an_error() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         parts.flusher.stall()
@@ -242,21 +244,21 @@ def test_what_cannot_be_stored_is_told_so_that_the_client_keeps_it() -> None:
 # Refusals, in the order of the checks
 
 
-def test_an_unknown_group_is_refused_where_groups_are_not_made() -> None:
+def test_an_unknown_group_is_refused_without_auto_creation() -> None:
     async def test(parts: BrokerParts) -> None:
         assert (await give_back(parts, await one_message(parts))).code == 26
 
     run(test, auto_create_subscription_group=False)
 
 
-def test_a_broker_that_is_not_writable_refuses() -> None:
+def test_a_broker_that_is_not_writable_refuses_send_backs() -> None:
     async def test(parts: BrokerParts) -> None:
         assert (await give_back(parts, await one_message(parts))).code == 16
 
     run(test, broker_permission=PERM_READ)
 
 
-def test_a_group_without_retry_queues_drops_what_it_gives_back() -> None:
+def test_send_backs_of_a_group_without_retry_queues_are_dropped() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("g", retry_queue_nums=0))
         assert (await give_back(parts, await one_message(parts))).code == 0
@@ -266,7 +268,7 @@ def test_a_group_without_retry_queues_drops_what_it_gives_back() -> None:
     run(test)
 
 
-def test_a_retry_topic_that_is_not_writable_refuses() -> None:
+def test_a_retry_topic_that_is_not_writable_refuses_send_backs() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig(RETRY, 1, 1, PERM_READ))
         assert (await give_back(parts, await one_message(parts))).code == 16
@@ -275,7 +277,7 @@ def test_a_retry_topic_that_is_not_writable_refuses() -> None:
 
 
 @pytest.mark.parametrize("wrong_by", [1, 10_000, -10_000])
-def test_a_place_of_the_log_without_a_message_is_refused(wrong_by: int) -> None:
+def test_a_log_position_without_a_message_is_refused(wrong_by: int) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         answer = await give_back(parts, physical_offset + wrong_by)
@@ -299,8 +301,8 @@ def test_the_retry_topic_gets_the_queues_of_the_group() -> None:
     run(test)
 
 
-def test_statistics_count_under_topics_that_exist_whatever_the_message_says() -> None:
-    """Else producers could fill the memory with keys of their own making."""
+def test_statistics_count_only_under_existing_topics() -> None:
+    """Otherwise producers could fill the memory with keys that they choose."""
 
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts, properties={"RETRY_TOPIC": "x" * 20_000})
@@ -308,7 +310,7 @@ def test_statistics_count_under_topics_that_exist_whatever_the_message_says() ->
         assert (await give_back(parts, physical_offset)).code == 0
 
         origin = stored(parts, SCHEDULE_TOPIC, queue_id=2).properties["RETRY_TOPIC"]
-        assert origin == "x" * 20_000  # it is the message's own affair
+        assert origin == "x" * 20_000  # the message itself keeps it
         assert parts.stats.named("SNDBCK_PUT_NUMS") == {"T@g": 1}
 
     run(test)

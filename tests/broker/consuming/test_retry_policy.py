@@ -1,4 +1,4 @@
-"""A group's own retry policy decides at which delay level its messages wait."""
+"""Delay levels of sent-back messages by a group's retry policy."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def levels(policy: dict[str, Any]) -> list[int]:
         {"type": "CUSTOMIZED", "customizedRetryPolicy": [1]},
     ],
 )
-def test_without_a_policy_that_makes_sense_each_delivery_waits_a_level_longer(
+def test_without_a_valid_policy_each_redelivery_waits_a_level_longer(
     policy: dict[str, object],
 ) -> None:
     assert levels(policy) == [3, 4, 5, 18, 18]
 
 
-def test_a_list_is_read_from_its_third_delay_on_and_ends_with_its_last() -> None:
+def test_a_customized_policy_begins_with_its_third_delay_and_repeats_its_last() -> None:
     assert levels(customized(1, 2, 5_000, 60_000)) == [2, 5, 5, 5, 5]
     assert levels(customized(60_000)) == [5] * 5
 
@@ -72,9 +72,7 @@ def test_a_delay_beyond_the_highest_level_waits_at_it() -> None:
     st.sampled_from(["CUSTOMIZED", "EXPONENTIAL", "else", 1]),
     st.integers(0, 2**31 - 1),
 )
-def test_whatever_the_policy_is_there_is_a_delay_or_none(
-    inner: object, kind: object, times: int
-) -> None:
+def test_any_policy_gives_a_valid_delay_or_none(inner: object, kind: object, times: int) -> None:
     policy = {"type": kind, "customizedRetryPolicy": inner, "exponentialRetryPolicy": inner}
     delay_ms = policy_delay_ms(policy, times)
     assert delay_ms is None or delay_ms >= 0

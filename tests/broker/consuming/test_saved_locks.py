@@ -1,4 +1,4 @@
-"""A broker that starts again knows who has which queue for itself."""
+"""Queue locks survive a restart of the broker."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ A, B = (MessageQueue("T", "broker-a", number) for number in range(2))
 
 
 class Machine:
-    """A disk, and two clocks that go on while a broker is down.
+    """A disk, and two clocks that continue while a broker is down.
 
     Attributes:
-        steady_ms: of the clock by which locks expire; each process of the broker begins elsewhere.
+        steady_ms: clock by which locks expire; it has another zero in each process of the broker.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class Machine:
         self.steady_ms += ms
 
     def opened(self) -> SavedLocks:
-        """Return the locks of a broker that starts now."""
+        """Load the locks as a starting broker does."""
         self.steady_ms += 7_777_777
         file = ConfigFile(self.disk, FILE_NAME, parse_locks, restores=True)
         offload = sim_runtime(0).offload
         return SavedLocks(file, offload, self.clock, lambda: self.steady_ms)
 
     def lock(self, saved: SavedLocks, client_id: str, group: str = "g") -> bool:
-        """Let the client ask for A."""
+        """Request the lock of queue A; return whether it is granted."""
         return saved.locks.lock(group, client_id, [A], self.steady_ms) == [A]
 
 
-def test_locks_are_as_they_were_before_a_kill() -> None:
+def test_locks_survive_a_kill() -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()
@@ -67,7 +67,7 @@ def test_locks_are_as_they_were_before_a_kill() -> None:
     run_virtual(main())
 
 
-def test_a_lock_of_a_dead_member_is_free_after_a_minute_however_often_the_broker_dies() -> None:
+def test_a_dead_members_lock_expires_over_repeated_broker_restarts() -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()
@@ -85,7 +85,7 @@ def test_a_lock_of_a_dead_member_is_free_after_a_minute_however_often_the_broker
 
 
 @pytest.mark.parametrize("seconds", range(60, 120))
-def test_a_lock_outlasts_what_its_holder_believes_whenever_the_broker_is_killed(
+def test_a_lock_outlasts_its_holders_reliance_on_it_over_any_kill(
     seconds: int,
 ) -> None:
     async def main() -> None:
@@ -109,7 +109,7 @@ def test_a_lock_outlasts_what_its_holder_believes_whenever_the_broker_is_killed(
     run_virtual(main())
 
 
-def test_a_broker_that_was_down_for_a_minute_knows_no_locks() -> None:
+def test_locks_expire_while_a_broker_is_down() -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()
@@ -123,7 +123,7 @@ def test_a_broker_that_was_down_for_a_minute_knows_no_locks() -> None:
     run_virtual(main())
 
 
-def test_a_clock_that_was_set_back_makes_no_lock_last_longer_than_a_minute() -> None:
+def test_a_clock_set_back_does_not_extend_locks() -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()
@@ -139,7 +139,7 @@ def test_a_clock_that_was_set_back_makes_no_lock_last_longer_than_a_minute() -> 
     run_virtual(main())
 
 
-def test_moves_are_written_at_once_and_renewals_now_and_then() -> None:
+def test_new_holders_are_saved_at_once_and_renewals_at_intervals() -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()
@@ -159,14 +159,14 @@ def test_moves_are_written_at_once_and_renewals_now_and_then() -> None:
         machine.pass_time(1)
         assert await is_written()
         machine.pass_time(RENEWALS_MS)
-        assert not await is_written()  # nobody asked
+        assert not await is_written()  # no renewals
         saved.locks.expire(machine.steady_ms + EXPIRY_MS)
         assert await is_written()
 
     run_virtual(main())
 
 
-def test_a_file_that_cannot_be_read_costs_the_locks_and_not_the_start(
+def test_an_unreadable_file_loses_the_locks_but_not_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_read_costs_the_locks_and_not_the_start(
         st.tuples(st.text(max_size=5), st.text(max_size=5), st.text(max_size=5)), max_size=9
     )
 )
-def test_whatever_names_clients_give_is_read_again(asked: list[tuple[str, str, str]]) -> None:
+def test_any_client_names_are_saved_and_loaded(asked: list[tuple[str, str, str]]) -> None:
     async def main() -> None:
         machine = Machine()
         saved = machine.opened()

@@ -1,4 +1,4 @@
-"""Committed offsets are on the disk within five seconds, and when the broker stops."""
+"""Committed offsets are durable within five seconds, and when the broker stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.testing.recording import TOPIC, recording
 QUEUE = MessageQueue(TOPIC, "broker-0", 0)
 
 
-def test_a_commit_outlives_a_crash_five_seconds_later_and_a_stop_at_once() -> None:
+def test_a_commit_survives_a_crash_after_five_seconds_and_a_stop_at_once() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.pull_consumer("readers") as reader:
             await w.send(*[b"%d" % number for number in range(10)])

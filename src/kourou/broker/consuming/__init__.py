@@ -1,1 +1,1 @@
-"""What groups that consume leave at the broker: offsets, locks, shares of queues, retries."""
+"""State of consumer groups at the broker: offsets, queue locks, assignment, retries."""

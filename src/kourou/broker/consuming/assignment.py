@@ -1,12 +1,14 @@
-"""Which queues the broker gives a member of a group that asks it (400); pure.
+"""Assignment of queues by the broker to a member of a group (request 400). Pure.
 
-    mode PULL                            the strategy's share of all queues
-    mode POP, shared by nobody or by     every broker of the topic as one queue -1: all members pop
-      as many as there are others        all of its queues
-    mode POP, members <= queues          the own share and those of the next members, in a ring
-    mode POP, members > queues           the one queue at the own place
+    mode PULL                             the strategy's share of all queues
+    mode POP, share number not positive   every broker of the topic as one queue -1: all members
+      or at least the other members'      pop all of its queues
+      count
+    mode POP, members <= queues           the member's share and those of the next members, in a
+                                          ring
+    mode POP, members > queues            one queue, by the member's index
 
-The answer None is not the same as no queues: the member then goes on with what it has.
+The answer None differs from an empty list: the member then keeps its queues.
 
 Source: QueryAssignmentProcessor.doLoadBalance and allocate4Pop, apache/rocketmq 5.5.0.
 """
@@ -24,7 +26,7 @@ from kourou.protocol.bodies_locks import MessageRequestMode, SetMessageRequestMo
 STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
     {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}
 )
-"""Strategies that a member may name; others cannot be known here."""
+"""Strategies that a member may name; the broker does not know any others."""
 
 ALL_QUEUES: Final = -1
 """The queue id that stands for all queues of a broker."""
@@ -37,13 +39,13 @@ def assign(
     strategy: Allocate,
     mode: SetMessageRequestMode,
 ) -> list[MessageQueue]:
-    """Return the queues of one member, sorted, each once; none if it is not among the ids.
+    """Return the queues of one member, sorted and unique; none if it is not among the ids.
 
     Args:
-        queues: of the topic, on all brokers, sorted; at least one.
-        consumer_ids: of the group's members that this broker knows, sorted.
-        self_id: who asks.
-        strategy: how queues are shared out.
+        queues: queues of the topic on all brokers, sorted; at least one.
+        consumer_ids: client ids of the group's members that this broker knows, sorted.
+        self_id: client id of the member.
+        strategy: allocates the queues to members.
         mode: how the group reads the topic.
     """
     if mode.mode is MessageRequestMode.PULL:

@@ -1,7 +1,7 @@
-"""Sharing queues out on the broker: QUERY_ASSIGNMENT (400), modes of reading (401, 402).
+"""Broker-side assignment of queues: QUERY_ASSIGNMENT (400), and modes of groups (401, 402).
 
-Members that ask here share queues by what this broker knows of the group. They need not all ask
-the same broker: each hears of all members by their heartbeats.
+Queues are assigned by the members that this broker knows. The members of a group may ask different
+brokers, because every broker gets the heartbeats of all members.
 
 Source: QueryAssignmentProcessor.java, AdminBrokerProcessor.getAllMessageRequestMode,
 apache/rocketmq 5.5.0.
@@ -44,25 +44,26 @@ from kourou.remoting.steady_time import steady_ms
 log = logging.getLogger(__name__)
 
 IS_POP_SERVED: Final = False
-"""Whether the broker serves pop. Until it does, no group is set to it (401), and those that a file
-of Java's or an option has pop are told to pull (400): else their members would receive nothing."""
+"""Whether the broker serves pop. As long as it does not, 401 cannot set a group to pop, and 400
+tells members to pull although a Java broker's file or an option says pop: otherwise they would
+receive nothing."""
 
 LMQ_PREFIX: Final = "%LMQ%"
-"""Topics of a light queue, which has one queue, on this broker."""
+"""Prefix of the topic of a light queue, which has one queue, on this broker."""
 
 
 class AssignmentHandlers:
-    """Serves the requests.
+    """Serves the requests 400, 401 and 402.
 
     Args:
-        config: whether the broker shares queues out, and the mode of groups without one.
-        broker_name: whose light queues there are.
-        topics: of this broker.
-        groups: of this broker.
+        config: whether the broker assigns queues, and the mode of groups without one.
+        broker_name: broker of the light queues.
+        topics: topics of this broker.
+        groups: groups of this broker.
         clients: the members of the groups.
-        modes: set by 401.
+        modes: the modes set by 401.
         routes: the queues of topics on all brokers.
-        later: answers what waits for a name server, or for the disk.
+        later: answers requests that wait for a name server or the disk.
         is_pop_served: see `IS_POP_SERVED`.
     """
 
@@ -91,10 +92,10 @@ class AssignmentHandlers:
         self._pulled_instead = LogRate()
 
     def on_query_assignment(self, request: Request) -> RemotingCommand | None:
-        """Tell a member its queues of one topic (400).
+        """Return a member's queues of one topic (400).
 
-        Without the member `messageQueueAssignments` where there is nothing to go by: the member
-        then keeps what it has.
+        The answer lacks `messageQueueAssignments` if queues or members are unknown; the member then
+        keeps its queues.
         """
         asked = decode_query_assignment(request.command.body)
         if asked.topic.startswith(LMQ_PREFIX):
@@ -111,12 +112,12 @@ class AssignmentHandlers:
         return None
 
     def on_set_message_request_mode(self, request: Request) -> None:
-        """Set how a group reads a topic (401); answered when it is durable.
+        """Set how a group reads a topic (401); answered when the change is durable.
 
         Raises:
-            NoPermissionError: the topic is one of retries, which are pulled always.
-            RemoteError: with code 3: the group is to pop, and that is not served.
-            TopicNotFoundError, GroupNotFoundError: this broker has none of this name.
+            NoPermissionError: it is a retry topic, which is always pulled.
+            RemoteError: the mode is pop, which is not served (code 3).
+            TopicNotFoundError, GroupNotFoundError: the topic or group does not exist here.
         """
         mode = decode_message_request_mode(request.command.body)
         if is_retry_topic(mode.topic):
@@ -128,7 +129,7 @@ class AssignmentHandlers:
         if mode.mode is MessageRequestMode.POP and not self._is_pop_served:
             raise RemoteError(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                "this broker does not serve pop yet: let the group pull the topic (mode PULL)",
+                "this broker does not serve pop yet: use mode PULL",
             )
         host = request.remote_address[0]
         if self._groups.get_or_create(mode.consumer_group, host) is None:
@@ -145,7 +146,7 @@ class AssignmentHandlers:
         self._later.answer(request, serve)
 
     def on_get_all_message_request_mode(self, request: Request) -> RemotingCommand:
-        """Return all modes that were set (402)."""
+        """Return all modes set by 401 (402)."""
         return response(request.command, body=self._modes.body())
 
     def _answer(
@@ -186,7 +187,7 @@ class AssignmentHandlers:
     def _share(
         self, asked: QueryAssignment, queues: Sequence[MessageQueue], mode: SetMessageRequestMode
     ) -> Sequence[MessageQueue] | None:
-        """Return the member's queues; None where there is nothing to go by."""
+        """Return the member's queues; None if queues, members or the strategy are unknown."""
         is_broadcast = asked.message_model is MessageModel.BROADCASTING
         if is_broadcast or not self._config.now.server_load_balancer_enable:
             return queues

@@ -1,7 +1,7 @@
-"""How groups read topics, by pulling or by popping, as administrators have set it (401).
+"""Modes in which groups read topics, pull or pop, as set by administrators (401).
 
-The file `config/messageRequestMode.json`, in Java's text: `messageRequestModeMap`, topic -> group
--> the request that said so. It stays when its topic or group is deleted, as in Java.
+They are saved in `config/messageRequestMode.json`, in Java's format: `messageRequestModeMap`, topic
+-> group -> the request that set the mode. As in Java, a mode outlives its topic and group.
 
 Source: MessageRequestModeManager.java, apache/rocketmq 5.5.0.
 """
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/messageRequestMode.json"
 MODES_MAX: Final = 100_000
-"""Pairs of topic and group that may be set: they stay until they are set otherwise."""
+"""Limit on pairs of topic and group with a mode; a mode is never removed."""
 
 
 class RequestModes:
     """All modes that were set. In memory; `persist` makes changes durable."""
 
     def __init__(self, file: SavedFile, offload: Offload) -> None:
-        """Start with what the file says.
+        """Load the file.
 
         Args:
             file: read now; written by `persist`.
-            offload: takes the writes off the loop.
+            offload: runs the writes off the event loop.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -52,11 +52,11 @@ class RequestModes:
         }
 
     def get(self, topic: str, group: str) -> SetMessageRequestMode | None:
-        """Return how the group reads the topic; None where nobody has said."""
+        """Return the mode in which the group reads the topic; None if it was not set."""
         return self._modes.get(topic, {}).get(group)
 
     def put(self, mode: SetMessageRequestMode) -> None:
-        """Set how a group reads a topic.
+        """Set the mode in which a group reads a topic.
 
         Raises:
             SystemBusyError: `MODES_MAX` pairs are set.
@@ -66,7 +66,7 @@ class RequestModes:
         if is_new and sum(map(len, self._modes.values())) >= MODES_MAX:
             raise SystemBusyError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{MODES_MAX} modes are set: no more groups and topics can get their own",
+                f"{MODES_MAX} modes are set, which is the limit: only these can be changed",
             )
         if of_topic.get(mode.consumer_group) == mode:
             return
@@ -81,7 +81,7 @@ class RequestModes:
         )
 
     def body(self) -> bytes:
-        """Return the body that answers 402."""
+        """Return the body of the answer to 402."""
         return encode_message_request_modes(MessageRequestModes(self._modes))
 
     async def persist(self) -> None:

@@ -1,10 +1,10 @@
-"""The queues of topics on all brokers, as name servers tell them: what assignments are made of.
+"""Queues of topics on all brokers, from the name servers, for assignments.
 
-A topic is looked up when a member first asks for its share, and again when what is known is older
-than 30 s; who asks then waits for that once. If no name server answers, what was known counts
-further: members would else give up queues because of a name server.
+A topic is looked up when a member first asks for its assignment, and again when the cached route is
+older than 30 s; the request then waits for the answer. If no name server answers, the cached route
+stays valid: otherwise members would lose queues because of a name server.
 
-Source: TopicRouteInfoManager.java, apache/rocketmq 5.5.0, which looks all of them up each 30 s.
+Source: TopicRouteInfoManager.java, apache/rocketmq 5.5.0, which looks up all topics every 30 s.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kourou.remoting.pool import ConnectionPool
 log = logging.getLogger(__name__)
 
 FRESH_MS: Final = 30_000
-"""How long what a name server said counts."""
+"""Time for which a route of a name server is valid."""
 TIMEOUT_MS: Final = 3_000
-"""How long one name server is waited for."""
+"""Time limit for the answer of one name server."""
 TOPICS_MAX: Final = 10_000
-"""Topics that are remembered; the one unused for the longest time is forgotten first."""
+"""Limit on cached topics; the least recently used one is dropped."""
 
 
 @dataclass(slots=True)
@@ -44,12 +44,12 @@ class _Known:
 
 
 class AssignmentRoutes:
-    """The queues of topics.
+    """Cache of the queues of topics.
 
     Args:
-        namesrv: addresses of the name servers; without any, this broker's own queues are all.
-        broker_name: whose queues those are.
-        topics: of this broker.
+        namesrv: addresses of the name servers; without any, only this broker's queues are known.
+        broker_name: name of this broker.
+        topics: topics of this broker.
         pool: connections to name servers.
         now_ms: a clock that never goes back.
     """
@@ -71,7 +71,7 @@ class AssignmentRoutes:
         self._looking: dict[str, asyncio.Task[list[MessageQueue] | None]] = {}
 
     def known(self, topic: str) -> list[MessageQueue] | None:
-        """Return the topic's queues, sorted, if what is known is fresh; None: ask `look_up`."""
+        """Return the topic's queues, sorted, if the cached route is valid; else None."""
         if not self._namesrv:
             return self._own(topic)
         known = self._known.pop(topic, None)
@@ -83,7 +83,7 @@ class AssignmentRoutes:
     async def look_up(self, topic: str) -> list[MessageQueue] | None:
         """Return the topic's queues, sorted; None if no name server knows it or answers.
 
-        Several who ask for one topic share a look-up.
+        Concurrent requests for one topic share a look-up.
         """
         looking = self._looking.get(topic)
         if looking is None:

@@ -1,19 +1,19 @@
-"""How far each consumer group has come, by topic and queue: `config/consumerOffset.json`.
+"""Committed offsets of consumer groups by topic and queue, saved in `config/consumerOffset.json`.
 
-The file, in Java's text (integer keys unquoted, tab indent):
+The file has Java's format (integer keys unquoted, tab indent):
 
-    dataVersion       counts the changes that were written
+    dataVersion       counter of the changes written
     groupTopicMap     group -> topics; derived, ignored on reading
     offsetTable       "topic@group" -> {queue id: the next queue offset to consume}
-    pullOffsetTable   the same form: what was last read, which runs ahead of what is done
+    pullOffsetTable   the same form: the next queue offset to pull, which is ahead of the former
 
-An offset is whatever was committed last: it may go back, by an operator's hand or a second member
-of the group that started from an older one.
+The offset of a queue is the one committed last. It may go back, by an administrator's reset or a
+second member of the group that started from an older one.
 
-An operator's reset holds against clients that do not know of it yet: until the group's next pull of
-the queue has told it, what they commit does not count (`take_reset`). That is held in memory: after
-a crash before that pull, the offset is the operator's, and a client that is ahead may commit over
-it.
+An administrator's reset takes precedence over clients that have not learned of it: until the
+group's next pull of the queue has returned the new offset, their commits are ignored
+(`take_reset`). Pending resets are kept in memory only. After a crash before that pull, the
+committed offset is the administrator's, and a client that is ahead may overwrite it.
 
 Source: ConsumerOffsetManager.java, apache/rocketmq 5.5.0.
 """
@@ -46,13 +46,13 @@ Table = dict[GroupTopic, dict[int, int]]
 """(group, topic) -> queue id -> queue offset."""
 
 PAIRS_MAX: Final = 500_000
-"""Pairs of group and topic with offsets, about 1 KB each."""
+"""Limit on pairs of group and topic with offsets; each takes about 1 KB."""
 
 _PART_KEYS: Final = 1_000
 
 
 class ConsumerOffsets:
-    """The committed offsets of all groups. In memory; `persist` makes them durable."""
+    """Committed offsets of all groups. In memory; `persist` makes them durable."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class ConsumerOffsets:
         covered_by: LogPositions | None,
         shares: Shares | None = None,
     ) -> None:
-        """Start with what the file says.
+        """Load the file.
 
         Args:
             file: read now; written by `persist`.
-            offload: takes the writes off the loop.
-            clock: for the time of the data version.
-            covered_by: with ASYNC_FLUSH the log, which the file must not run ahead of; None in
-                sync mode, where consumers see only what is synced.
-            shares: how many pairs of group and topic clients of one host may make; without, as
-                many as there may be.
+            offload: runs the writes off the event loop.
+            clock: gives the time of the data version.
+            covered_by: with ASYNC_FLUSH, the log: the file must not be ahead of its durable part;
+                None in sync mode, in which consumers see only synced messages.
+            shares: limit on pairs of group and topic created by the clients of one host; by default
+                the total limit.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -79,7 +79,7 @@ class ConsumerOffsets:
         self._clock = clock
         self._shares = Shares(PAIRS_MAX) if shares is None else shares
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
-        self._set_backs = LogRate()  # two members that both think a queue theirs do it all day
+        self._set_backs = LogRate()  # two members that both consume a queue cause them all the time
         self._beyond = LogRate()
         self._version = DataVersion()
         self._committed: Table = {}
@@ -92,13 +92,13 @@ class ConsumerOffsets:
         self._set_keys()
 
     def has_room(self, group: str, topic: str, host: str) -> bool:
-        """Return whether a client of the host may commit."""
+        """Return whether a client of the host may commit offsets for the group and topic."""
         if (group, topic) in self._committed:
             return True
         return len(self._committed) < PAIRS_MAX and self._shares.has_room(host)
 
     def refusal(self, group: str, topic: str, host: str) -> str:
-        """Return why there is no room, and the remedy."""
+        """Return the reason why there is no room, and the remedy."""
         reason = self._shares.refusal(host)
         if len(self._committed) >= PAIRS_MAX:
             reason = f"there are {PAIRS_MAX} already; delete groups with their offsets"
@@ -107,7 +107,7 @@ class ConsumerOffsets:
     def commit(
         self, group: str, topic: str, queue_id: int, queue_offset: int, host: str | None = None
     ) -> None:
-        """Note where the group goes on in the queue, further on or further back."""
+        """Set the group's offset of the queue, forward or back."""
         offsets = self._committed.get((group, topic))
         if offsets is None:
             offsets = self._committed[group, topic] = {}
@@ -130,11 +130,11 @@ class ConsumerOffsets:
     def commit_within(
         self, group: str, topic: str, queue_id: int, queue_offset: int, end: int, host: str
     ) -> bool:
-        """Commit for a client of `host`, unless the offset lies beyond the end of the queue.
+        """Commit for a client of `host`, unless the offset is beyond the end of the queue.
 
-        Nor does it commit where there is no room for one more pair of group and topic. An offset
-        beyond the end is of a topic that was deleted, or of messages that a crash took: the group
-        would skip those that get these places.
+        The offset is not committed either if there is no room for a new pair of group and topic.
+        An offset beyond the end is from a topic that was deleted, or from messages lost in a crash:
+        with it, the group would skip the messages that get these offsets later.
 
         Returns:
             Whether it was committed.
@@ -154,27 +154,27 @@ class ConsumerOffsets:
         return True
 
     def where_to_go_on(self, group: str, topic: str, queue_id: int, bounds: tuple[int, int]) -> int:
-        """Return where a member goes on whose own offset lies beyond the end of the queue.
+        """Return the offset for a member whose own offset is beyond the end of the queue.
 
-        The committed offset was set back with the end of the queue, or deleted with the topic: then
-        the group begins at the start of the one that has the name now.
+        The committed offset was set back with the end of the queue, or deleted with the topic. In
+        the latter case the group begins at the start of the new topic of the same name.
 
         Args:
             group: the group.
             topic: the topic.
             queue_id: the queue.
-            bounds: its first offset, and the one behind its last.
+            bounds: the queue's first offset, and the one after its last.
         """
         low, high = bounds
         committed = self.query(group, topic, queue_id)
         return low if committed is None or committed > high else max(low, committed)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where the group goes on in the queue; None when it never committed there."""
+        """Return the group's committed offset of the queue; None if there is none."""
         return self._committed.get((group, topic), {}).get(queue_id)
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Let the group go on at the offset, whatever its members commit until they learn of it."""
+        """Set the group's offset, and ignore its members' commits until they learn of it."""
         self.commit(group, topic, queue_id, queue_offset)
         self._resets.setdefault((group, topic), {})[queue_id] = queue_offset
         log.info(
@@ -183,13 +183,13 @@ class ConsumerOffsets:
         )  # fmt: skip
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Return whether an offset was reset and the group's members do not know of it yet."""
+        """Return whether a reset is pending: set, but not yet returned to a pull of the group."""
         return bool(self._resets) and queue_id in self._resets.get((group, topic), ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset that was reset, for whom pulls the queue now; None if none was.
+        """Return the offset of a pending reset to a pull of the queue, and end it; None for none.
 
-        From now on the group's members know of it, and their commits count again.
+        From then on commits of the group's members are accepted again.
         """
         if not self._resets:
             return None
@@ -202,7 +202,7 @@ class ConsumerOffsets:
         return queue_offset
 
     def note_pulled(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Note where the group will read next; nothing but statistics depends on it."""
+        """Note the group's next offset to pull; it is used by statistics only."""
         offsets = self._pulled.get((group, topic))
         if offsets is None:
             if len(self._pulled) >= PAIRS_MAX:
@@ -214,25 +214,25 @@ class ConsumerOffsets:
             self._saver.changed()
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return where the group reads next in the queue; None when it never read."""
+        """Return the group's next offset to pull from the queue; None if it never pulled."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics in which the group has committed, sorted."""
+        """Return the topics for which the group has committed offsets, sorted."""
         return sorted(topic for owner, topic in self._committed if owner == group)
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the groups that have committed in the topic, sorted."""
+        """Return the groups that have committed offsets for the topic, sorted."""
         return sorted(group for group, name in self._committed if name == topic)
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
-        """Return the group's committed offsets in the topic, by queue id."""
+        """Return the group's committed offsets of the topic, by queue id."""
         return dict(self._committed.get((group, topic), {}))
 
     def clone(self, source: str, destination: str, topic: str) -> bool:
-        """Give one group the offsets of another in the topic, in place of its own.
+        """Replace a group's offsets of the topic by those of another group.
 
-        A reset that the group has not learnt of yet is replaced too: its next pull would go there.
+        A pending reset of the group is dropped too: its next pull would apply it.
 
         Returns:
             Whether the source has any; if not, nothing changed.
@@ -248,7 +248,7 @@ class ConsumerOffsets:
         return True
 
     def text(self) -> TextParts:
-        """Yield the text of the file, of the offsets as they are when each part is made."""
+        """Yield the file's text; each part has the offsets at the time it is built."""
         group_topics: dict[str, list[str]] = {}
         committed, pulled = self._committed_keys.in_order(), self._pulled_keys.in_order()
         for number, key in enumerate(committed):
@@ -257,7 +257,7 @@ class ConsumerOffsets:
             group, topic = key_of(key)
             group_topics.setdefault(group, []).append(topic)
         for topics in group_topics.values():
-            topics.sort()  # nearly is: `topic@group` is compared with the separator
+            topics.sort()  # almost sorted: the keys compare `topic@group` with the separator
         yield from consumer_offset_parts(
             self._version,
             dict(sorted(group_topics.items())),
@@ -266,44 +266,44 @@ class ConsumerOffsets:
         )
 
     async def body(self) -> bytes:
-        """Return the body of all offsets, made between the turns of others."""
+        """Return the body of all offsets, built in steps that let other tasks run."""
         return compact(await joined(self.text()))
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """Return the topics in which each group has committed, sorted."""
+        """Return the topics for which each group has committed offsets, sorted."""
         topics: dict[str, list[str]] = {}
         for group, topic in sorted(self._committed):
             topics.setdefault(group, []).append(topic)
         return topics
 
     def groups(self) -> set[str]:
-        """Return the groups that have committed anywhere."""
+        """Return the groups that have committed offsets."""
         return {group for group, _ in self._committed}
 
     def topics(self) -> set[str]:
-        """Return the topics in which a group has committed or pulled."""
+        """Return the topics for which a group has committed offsets or pulled."""
         return {topic for table in (self._committed, self._pulled) for _, topic in table}
 
     def remove_groups(self, groups: Collection[str]) -> None:
-        """Forget all offsets of the groups, in one pass."""
+        """Remove all offsets of the groups, in one pass."""
         self._remove(lambda key: key[0] in groups)
 
     def remove_group(self, group: str) -> None:
-        """Forget all offsets of the group."""
+        """Remove all offsets of the group."""
         self._remove(lambda key: key[0] == group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget all offsets in the topic."""
+        """Remove all offsets of the topic."""
         self._remove(lambda key: key[1] == topic)
 
     def clamp(self, max_offset: Callable[[str, int], int]) -> int:
-        """Set back offsets beyond the end of their queue, and return how many there were.
+        """Set back offsets that are beyond the end of their queue; return their number.
 
-        To be called once at start: after a crash that took back the unsynced end of the log, a
-        group must not skip the messages that will get those places.
+        Must be called once at a start: after a crash that lost the unsynced end of the log, a group
+        must not skip the messages that will get these offsets.
 
         Args:
-            max_offset: the end of a queue, by topic and queue id; 0 for a queue that is not there.
+            max_offset: returns the end of a queue by topic and queue id; 0 for a missing queue.
         """
         count = 0
         for table in (self._committed, self._pulled):
@@ -349,7 +349,7 @@ class ConsumerOffsets:
 
 
 def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
-    """Return what a `consumerOffset.json` says: version, committed and pulled offsets.
+    """Decode a `consumerOffset.json`: version, committed and pulled offsets.
 
     Raises:
         MalformedBodyError: it is not such a file.
@@ -371,7 +371,7 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
 
 
 def _table_of(content: Json, name: str) -> Table:
-    """Return one table of the file; keys that are not a topic and a group are dropped."""
+    """Return one table of the file, without keys that do not consist of a topic and a group."""
     return {
         key_of(key): {
             as_integer(queue_id, name): as_integer(queue_offset, name)
@@ -383,5 +383,5 @@ def _table_of(content: Json, name: str) -> Table:
 
 
 def _is_key(text: str) -> bool:
-    """Tell whether it is a topic and a group."""
+    """Return whether the text consists of a topic and a group."""
     return text.count(SEPARATOR) == 1

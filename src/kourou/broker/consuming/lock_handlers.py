@@ -1,7 +1,7 @@
-"""Requests by which ordered consumers lock queues (41) and free them (42).
+"""Requests of ordered consumers to lock queues (41) and to unlock them (42).
 
-There are no replicas whose consent `lockInStrictMode` could ask for, so that the answer is the same
-with and without `onlyThisBroker`.
+There are no replicas whose consent `lockInStrictMode` could require. So the answer is the same with
+and without `onlyThisBroker`.
 
 Source: AdminBrokerProcessor.lockBatchMQ, unlockBatchMQ, apache/rocketmq 5.5.0.
 """
@@ -30,24 +30,24 @@ from kourou.remoting.steady_time import steady_ms
 log = logging.getLogger(__name__)
 
 _TOLD_MAX: Final = 8
-"""Queues that one log entry names."""
+"""Limit on the queues listed in one log entry."""
 
 
 class LockHandlers:
     """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
     def __init__(self, locks: QueueLocks, topics: TopicTable) -> None:
-        """Lock in `locks` those queues that `topics` have."""
+        """Grant locks of `locks` for the queues that exist in `topics`."""
         self._locks = locks
         self._topics = topics
 
     def on_lock_batch_mq(self, request: Request) -> RemotingCommand:
-        """Lock what no other client of the group holds, and answer what is the client's now.
+        """Lock the queues that no other client of the group holds; answer with those granted.
 
         Queues that do not exist here are not granted; Java's broker grants them.
 
         Raises:
-            InvalidParameterError: a name is longer than any client's.
+            InvalidParameterError: a name exceeds the limit for client names.
         """
         asked = _asked(request)
         queues = [queue for queue in asked.queues if self._exists(queue)]
@@ -64,10 +64,10 @@ class LockHandlers:
         return response(request.command, body=encode_locked_queues(LockedQueues(tuple(granted))))
 
     def on_unlock_batch_mq(self, request: Request) -> RemotingCommand:
-        """Free what the client holds of the queues; what it does not hold is left alone.
+        """Unlock those of the queues that the client holds.
 
         Raises:
-            InvalidParameterError: a name is longer than any client's.
+            InvalidParameterError: a name exceeds the limit for client names.
         """
         asked = _asked(request)
         freed = self._locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
@@ -87,7 +87,7 @@ class LockHandlers:
         return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
     def expire(self) -> None:
-        """Forget locks that nobody asked for again; to be called every 10 s."""
+        """Remove locks that were not renewed in time; to be called every 10 s."""
         count = self._locks.expire(steady_ms())
         if count:
             log.info("queue_locks.expired count=%d", count)

@@ -26,7 +26,7 @@ from kourou.store.formats import QueueEntry
 
 
 class QueueStarts(Protocol):
-    """What is asked of the store here, see `kourou.store.message_store.MessageStore`."""
+    """The parts of `kourou.store.message_store.MessageStore` that are used here."""
 
     @property
     def written_position(self) -> int: ...
@@ -41,7 +41,7 @@ class QueueStarts(Protocol):
 
 
 class OffsetHandlers:
-    """Serves the two requests."""
+    """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class OffsetHandlers:
         """Serve `offsets`.
 
         Args:
-            groups: made on their first commit where that is allowed.
-            topics: in which offsets may be committed.
-            offsets: of all groups.
-            store: tells whether a queue still has its first message.
-            resident_bytes: `StoreConfig.resident_bytes`: how far behind the log's end messages
-                count as in memory; 0 for all.
+            groups: created on their first commit if that is allowed.
+            topics: topics for which offsets may be committed.
+            offsets: offsets of all groups.
+            store: gives the bounds of queues.
+            resident_bytes: `StoreConfig.resident_bytes`: messages within this distance from the
+                log's end count as in memory; 0 for all.
         """
         self._groups = groups
         self._topics = topics
@@ -69,12 +69,11 @@ class OffsetHandlers:
         self._resident_bytes = resident_bytes
 
     def on_query_consumer_offset(self, request: Request) -> RemotingCommand:
-        """Answer the committed offset, or 0 when a new group may begin there, or code 22.
+        """Answer with the committed offset, with 0 if a new group may begin there, or with code 22.
 
-        A new group begins at the start of a queue that nothing was deleted from and whose first
-        message is still in memory or has yet to come: the queue is young, and the group most likely
-        as old as it.
-        Else the client decides by its own `consume_from_where`.
+        A new group begins at 0 if no message of the queue was deleted, and its first message is
+        still in memory or has not arrived yet. The queue is then young, and most likely as old as
+        the group. Otherwise the client decides by its `consume_from_where`.
         """
         command = request.command
         header = command.header(QueryConsumerOffsetRequestHeader)
@@ -91,12 +90,12 @@ class OffsetHandlers:
         return self._with_begin(answer, topic)
 
     def on_update_consumer_offset(self, request: Request) -> RemotingCommand:
-        """Commit an offset, further on or further back; it is durable after the next save.
+        """Commit an offset, forward or back; it is durable after the next save.
 
-        While a reset waits for the group's next pull, the commit is answered and does not count.
+        While a reset is pending for the group's next pull, the commit is answered but ignored.
 
         Raises:
-            NoPermissionError: the group or the topic is the broker's own.
+            NoPermissionError: the group or the topic is reserved for the broker.
         """
         command = request.command
         if "commitOffset" not in command.ext_fields or "queueId" not in command.ext_fields:
@@ -120,7 +119,7 @@ class OffsetHandlers:
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         where = (header.consumer_group, topic.name, header.queue_id)
         if self._offsets.is_reset(*where):
-            # Of a client that does not know yet: it learns by its next pull.
+            # The client does not know of the reset yet; its next pull returns the new offset.
             return response(command, remark="Offset has been previously reset")
         if is_of_earlier_topic(command, self._store.topic_begin(topic.name)):
             return response(command, ResponseCode.TOPIC_NOT_EXIST, made_again(topic.name))
@@ -142,11 +141,11 @@ class OffsetHandlers:
         return answer
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether the queue's first message is in memory, or has yet to come.
+        """Return whether the queue's first message is in memory, or has not arrived yet.
 
-        An empty queue counts, so that the answer does not depend on whether the first message
-        arrives before or after the question: a client that was told "none" would ask for the end of
-        the queue next, and skip what arrives in between.
+        An empty queue counts too, so that the answer does not depend on whether the first message
+        arrives before or after the query. A client without an offset would request the end of the
+        queue next, and skip messages that arrive in between.
         """
         if self._store.min_offset(topic, queue_id) > 0:
             return False
@@ -156,34 +155,34 @@ class OffsetHandlers:
             return True
         first = self._store.entry_if_resident(topic, queue_id, 0)
         if first is None:
-            return False  # nor is the record, then, and the loop must not wait
+            return False  # the record is not in memory either, and the loop must not block
         return self._store.written_position - first.physical_offset <= self._resident_bytes
 
     def _has_queue(self, name: str, queue_id: int) -> bool:
-        """Return whether the topic exists and has a queue of this number."""
+        """Return whether the topic exists and has a queue with this id."""
         topic = self._topics.get(name)
         return topic is not None and 0 <= queue_id < queue_nums(topic)
 
 
 def is_of_earlier_topic(command: RemotingCommand, topic_begin: int) -> bool:
-    """Return whether the client that asks means a topic that was deleted since.
+    """Return whether the client's request is for a topic that has been deleted since.
 
     Args:
-        command: what it asks; clients other than ours do not say what they mean.
-        topic_begin: that of the topic of the name that there is now.
+        command: the request; only Kourou's clients send the beginning of their topic.
+        topic_begin: beginning of the current topic of that name.
     """
     meant = topic_begin_of(command.ext_fields)
     return meant is not None and meant < topic_begin
 
 
 def made_again(topic: str) -> str:
-    """Return what such a client is told."""
-    return f"topic {topic} was deleted and made again: offsets of before mean nothing in it"
+    """Return the remark for a request for a topic that was deleted and created again."""
+    return f"topic {topic} was deleted and created again: its earlier offsets are no longer valid"
 
 
 def queue_nums(topic: TopicConfig) -> int:
-    """Return how many queues offsets may be of.
+    """Return the number of queues for which offsets may be committed.
 
-    A topic that got fewer queues to read still has those that are being emptied.
+    A topic with a reduced number of read queues still has the queues that are being drained.
     """
     return max(topic.read_queue_nums, topic.write_queue_nums)

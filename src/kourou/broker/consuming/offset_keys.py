@@ -1,4 +1,4 @@
-"""The keys of a table of offsets in the order of their file: sorted by `topic@group`."""
+"""Keys of a table of offsets, in the order of their file: sorted by `topic@group`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ GroupTopic = tuple[str, str]
 
 
 class OffsetKeys:
-    """Keeps the order between saves: to sort 40,000 anew would hold up the loop for 20 ms."""
+    """Keeps keys in order between saves: sorting 40,000 of them would block the loop for 20 ms."""
 
     def __init__(self) -> None:
         self._sorted: list[str] = []
         self._new: list[str] = []
 
     def add(self, key: GroupTopic) -> None:
-        """Take in a key that is not there yet."""
+        """Add a new key."""
         self._new.append(text_of(key))
 
     def reset(self, keys: Iterable[GroupTopic]) -> None:
-        """Begin anew with these keys."""
+        """Replace all keys."""
         self._sorted, self._new = sorted(map(text_of, keys)), []
 
     def in_order(self) -> list[str]:
-        """Return all keys; the list does not change any more."""
+        """Return all keys in order; the list will not be changed."""
         if self._new:
-            self._sorted = sorted(self._sorted + self._new)  # nearly sorted: one pass
+            self._sorted = sorted(self._sorted + self._new)  # almost sorted: takes one pass
             self._new = []
         return self._sorted
 
@@ -40,6 +40,6 @@ def text_of(key: GroupTopic) -> str:
 
 
 def key_of(text: str) -> GroupTopic:
-    """Return the key of a `topic@group`."""
+    """Return the key for a `topic@group`."""
     topic, _, group = text.rpartition(SEPARATOR)
     return group, topic

@@ -1,12 +1,12 @@
-"""Which client of a group consumes a queue in order: one at a time; pure.
+"""Locks of queues for ordered consumption: one client of a group at a time. Pure.
 
-An ordered consumer locks a queue before it pulls it and asks again every 20 s. A lock that was not
-asked for again for a minute is free: its holder died, or cannot reach the broker and has stopped by
-itself, as a client believes in its lock for half a minute. No client that leaves loses its locks by
-that: who closes properly unlocks, and of a broken connection nobody can tell whether the client
-behind it still runs. Nor does a broker that starts again forget them (`saved_locks`).
+An ordered consumer locks a queue before it pulls from it, and renews the lock every 20 s. A lock
+that was not renewed for a minute is free: its holder has died, or cannot reach the broker and has
+stopped by itself, because a client relies on its lock for half a minute only. A disconnect does not
+release locks: a client that closes cleanly unlocks, and after a broken connection it is unknown
+whether the client still runs. A restart of the broker does not release them either (`saved_locks`).
 
-Source: RebalanceLockManager.java, apache/rocketmq 5.5.0. What expired is forgotten here.
+Source: RebalanceLockManager.java, apache/rocketmq 5.5.0. Expired locks are removed here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from kourou.model.queue import MessageQueue
 
 EXPIRY_MS: Final = 60_000
-"""A lock that nobody asked for again is free after this time, in ms (`lockMaxLiveTime`)."""
+"""Time after which a lock that was not renewed is free, in ms (`lockMaxLiveTime`)."""
 LOCKS_MAX: Final = 500_000
-"""Locks of all groups together, about 200 bytes each; above it, none but those held are granted."""
+"""Limit on locks of all groups, about 200 bytes each; above it only existing locks are renewed."""
 
 
 class _Lock(NamedTuple):
@@ -31,12 +31,12 @@ class QueueLocks:
     """The locks of one broker. Times are milliseconds of one clock that never goes back.
 
     Args:
-        expiry_ms: how long a lock lasts after it was asked for.
-        locks_max: how many there may be.
+        expiry_ms: lifetime of a lock after its last request.
+        locks_max: limit on locks.
 
     Attributes:
-        moves: counts the queues that got another holder, or none.
-        asks: counts the times that a queue was asked for and given.
+        moves: number of changes of a queue's holder, releases included.
+        asks: number of granted requests for a queue, renewals included.
     """
 
     def __init__(self, expiry_ms: int = EXPIRY_MS, locks_max: int = LOCKS_MAX) -> None:
@@ -48,16 +48,17 @@ class QueueLocks:
         self.asks = 0
 
     def __len__(self) -> int:
-        """Return how many are remembered, the expired ones that nobody looked at included."""
+        """Return the number of locks, including expired ones that have not been removed."""
         return self._count
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
     ) -> list[MessageQueue]:
-        """Give the client those of the queues that no other of the group holds; return them.
+        """Grant the client those of the queues that no other client of the group holds.
 
-        Its own are its own for longer. The rest stays whose it is, or was not granted for want of
-        room.
+        Returns:
+            The granted queues, renewed ones included. The others are held by another client, or
+            were refused because of the limit.
         """
         locks = self._groups.setdefault(group, {})
         granted: list[MessageQueue] = []
@@ -81,7 +82,7 @@ class QueueLocks:
     def unlock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:
-        """Free those of the queues that the client holds, and return them."""
+        """Unlock those of the queues that the client holds, and return them."""
         locks = self._groups.get(group, {})
         freed: list[MessageQueue] = []
         for queue in queues:
@@ -93,25 +94,25 @@ class QueueLocks:
         return freed
 
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """Return the id of the client that holds the queue."""
+        """Return the id of the client that holds the queue; None if it is free."""
         held = self._groups.get(group, {}).get(queue)
         return held.client_id if held is not None and not self._is_expired(held, now_ms) else None
 
     def groups(self) -> list[str]:
-        """Return the groups that have locks, expired ones included."""
+        """Return the groups that have locks, including expired ones."""
         return list(self._groups)
 
     def holders(self, group: str) -> list[tuple[MessageQueue, str, int]]:
-        """Return the group's locks, expired ones included: queue, holder, when it last asked."""
+        """Return the group's locks, including expired ones: queue, holder, time of last request."""
         return [(queue, *held) for queue, held in self._groups.get(group, {}).items()]
 
     def is_any_held(self, group: str, now_ms: int, members: Container[str] | None = None) -> bool:
-        """Return whether a client holds a queue of any topic: the group consumes in order.
+        """Return whether a client holds a queue of any topic: then the group consumes in order.
 
         Args:
-            group: whose locks count.
+            group: the group.
             now_ms: the time.
-            members: the clients whose locks count; None: those of any client.
+            members: client ids whose locks count; None for all.
         """
         return any(
             not self._is_expired(held, now_ms) and (members is None or held.client_id in members)
@@ -119,7 +120,7 @@ class QueueLocks:
         )
 
     def expire(self, now_ms: int) -> int:
-        """Forget the locks that nobody asked for again; return how many they were."""
+        """Remove locks that were not renewed in time; return their number."""
         before = self._count
         for group, locks in list(self._groups.items()):
             old = [queue for queue, held in locks.items() if self._is_expired(held, now_ms)]
@@ -132,7 +133,7 @@ class QueueLocks:
         return now_ms - held.asked_at_ms > self._expiry_ms
 
     def _forget(self, group: str, count: int) -> None:
-        """Note that so many locks of the group were removed."""
+        """Count removed locks of the group, and remove the group with its last lock."""
         self._count -= count
         self.moves += count
         if not self._groups.get(group, True):

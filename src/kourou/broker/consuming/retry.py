@@ -1,23 +1,24 @@
-"""CONSUMER_SEND_MSG_BACK (36): a consumer gives a message back, to get it again later.
+"""CONSUMER_SEND_MSG_BACK (36): a consumer sends a message back for a later redelivery.
 
-The checks come in Java's order, each with Java's code:
+The checks run in Java's order, each with Java's response code:
 
-    16  the group is the broker's own; Java takes it
-    26  the group does not exist and may not be made
+    16  the group is reserved for the broker; Java accepts it
+    26  the group does not exist and may not be created
     16  the broker is not writable
     0   the group has no retry queues: nothing is stored
     16  its retry topic is not writable
-    1   there is no message at the given place of the log
-    16  the message waits for a time or for its commit; Java gives it to the group
+    1   there is no message at the given log position
+    16  the message is still delayed or a half message; Java delivers it to the group
 
-The message is stored anew for the group's retry topic, with one more in reconsume_times, and waits
-at a delay level: the one asked for, or what the group's policy says (`retry_policy.py`), mostly
-longer each time. With a negative level, when it was given back as often as the group allows, or
-when its properties leave no room for those of a retry, it
-goes to the group's dead-letter topic, from where nobody takes it but by hand. Our clients say why
-they gave it back, which a dead letter keeps as the property KOUROU_DLQ_REASON.
+The message is stored again for the group's retry topic, with its reconsume_times increased by one.
+It waits at a delay level: the requested one, or the one of the group's policy (`retry_policy.py`),
+which usually increases. It is stored in the group's dead-letter topic instead if the requested
+level is negative, if the limit of redeliveries is reached, or if its properties leave no room for
+those of a retry. Dead letters are only consumed on an administrator's initiative. Kourou's clients
+send the reason of the failure, which a dead letter keeps as the property KOUROU_DLQ_REASON.
 
-The answer comes when the message is as safe as one that is sent; Java does not wait for the disk.
+The request is answered when the message is as durable as a sent one; Java does not wait for the
+disk.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack, apache/rocketmq 5.5.0.
 """
@@ -73,7 +74,7 @@ _NOT_DELAYED: Final = 0
 
 
 class SendBackHandler:
-    """Serves the request."""
+    """Serves CONSUMER_SEND_MSG_BACK."""
 
     def __init__(
         self,
@@ -90,21 +91,21 @@ class SendBackHandler:
         random: Random,
         store_host: Host | None,
     ) -> None:
-        """Give messages of `store` to their groups again.
+        """Store messages of `store` again for redelivery to their groups.
 
         Args:
-            config: whether the broker is writable; the delay levels.
-            topics: get the group's retry and dead-letter topics.
-            groups: say how often a message is given again.
-            store: holds the messages that are given back.
-            commit: stores them anew.
-            later: runs the requests, which all wait for the disk.
-            stats: counts them.
-            offload: takes the read of the message off the loop.
-            clock: the store time.
+            config: whether the broker is writable, and the delay levels.
+            topics: the retry and dead-letter topics of groups are created there.
+            groups: give the limits of redeliveries.
+            store: holds the messages that are sent back.
+            commit: stores them again.
+            later: runs the requests, all of which wait for the disk.
+            stats: counts the messages.
+            offload: runs the read of the message off the event loop.
+            clock: gives the store time.
             random: chooses among the retry queues.
-            store_host: the broker's address in message ids; None takes the one that the consumer
-                connected to.
+            store_host: the broker's address in message ids; with None, the address that the
+                consumer connected to.
         """
         self._config = config
         self._topics = topics
@@ -119,7 +120,7 @@ class SendBackHandler:
         self._store_host = store_host
 
     def on_consumer_send_msg_back(self, request: Request) -> RemotingCommand | None:
-        """Check what needs no disk; the rest answers later."""
+        """Run the checks that need no disk, and answer the rest of the request later."""
         command = request.command
         header = command.header(ConsumerSendMsgBackRequestHeader)
         check_not_reserved(header.group)
@@ -153,7 +154,7 @@ class SendBackHandler:
         message, stored_text = await self._message_at(header.offset)
         check_delivered(message.topic, header.offset)
         host = request.remote_address[0]
-        self._groups.get_or_create(group.group_name, host)  # only now is it certain to be used
+        self._groups.get_or_create(group.group_name, host)  # not before the request is valid
         topic = ensure_retry_topic(self._topics, group, host, unit_mode=header.unit_mode)
         level = header.delay_level
         draft = None
@@ -164,7 +165,7 @@ class SendBackHandler:
             )
             draft = self._draft(message, topic, level, request)
             if len(draft.properties) > PROPERTIES_SIZE_MAX:
-                draft = None  # a store without reserve has taken it; a dead letter needs less
+                draft = None  # stored by a broker without the reserve; a dead letter needs less
         is_dead = draft is None
         if draft is None:
             topic = ensure_dlq_topic(self._topics, group)
@@ -173,14 +174,14 @@ class SendBackHandler:
                 draft.properties = stored_text
             log.info("message.dead group=%s physical_offset=%d", group.group_name, header.offset)
         if not self._topics.is_saved(topic.name):
-            # Else a crash could leave a dead letter in a topic that nobody can read.
+            # Otherwise a crash could leave a dead letter in a topic that does not exist.
             await self._topics.persist()
         now_ms = self._clock.now_ms()
         result = await self._commit.put_and_wait([draft], now_ms)
         self._count(result, group.group_name, message, now_ms, is_dead=is_dead)
         if result.status is PutStatus.OK:
             return response(command)
-        # The client sends the message by itself then, so that it may come twice, but is not lost.
+        # The client then sends the message itself. It may be delivered twice, but is not lost.
         text = f"{result.status.name}: {result.reason}"
         return response(command, ResponseCode.SYSTEM_ERROR, text)
 
@@ -193,13 +194,13 @@ class SendBackHandler:
         *,
         is_dead: bool,
     ) -> None:
-        """Count what became of a message that was given back."""
+        """Count a message that was sent back, by its result."""
         if not result.appended:
             self._stats.on_put_failed()
             return
         origin = message.properties.get(names.RETRY_TOPIC, message.topic)
         if self._topics.get(origin) is None:
-            origin = message.topic  # producers may write anything there, and keys stay for a day
+            origin = message.topic  # producers can set the property, and a counter lives for a day
         self._stats.on_sent_back(
             group,
             origin,
@@ -209,10 +210,10 @@ class SendBackHandler:
         )
 
     async def _message_at(self, physical_offset: int) -> tuple[MessageExt, bytes]:
-        """Return the message whose record begins at a byte of the log, and its property text.
+        """Return the message whose record begins at a log position, and its property text.
 
         Raises:
-            RemoteSystemError: there is none, or not any more.
+            RemoteSystemError: there is none, or it has expired.
         """
         record = await self._offload(self._store.read_record, physical_offset)
         try:
@@ -234,12 +235,12 @@ class SendBackHandler:
         request: Request,
         reason: str = "",
     ) -> RecordDraft:
-        """Return the message as it is stored anew: the same content, for another queue.
+        """Return the record draft for another queue, with the same content.
 
-        Its properties may be too long, see `fitting_properties`.
+        Its properties may still be too long; see `fitting_properties`.
         """
         properties = dict(message.properties)
-        properties.pop(names.DLQ_REASON, None)  # of an earlier death, if it was redriven
+        properties.pop(names.DLQ_REASON, None)  # from an earlier dead letter that was redriven
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         properties[names.DELAY] = str(level)
@@ -270,7 +271,7 @@ class SendBackHandler:
 def _tries_max(
     command: RemotingCommand, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroup
 ) -> int:
-    """Return how often a message may be given again: the client's limit, else the group's."""
+    """Return the limit of redeliveries: the client's, else the group's."""
     told = header.max_reconsume_times
     if told is not None and command.version >= VERSION_MAX_RECONSUME_TIMES:
         return told
@@ -278,6 +279,6 @@ def _tries_max(
 
 
 def _reason_of(command: RemotingCommand) -> str:
-    """Return why the delivery failed, as far as the client says and a property can hold."""
+    """Return the client's reason for the failure, cut to what a property can hold."""
     told = command.ext_fields.get(REASON_FIELD, "")[:REASON_CHARS_MAX]
     return "".join(character if character.isprintable() else " " for character in told)

@@ -1,17 +1,18 @@
-"""How long a message that was given back waits for its next delivery; pure.
+"""Delay until the next delivery of a message that was sent back. Pure.
 
-Without a policy of the group it waits at delay level 3 + n after its n-th redelivery: 10 s, 30 s,
-1 min ... An administrator may give the group its own (`group_retry_policy`, the JSON object of
+By default the delay level after the n-th redelivery is 3 + n: 10 s, 30 s, 1 min ... An
+administrator may give the group a policy of its own (`group_retry_policy`, the JSON object of
 RocketMQ's `groupRetryPolicy`):
 
     {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 1000, 5000, 60000]}}
-        ms, by redelivery + 2, as in Java; the last stands for all that follow
+        ms, by redelivery + 2, as in Java; the last applies to all further ones
     {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000,
         "multiplier": 2}}
         min(max, initial * multiplier ** redelivery)
 
-In Java these hold for POP and gRPC consumers only. What is given back waits at a delay level, so
-here it is the shortest that is not shorter, else the longest.
+In Java a policy applies to POP and gRPC consumers only. Messages that are sent back wait at a delay
+level. So here the shortest level that is not shorter than the policy's delay is used, else the
+longest level.
 
 Source: GroupRetryPolicy.java, CustomizedRetryPolicy.java, ExponentialRetryPolicy.java.
 """
@@ -24,18 +25,18 @@ from typing import Final
 from kourou.model.group import SubscriptionGroup
 
 _FIRST_LEVEL: Final = 3
-"""The level of the first retry, when the client leaves it to the broker: 10 s."""
+"""Delay level of the first retry if the client leaves it to the broker: 10 s."""
 _SKIPPED: Final = 2
-"""Delays of a list that only levels below the first retry's have."""
+"""Number of leading delays in a list that do not apply to sent-back messages."""
 _REDELIVERIES_MAX: Final = 32
-"""Of an exponential policy: it does not grow beyond."""
+"""Limit on the exponent of an exponential policy."""
 _DEFAULTS: Final = {"initial": 5_000, "max": 7_200_000, "multiplier": 2}
 
 
 def retry_level(
     group: SubscriptionGroup, reconsume_times: int, delay_levels_ms: Sequence[int]
 ) -> int:
-    """Return the delay level, from 1, of a message that was given so often again before."""
+    """Return the delay level, from 1, of a message with that many redeliveries so far."""
     delay_ms = policy_delay_ms(group.group_retry_policy, reconsume_times)
     if delay_ms is None:
         return min(_FIRST_LEVEL + reconsume_times, len(delay_levels_ms))
@@ -46,7 +47,7 @@ def retry_level(
 
 
 def policy_delay_ms(policy: Mapping[str, object], reconsume_times: int) -> int | None:
-    """Return how long the policy has a message wait, in ms; None if it says nothing of use."""
+    """Return the policy's delay in ms; None if the policy is incomplete or invalid."""
     if policy.get("type", "CUSTOMIZED") == "EXPONENTIAL":
         exponential = policy.get("exponentialRetryPolicy")
         if not isinstance(exponential, Mapping):

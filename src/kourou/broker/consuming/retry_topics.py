@@ -1,4 +1,4 @@
-"""The topics that the broker keeps for a consumer group: what it gave back, and its dead letters.
+"""Retry topic and dead-letter topic of a consumer group.
 
 Source: TopicConfigManager.createTopicInSendMessageBackMethod, apache/rocketmq 5.5.0.
 """
@@ -16,7 +16,7 @@ DLQ_QUEUES: Final = 1
 
 
 class TopicTable(Protocol):
-    """The topics that the broker knows, see `kourou.broker.topics.Topics`."""
+    """The topics of the broker; see `kourou.broker.topics.Topics`."""
 
     def get(self, name: str) -> TopicConfig | None: ...
 
@@ -24,7 +24,7 @@ class TopicTable(Protocol):
 
 
 class ToldTopics(TopicTable, Protocol):
-    """The same, for who must know that name servers know a topic."""
+    """A `TopicTable` for callers that wait until name servers know a topic."""
 
     @property
     def is_told(self) -> Callable[[], bool]: ...
@@ -34,7 +34,7 @@ class ToldTopics(TopicTable, Protocol):
 
 
 class SavedTopics(TopicTable, Protocol):
-    """The same, for who must know that a topic outlives a crash."""
+    """A `TopicTable` for callers that need a topic to be durable."""
 
     def is_saved(self, name: str) -> bool: ...
 
@@ -48,26 +48,26 @@ def ensure_retry_topic(
     *,
     unit_mode: bool = False,
 ) -> TopicConfig:
-    """Return the group's retry topic, made now if there is none. `retry_queue_nums` is above 0.
+    """Return the group's retry topic; create it if necessary. `retry_queue_nums` is above 0.
 
-    `host`: that of the client which makes it.
+    `host`: host of the client that causes it.
     """
     flag = TOPIC_UNIT_SUB if unit_mode else 0
     return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag, host)
 
 
 def find_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
-    """Return the group's dead-letter topic, or the one to be made; nothing is made here."""
+    """Return the group's dead-letter topic, or the config to create it with; creates nothing."""
     return _find(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
 
 
 def ensure_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
-    """Return the group's dead-letter topic, made now if there is none."""
+    """Return the group's dead-letter topic; create it if necessary."""
     return _ensure(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
 
 
 def _find(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
-    # Readable and writable, but never a pattern for other topics: the default permission.
+    # The default permission: readable and writable, but not a template for other topics.
     return topics.get(name) or TopicConfig(
         name, queue_nums, queue_nums, topic_sys_flag=topic_sys_flag
     )

@@ -1,17 +1,17 @@
-"""Locks of queues that outlive the broker's process, as their holders do.
+"""Queue locks that survive a restart of the broker.
 
-A member believes in its lock for half a minute, whatever becomes of the broker. One that forgot its
-locks would give them to whichever member came back first, beside those that still consume under
-them. So who holds what is saved with the other tables, and since when: a lock lasts for a minute
-after its holder asked, however often the broker starts again meanwhile, or a broker that is killed
-again and again would never take a dead member's queues from it.
+A member relies on its lock for half a minute, whatever happens to the broker. A broker without its
+old locks would grant them to the first member that asks, while the previous holders still consume.
+So the holders are saved with the other tables, with the time of their last request. A lock lasts
+for a minute from that time, over any number of restarts; otherwise a broker that is killed
+repeatedly would never release a dead member's queues.
 
-The file `config/kourou-locks.json` is Kourou's own, as Java's brokers forget: `locks`, group ->
-client id -> list of [topic, broker, queue id, when the holder asked, in epoch ms]. A kill may cost
-what was granted in the seconds since the last save, and it may cost `RENEWALS_MS` of a lock's
-minute: its holder believes in it for less than what is left. Only a clock that was set forward
-while the broker was down can free a lock too early. A file that cannot be read costs all: that is
-no reason to stay down.
+The file `config/kourou-locks.json` is Kourou's own, because Java's brokers do not save locks:
+`locks`, group -> client id -> list of [topic, broker, queue id, time of the holder's last request
+in epoch ms]. A kill may lose locks granted in the seconds since the last save. It may also shorten
+a lock's minute by `RENEWALS_MS`; what is left is still longer than its holder relies on it. Only a
+clock that was set forward while the broker was down can release a lock too early. An unreadable
+file loses all locks; the broker starts nevertheless.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE_NAME: Final = "config/kourou-locks.json"
 
 
 RENEWALS_MS: Final = 15_000
-"""How long the file may go without what holders asked for again; a save comes each 5 s."""
+"""Longest time without saving renewals; `persist` is called every 5 s."""
 
 _Queue = tuple[str, str, int, int]
 
@@ -46,7 +46,7 @@ class _Text(msgspec.Struct):
 
 
 def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[_Queue]]]:
-    """Return who holds what: group -> client id -> topic, broker, number, and when it asked.
+    """Decode the file: group -> client id -> topic, broker, queue id, time of the last request.
 
     Raises:
         ValueError, RecursionError: the text is not of this form.
@@ -55,10 +55,10 @@ def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[_Queue]]]:
 
 
 class SavedLocks:
-    """The locks of a broker and their file.
+    """The locks of a broker, and their file.
 
     Attributes:
-        locks: all of them, those that the file told included.
+        locks: all locks, including those loaded from the file.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class SavedLocks:
         clock: Clock,
         steady_ms: Callable[[], int],
     ) -> None:
-        """Take over the locks of the file that have not expired.
+        """Load the locks of the file that have not expired.
 
         Args:
             file: read now; written by `persist`.
-            offload: takes the writes off the loop.
-            clock: of the times in the file.
-            steady_ms: the clock by which locks expire, in milliseconds; never goes back.
+            offload: runs the writes off the event loop.
+            clock: clock of the times in the file.
+            steady_ms: clock by which locks expire, in milliseconds; never goes back.
         """
         self.locks = QueueLocks()
         self._clock = clock
@@ -90,7 +90,7 @@ class SavedLocks:
         self._note_saved()
 
     async def persist(self) -> None:
-        """Write the file if a queue got another holder, or none; now and then for renewals.
+        """Write the file if a holder has changed, or if renewals were not saved for `RENEWALS_MS`.
 
         Raises:
             OSError: the file could not be written; it is as it was.
@@ -108,7 +108,7 @@ class SavedLocks:
         self._saved_at_ms = self._steady_ms()
 
     def _take_over(self, saved: Mapping[str, Mapping[str, list[_Queue]]]) -> None:
-        """Give all that is saved to its holders, as of when they asked; times to come are now."""
+        """Restore the locks with their times of request; times in the future become now."""
         now_ms, steady_ms = self._clock.now_ms(), self._steady_ms()
         for group, holders in saved.items():
             for client_id, queues in holders.items():
@@ -123,7 +123,7 @@ class SavedLocks:
 
 
 def _text_of(locks: QueueLocks, epoch_ms: int) -> Iterator[bytes]:
-    """Yield the file's text. `epoch_ms`: of the beginning of the steady clock."""
+    """Yield the file's text. `epoch_ms` is the steady clock's zero in epoch milliseconds."""
     between = b'{"locks":{'
     for group in locks.groups():
         held: defaultdict[str, list[_Queue]] = defaultdict(list)

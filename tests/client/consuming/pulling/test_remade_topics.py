@@ -185,7 +185,7 @@ def test_poller_gets_all_of_a_topic_that_was_made_again(count: int, *, is_paused
                 await w.send(*OLD)  # it pulls some of these, and then no more
             await asyncio.sleep(60)
             await make_again(w, count, 0)
-            with pytest.raises(TopicNotFoundError, match="deleted and made again"):
+            with pytest.raises(TopicNotFoundError, match="deleted and created again"):
                 await reader.commit()
             await asyncio.sleep(20)
             reader.resume([QUEUE])
