@@ -1,4 +1,4 @@
-"""What tests of the broker share: exchanges of the Java broker, as recorded."""
+"""Fixtures for tests of the broker: recorded exchanges of the Java broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.golden_exchanges import exchanges
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]:
-    """Return request and response of a recorded exchange, by its name; None if it was oneway."""
+    """Return the request and response of a recorded exchange; the response is None if oneway."""
 
     def read(name: str) -> tuple[RemotingCommand, RemotingCommand | None]:
         exchange = exchanges()[name]

@@ -1,4 +1,4 @@
-"""A broker answers each request in the serialization that it came in, whoever makes the answer."""
+"""The broker answers each request in the serialization of the request, on all paths."""
 
 from __future__ import annotations
 

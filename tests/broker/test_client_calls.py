@@ -1,4 +1,4 @@
-"""What an administrator asks of a consumer goes out on the consumer's own connection, and back."""
+"""Administrators' requests are forwarded to consumers on the consumers' own connections."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STORED_AT = BROKER
 
 
 class Asked:
-    """Answers for all clients, and keeps what they were asked."""
+    """Answers for all clients, and records their requests."""
 
     def __init__(self, parts: BrokerParts, answer: Callable[[RemotingCommand], Any]) -> None:
         self.commands: list[tuple[Peer, RemotingCommand]] = []
@@ -54,7 +54,7 @@ def ask_running(parts: BrokerParts, peer: FakePeer, client_id: str = "c@1") -> N
     peer.ask(parts.admin.calls.on_get_consumer_running_info, asked)
 
 
-def test_a_consumer_is_asked_how_it_runs_and_its_answer_is_passed_back() -> None:
+def test_running_info_of_a_consumer_is_returned_to_the_administrator() -> None:
     async def test(parts: BrokerParts) -> None:
         member, admin = parts.connect("c@1"), FakePeer()
         parts.connect("other@1")
@@ -74,7 +74,7 @@ def test_a_consumer_is_asked_how_it_runs_and_its_answer_is_passed_back() -> None
     run_with_parts(test)
 
 
-def test_the_refusal_of_a_consumer_is_passed_back_as_it_is() -> None:
+def test_the_error_of_a_consumer_is_returned_unchanged() -> None:
     async def test(parts: BrokerParts) -> None:
         admin = FakePeer()
         parts.connect("c@1")
@@ -86,7 +86,9 @@ def test_the_refusal_of_a_consumer_is_passed_back_as_it_is() -> None:
     run_with_parts(test)
 
 
-def test_a_consumer_that_is_not_connected_is_told_as_by_java(golden: Golden) -> None:
+def test_a_request_for_a_consumer_that_is_not_connected_is_refused_as_by_java(
+    golden: Golden,
+) -> None:
     _, java = golden("307_GET_CONSUMER_RUNNING_INFO_raw-running-info-offline_rc1")
     assert java is not None
 
@@ -99,13 +101,13 @@ def test_a_consumer_that_is_not_connected_is_told_as_by_java(golden: Golden) -> 
     run_with_parts(test)
 
 
-def test_a_consumer_that_does_not_answer_costs_its_time_and_holds_up_nobody() -> None:
+def test_a_consumer_that_does_not_answer_times_out_without_delaying_other_requests() -> None:
     async def test(parts: BrokerParts) -> None:
         silent, admin = parts.connect("c@1"), FakePeer()
         began_ms = parts.clock.now_ms()
         ask_running(parts, admin)
         assert admin.sent == []
-        assert parts.pull(silent) is not None  # others are served meanwhile
+        assert parts.pull(silent) is not None  # other requests are served meanwhile
         await parts.later.close()
 
         assert parts.clock.now_ms() - began_ms == 10_000
@@ -115,7 +117,7 @@ def test_a_consumer_that_does_not_answer_costs_its_time_and_holds_up_nobody() ->
     run_with_parts(test)
 
 
-def test_a_consumer_whose_connection_ends_meanwhile_is_told() -> None:
+def test_a_connection_that_closes_during_the_request_is_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         def lose(_: RemotingCommand) -> None:
             raise ConnectionLostError("10.0.0.9:5 closed the connection")
@@ -132,7 +134,7 @@ def test_a_consumer_whose_connection_ends_meanwhile_is_told() -> None:
     run_with_parts(test)
 
 
-def test_a_consumer_too_old_to_know_the_request_is_not_asked() -> None:
+def test_a_consumer_whose_version_lacks_the_request_is_not_asked() -> None:
     async def test(parts: BrokerParts) -> None:
         admin = FakePeer()
         parts.connect("c@1", version=61)
@@ -157,7 +159,7 @@ async def consume(parts: BrokerParts, msg_id: str, client_id: str = "c@1") -> Re
     return admin.sent[0]
 
 
-def test_a_consumer_is_handed_the_message_with_what_java_tells_of_it() -> None:
+def test_a_message_is_sent_to_the_consumer_with_the_fields_that_java_adds() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
         parts.groups.put(SubscriptionGroup("g", group_sys_flag=1))
@@ -193,7 +195,7 @@ def test_a_consumer_is_handed_the_message_with_what_java_tells_of_it() -> None:
         (encode_offset_msg_id(STORED_AT, 999_999), 1, "can not find message by the offset, 999999"),
     ],
 )
-def test_a_message_that_does_not_exist_is_handed_to_nobody(
+def test_a_message_that_does_not_exist_is_sent_to_no_consumer(
     msg_id: str, code: int, text: str
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -207,7 +209,7 @@ def test_a_message_that_does_not_exist_is_handed_to_nobody(
     run_with_parts(test)
 
 
-def test_a_message_is_not_consumed_by_who_is_not_connected() -> None:
+def test_a_message_for_a_consumer_that_is_not_connected_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         answer = await consume(parts, encode_offset_msg_id(STORED_AT, 0))
         assert (answer.code, answer.remark) == (1, "The Consumer <g> <c@1> not online")
@@ -223,7 +225,7 @@ async def status(parts: BrokerParts, client_id: str | None = None) -> RemotingCo
     return await parts.ask(parts.admin.calls.on_invoke_broker_to_get_consumer_status, header)
 
 
-def test_all_members_or_one_are_asked_for_the_offsets_of_their_queues() -> None:
+def test_all_members_or_one_member_are_asked_for_their_offsets() -> None:
     table = {MessageQueue("T", "broker-a", 0): 27}
 
     async def test(parts: BrokerParts) -> None:
@@ -249,7 +251,7 @@ def test_all_members_or_one_are_asked_for_the_offsets_of_their_queues() -> None:
     run_with_parts(test)
 
 
-def test_members_that_do_not_answer_are_left_out_after_one_bounded_wait() -> None:
+def test_members_that_do_not_answer_are_left_out_after_one_time_out() -> None:
     async def test(parts: BrokerParts) -> None:
         for client_id in ("a@1", "bb@1"):
             parts.connect(client_id)
@@ -261,7 +263,7 @@ def test_members_that_do_not_answer_are_left_out_after_one_bounded_wait() -> Non
     run_with_parts(test)
 
 
-def test_an_answer_that_is_none_leaves_that_member_out() -> None:
+def test_a_member_with_an_unusable_answer_is_left_out() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.connect("a@1")
         Asked(parts, lambda command: response(command, body=b"nonsense"))
@@ -270,7 +272,7 @@ def test_an_answer_that_is_none_leaves_that_member_out() -> None:
     run_with_parts(test)
 
 
-def test_the_status_of_a_group_that_nobody_is_in_is_refused() -> None:
+def test_the_status_of_a_group_without_members_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         answer = await status(parts)
         assert answer.code == 1

@@ -1,4 +1,4 @@
-"""Clients make themselves known, learn who else is there, and are told of changes."""
+"""Clients register by heartbeats, list the members of groups, and are notified of changes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def unregister(parts: BrokerParts, peer: FakePeer, client_id: str) -> RemotingCo
 
 
 def notified(peer: FakePeer) -> list[str]:
-    """Return the groups that the client was told to have changed, and forget all it was sent."""
+    """Return the groups of which the client got notifications, and clear what it was sent."""
     told = [
         command.ext_fields["consumerGroup"]
         for command in peer.sent
@@ -86,7 +86,7 @@ def notified(peer: FakePeer) -> list[str]:
     return told
 
 
-def test_a_group_whose_retry_topic_cannot_be_made_consumes_nevertheless(
+def test_a_group_whose_retry_topic_cannot_be_created_may_consume(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", 1)
@@ -109,7 +109,7 @@ def test_a_group_whose_retry_topic_cannot_be_made_consumes_nevertheless(
         "34_HEART_BEAT_send-sync",
     ],
 )
-def test_a_heartbeat_is_answered_as_java_does(golden: Golden, name: str) -> None:
+def test_a_heartbeat_is_answered_as_by_java(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
@@ -123,7 +123,9 @@ def test_a_heartbeat_is_answered_as_java_does(golden: Golden, name: str) -> None
     run(test)
 
 
-def test_a_short_heartbeat_after_a_restart_asks_for_the_whole(golden: Golden) -> None:
+def test_a_short_heartbeat_after_a_restart_is_answered_with_a_request_for_a_full_one(
+    golden: Golden,
+) -> None:
     whole, _ = golden("34_HEART_BEAT_push-heartbeat-v2")
     short, expected = golden("34_HEART_BEAT_push-heartbeat-v2_2")
     assert expected is not None
@@ -145,7 +147,7 @@ def test_a_short_heartbeat_after_a_restart_asks_for_the_whole(golden: Golden) ->
     run(test)
 
 
-def test_two_members_hear_of_each_other_coming_and_going() -> None:
+def test_members_are_notified_when_another_joins_or_leaves() -> None:
     async def test(parts: BrokerParts) -> None:
         first, second = FakePeer(1), FakePeer(2)
 
@@ -167,7 +169,7 @@ def test_two_members_hear_of_each_other_coming_and_going() -> None:
     run(test)
 
 
-def test_a_closed_connection_and_a_silent_one_are_noticed_too() -> None:
+def test_members_are_notified_of_closed_and_expired_connections() -> None:
     async def test(parts: BrokerParts) -> None:
         first, second, third = FakePeer(1), FakePeer(2), FakePeer(3)
         for peer, client_id in ((first, "a"), (second, "b"), (third, "c")):
@@ -189,7 +191,7 @@ def test_a_closed_connection_and_a_silent_one_are_noticed_too() -> None:
     run(test)
 
 
-def test_members_that_all_read_everything_are_not_told() -> None:
+def test_members_of_a_broadcasting_group_are_not_notified() -> None:
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
         heartbeat(parts, peer, consumer("a", message_model=MessageModel.BROADCASTING))
@@ -198,7 +200,7 @@ def test_members_that_all_read_everything_are_not_told() -> None:
     run(test)
 
 
-def test_a_group_may_have_its_members_left_alone() -> None:
+def test_a_group_can_switch_notifications_off() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("g", notify_consumer_ids_changed_enable=False))
         peer = FakePeer()
@@ -223,7 +225,7 @@ def test_a_consumer_gets_a_retry_topic_with_its_groups_queues() -> None:
     run(test)
 
 
-def test_an_unknown_group_is_passed_over_where_groups_are_not_made() -> None:
+def test_an_unknown_group_in_a_heartbeat_is_ignored_without_automatic_creation() -> None:
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
         assert heartbeat(parts, peer, consumer("a")).code == 0
@@ -234,7 +236,7 @@ def test_an_unknown_group_is_passed_over_where_groups_are_not_made() -> None:
     run(test, auto_create_subscription_group=False)
 
 
-def test_a_heartbeat_that_is_none_is_refused() -> None:
+def test_a_malformed_heartbeat_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         peer = FakePeer()
         asked = peer.request(RequestCode.HEART_BEAT, body=b"{")
@@ -256,7 +258,7 @@ def test_a_heartbeat_that_is_none_is_refused() -> None:
         ("GROOVY", "a", True, 23),
     ],
 )
-def test_a_client_is_told_whether_its_subscription_can_be_served(
+def test_a_config_check_reports_whether_a_subscription_is_supported(
     kind: str, expression: str, code: int, *, is_on: bool
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -280,7 +282,7 @@ def test_a_client_is_told_whether_its_subscription_can_be_served(
         ("46_CHECK_CLIENT_CONFIG_raw-default-check-client-config-disabled_rc1", False),
     ],
 )
-def test_a_check_is_answered_as_java_does(golden: Golden, name: str, *, is_on: bool) -> None:
+def test_a_config_check_is_answered_as_by_java(golden: Golden, name: str, *, is_on: bool) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
@@ -290,13 +292,13 @@ def test_a_check_is_answered_as_java_does(golden: Golden, name: str, *, is_on: b
         answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
         assert answer is not None
         assert answer.code == expected.code
-        # What is wrong with an expression, each says in its own words.
+        # The texts of errors in expressions differ from Java's.
         assert answer.remark == expected.remark or expected.code == 23
 
     run_with_parts(test, config=small_config(enable_property_filter=is_on))
 
 
-def test_a_heartbeat_registers_filters_and_the_last_member_takes_them_along(
+def test_a_heartbeat_registers_filters_that_die_with_the_last_member(
     golden: Golden,
 ) -> None:
     recorded, _ = golden("34_HEART_BEAT_push-sql92_2")
@@ -319,7 +321,7 @@ def test_a_heartbeat_registers_filters_and_the_last_member_takes_them_along(
 @pytest.mark.parametrize(
     ("kind", "most"), [("consumer", CONSUMER_GROUPS_MAX), ("producer", PRODUCER_GROUPS_MAX)]
 )
-def test_a_heartbeat_of_too_many_groups_is_refused_and_makes_none(kind: str, most: int) -> None:
+def test_a_heartbeat_with_too_many_groups_is_refused_and_creates_none(kind: str, most: int) -> None:
     def body(count: int) -> bytes:
         names = [f"{kind}-{number}" for number in range(count)]
         consumers = [
@@ -350,7 +352,7 @@ def test_a_heartbeat_of_too_many_groups_is_refused_and_makes_none(kind: str, mos
     run(test)
 
 
-def test_a_heartbeat_that_made_a_retry_topic_is_answered_when_it_is_in_the_routes() -> None:
+def test_a_heartbeat_that_created_a_retry_topic_is_answered_once_it_is_routed() -> None:
     async def test(parts: BrokerParts) -> None:
         routed = asyncio.Event()
 

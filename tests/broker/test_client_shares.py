@@ -1,4 +1,4 @@
-"""One host's clients cannot use up what all clients share; administrators are not counted."""
+"""Clients of one host can fill only a share of each table; administrators have no limit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def commit(parts: BrokerParts, peer: FakePeer, group: str, topic: str) -> Remoti
     return answer
 
 
-def test_a_share_is_given_back_with_what_was_made() -> None:
+def test_removing_an_entry_frees_its_share() -> None:
     shares = Shares(10)
     shares.add("a", "host", 6)
     assert shares.has_room("host", 4)
@@ -62,7 +62,7 @@ def test_a_share_is_given_back_with_what_was_made() -> None:
     assert shares.has_room("other", 10)
     assert shares.has_room(None, 100), "administrators have no share"
 
-    shares.add("a", "host", 10)  # in the place of the former
+    shares.add("a", "host", 10)  # replaces the former entry
     assert not shares.has_room("host")
     shares.remove("a")
     shares.remove("a")
@@ -70,14 +70,16 @@ def test_a_share_is_given_back_with_what_was_made() -> None:
     assert shares.has_room("host", 10)
 
 
-def test_topics_that_a_host_makes_by_sending_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_created_by_sends_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(bench: SendRig) -> None:
         topics = bench.parts.topics
         for number in range(2):
             assert (await bench.send(topic=f"made-{number}")).code == 0
         refused = await bench.send(topic="made-2")
         assert refused.code == 1
-        assert "topic made-2 cannot be created: clients of 10.0.0.9 have created 2" in str(refused.remark)
+        assert "topic made-2 cannot be created: clients of 10.0.0.9 have created 2" in str(
+            refused.remark
+        )
         assert "clientSharePercent" in str(refused.remark)
         assert topics.get("made-2") is None
         assert (await bench.send(topic="made-1")).code == 0, "what there is goes on"
@@ -96,7 +98,7 @@ def test_topics_that_a_host_makes_by_sending_are_its_share(monkeypatch: pytest.M
     run_sends(test, client_share_percent=5)
 
 
-def test_groups_of_a_host_are_its_share(
+def test_groups_created_by_heartbeats_and_pulls_are_limited_per_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -128,7 +130,7 @@ def test_groups_of_a_host_are_its_share(
 
 
 @pytest.mark.parametrize("way", ["read", "cloned", "retried", "given back", "mode"])
-def test_groups_that_requests_make_beside_are_of_the_share_of_their_host(
+def test_groups_created_by_other_requests_are_limited_per_host(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def make(parts: BrokerParts, peer: FakePeer, group: str, place: int) -> RemotingCommand:
@@ -180,7 +182,7 @@ def test_groups_that_requests_make_beside_are_of_the_share_of_their_host(
     run_with_parts(test, config=small_config(client_share_percent=5))
 
 
-def test_pairs_of_group_and_topic_of_a_host_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_group_and_topic_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(parts: BrokerParts) -> None:
         for name in ("T", "U", "V"):
             parts.topics.put(TopicConfig(name, 4, 4))
@@ -205,7 +207,9 @@ def test_pairs_of_group_and_topic_of_a_host_are_its_share(monkeypatch: pytest.Mo
     run_with_parts(test, config=small_config(client_share_percent=5))
 
 
-def test_pairs_are_bounded_for_all_hosts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_group_and_topic_are_limited_over_all_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         for number in range(3):
@@ -218,7 +222,7 @@ def test_pairs_are_bounded_for_all_hosts_together(monkeypatch: pytest.MonkeyPatc
     run_with_parts(test)
 
 
-def test_expressions_of_a_host_are_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_expressions_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")

@@ -1,4 +1,4 @@
-"""Groups know their members, and say when they change."""
+"""The client table holds the members of groups, and reports changes of groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kourou.testing.peers import FakePeer
 
 
 class Table:
-    """Clients, and the groups that were told to have changed, with their member counts."""
+    """A client table, and the reported changes as pairs of group and number of members."""
 
     def __init__(self, **options: int) -> None:
         self.changes: list[tuple[str, int]] = []
@@ -44,7 +44,7 @@ class Table:
         )
 
 
-def test_a_group_is_told_when_a_member_comes_and_when_it_goes() -> None:
+def test_on_changed_is_called_when_a_member_joins_or_leaves() -> None:
     table = Table()
     first, second = FakePeer(1), FakePeer(2)
 
@@ -56,7 +56,7 @@ def test_a_group_is_told_when_a_member_comes_and_when_it_goes() -> None:
     assert table.changes == [("g", 1), ("g", 2), ("g", 1)]
 
 
-def test_the_last_member_takes_the_group_with_it() -> None:
+def test_a_group_is_removed_with_its_last_member() -> None:
     table = Table()
     peer = FakePeer()
     table.heartbeat(peer, "T")
@@ -65,10 +65,10 @@ def test_the_last_member_takes_the_group_with_it() -> None:
 
     assert table.clients.consumer_group("g") is None
     assert table.clients.subscription("g", "T") is None
-    assert table.changes == [("g", 1)]  # nobody is left to be told
+    assert table.changes == [("g", 1)]  # no call without members
 
 
-def test_unregistering_a_stranger_changes_nothing() -> None:
+def test_unregistering_an_unknown_member_changes_nothing() -> None:
     table = Table()
     table.heartbeat(FakePeer(1), "T")
 
@@ -79,7 +79,7 @@ def test_unregistering_a_stranger_changes_nothing() -> None:
     assert table.changes == [("g", 1)]
 
 
-def test_a_topic_more_or_less_is_a_change_and_a_newer_version_is_not() -> None:
+def test_an_added_or_removed_topic_is_a_change_and_a_newer_version_is_not() -> None:
     table = Table()
     peer = FakePeer()
     table.heartbeat(peer, "T", version=1)
@@ -106,7 +106,7 @@ def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
     assert held.sub_version == 5
 
 
-def test_a_client_that_connects_again_is_listed_once() -> None:
+def test_a_client_that_reconnects_is_listed_once() -> None:
     table = Table()
     old, new = FakePeer(1), FakePeer(2)
     table.heartbeat(old, "T", client_id="a")
@@ -135,7 +135,7 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
     assert table.clients.producers("p") == []
 
 
-def test_who_is_silent_for_longer_than_allowed_has_left() -> None:
+def test_members_without_heartbeats_expire() -> None:
     table = Table(expiry_ms=120_000)
     silent, alive = FakePeer(1), FakePeer(2)
     table.heartbeat(silent, "T", client_id="a", now_ms=0)
@@ -150,7 +150,7 @@ def test_who_is_silent_for_longer_than_allowed_has_left() -> None:
     assert table.clients.producers("p") == []
 
 
-def test_places_are_bounded_and_come_back() -> None:
+def test_the_number_of_clients_is_bounded_and_freed_by_leaving() -> None:
     table = Table(clients_max=2)
     first, second = FakePeer(1), FakePeer(2)
     table.heartbeat(first, "T", client_id="a")
@@ -160,7 +160,7 @@ def test_places_are_bounded_and_come_back() -> None:
         table.heartbeat(second, "T", client_id="b")
     with pytest.raises(SystemBusyError):
         table.clients.register_producer(Member("b", second, LanguageCode.JAVA, 513, 0), "p")
-    table.heartbeat(first, "T", client_id="a")  # who is in may stay
+    table.heartbeat(first, "T", client_id="a")  # a registered client may renew
     table.clients.unregister_producer(first, "p")
     table.heartbeat(second, "T", client_id="b")
 
@@ -169,7 +169,7 @@ def test_places_are_bounded_and_come_back() -> None:
     assert live.client_ids() == ["a", "b"]
 
 
-def test_more_subscriptions_than_a_group_may_have_are_refused_whole() -> None:
+def test_a_heartbeat_with_too_many_subscriptions_changes_nothing() -> None:
     table = Table()
     many = [SubscriptionData(f"T{number}") for number in range(SUBSCRIPTIONS_MAX + 1)]
 
@@ -193,13 +193,13 @@ def test_a_short_heartbeat_keeps_the_subscriptions_of_the_same_fingerprint() -> 
     assert len(table.changes) == 1
 
 
-def test_a_short_heartbeat_of_what_is_not_held_asks_for_the_whole() -> None:
+def test_a_short_heartbeat_with_another_fingerprint_requests_a_full_one() -> None:
     table = Table()
     peer, other = FakePeer(1), FakePeer(2)
 
     assert table.heartbeat(peer, fingerprint=7, without_sub=True)  # as after a restart
     table.heartbeat(peer, "T", fingerprint=7)
-    assert table.heartbeat(other, "U", client_id="b", fingerprint=8)  # replaced another's
+    assert table.heartbeat(other, "U", client_id="b", fingerprint=8)  # replaced the other client's
     assert table.heartbeat(peer, fingerprint=7, without_sub=True)
     table.heartbeat(other, "U", client_id="b")  # the older form has no fingerprint to compare
     assert table.heartbeat(other, client_id="b", fingerprint=8, without_sub=True)
@@ -217,7 +217,7 @@ def test_names_of_clients_are_bounded() -> None:
     assert table.clients.consumer_group("g") is None
 
 
-def test_the_memory_of_subscriptions_is_bounded_and_given_back(
+def test_the_memory_of_subscriptions_is_bounded_and_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(clients, "SUBSCRIPTION_BYTES_MAX", 1600)
@@ -233,7 +233,7 @@ def test_the_memory_of_subscriptions_is_bounded_and_given_back(
     table.heartbeat(peer, "U", group="b")
 
 
-def test_an_older_subscription_that_stays_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_held_newer_subscription_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "SUBSCRIPTION_BYTES_MAX", 10_000)
     table = Table()
     told = SubscriptionData("T", "x" * 8000, sub_version=2)

@@ -1,4 +1,4 @@
-"""The broker's options refuse what cannot work, and say which option it is."""
+"""The broker's options refuse invalid values with the name of the option."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kourou.store.config import StoreConfig
 from kourou.store.retention import RetentionConfig
 
 PARTS = (StoreConfig, ConnectionLimits, TransportConfig)
-"""The configs inside that of the broker."""
+"""The nested configs of the broker's config."""
 
 OURS = {
     "batchMessagesMax",
@@ -35,7 +35,7 @@ OURS = {
     "advertise",
     "vipPortEnable",
 }
-"""Keys that RocketMQ has not."""
+"""Keys that RocketMQ does not have."""
 
 
 def test_the_defaults_are_durable_and_local() -> None:
@@ -46,13 +46,13 @@ def test_the_defaults_are_durable_and_local() -> None:
     assert config.port == 10911
 
 
-def test_every_option_has_rocketmqs_key_or_is_a_limit_of_ours() -> None:
+def test_every_option_has_rocketmqs_key_or_is_listed_as_our_own() -> None:
     inner = map(wire_keys, PARTS)
 
     assert set(wire_keys(BrokerConfig)) - ROCKETMQ_KEYS - set().union(*inner) <= OURS
 
 
-def test_no_two_parts_of_the_config_share_a_name() -> None:
+def test_no_two_nested_configs_share_an_option_name() -> None:
     own = {field.name for field in fields(BrokerConfig)} - {"store", "limits", "transport"}
     names = [name for part in PARTS for name in values_of(part())]
 
@@ -140,12 +140,12 @@ def test_a_value_out_of_range_is_refused_by_name(options: dict[str, object], nam
 
 
 def kept(hours: int) -> StoreConfig:
-    """Return the config of a store that keeps messages for so long."""
+    """Return the config of a store with this retention time."""
     return StoreConfig(retention=RetentionConfig(file_reserved_hours=hours))
 
 
 @pytest.mark.parametrize("hours", [1, 2, 71])
-def test_delay_levels_that_outlive_their_messages_are_refused(hours: int) -> None:
+def test_delay_levels_longer_than_the_retention_are_refused(hours: int) -> None:
     for level in (f"{hours}h", f"{hours * 60 + 1}m", f"{hours * 3600 + 1}s"):
         told = rf"level 2 is .* after {hours} h .* fileReservedTime to {hours + 1}"
         with pytest.raises(ConfigError, match=told):
@@ -153,7 +153,7 @@ def test_delay_levels_that_outlive_their_messages_are_refused(hours: int) -> Non
     BrokerConfig(message_delay_level=f"{hours * 3600 - 1}s", store=kept(hours))
 
 
-def test_the_life_of_messages_is_not_cut_below_the_longest_delay_level() -> None:
+def test_the_retention_cannot_be_set_below_the_longest_delay_level() -> None:
     live = LiveConfig(BrokerConfig(), 1)
     live.update({"fileReservedTime": "3"}, 2)
     for hours in (2, 0):

@@ -1,4 +1,4 @@
-"""A table is saved by one write at a time, whoever waits for it, and its text holds up nobody."""
+"""A table is saved by one write at a time, and encoding its text does not block other tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kourou.broker.config_saver import ConfigSaver
 
 
 class SlowFile:
-    """A file whose first save takes until `go_on` is set."""
+    """A file whose first save blocks until `go_on` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -27,7 +27,7 @@ class SlowFile:
         self.saved.append(data)
 
 
-def test_a_write_that_nobody_waits_for_any_more_is_not_overtaken() -> None:
+def test_a_write_waits_for_the_write_of_a_cancelled_save() -> None:
     async def main() -> None:
         file = SlowFile()
         texts = iter([b"old", b"new"])
@@ -60,7 +60,7 @@ class Table:
             yield b"%d" % self.value
 
 
-def test_others_are_served_between_the_parts_and_what_they_change_is_saved_too() -> None:
+def test_other_tasks_run_between_the_parts_and_their_changes_are_saved() -> None:
     async def main() -> None:
         file, table = SlowFile(), Table()
         file.go_on.set()
@@ -81,7 +81,7 @@ def test_others_are_served_between_the_parts_and_what_they_change_is_saved_too()
     asyncio.run(main())
 
 
-def test_a_table_whose_taking_was_given_up_is_still_changed() -> None:
+def test_a_table_whose_snapshot_was_cancelled_is_still_marked_as_changed() -> None:
     async def main() -> None:
         file, table = SlowFile(), Table()
         file.go_on.set()
@@ -105,7 +105,7 @@ class Log:
     written_position = synced_position = 10
 
 
-def test_what_is_written_while_the_text_is_made_must_be_synced_too() -> None:
+def test_records_written_during_the_encoding_must_be_synced_before_the_save() -> None:
     async def main() -> None:
         log, file, table = Log(), SlowFile(), Table()
         file.go_on.set()

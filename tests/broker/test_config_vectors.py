@@ -1,4 +1,4 @@
-"""The broker's options against what Java makes of the same text, and of no text at all."""
+"""The broker's options against those that Java parses from the same text, and its defaults."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def java_defaults() -> dict[str, str]:
     return merged | {"bindAddress": DEFAULTS["NettyServerConfig"]["bindAddress"]}
 
 
-def test_defaults_are_javas_but_for_those_that_are_named() -> None:
+def test_defaults_equal_javas_except_the_listed_ones() -> None:
     ours, java = served_defaults(), java_defaults()
     other = {key for key in ours if key in java and ours[key] != (java[key] or "")}
     assert other == OTHER_DEFAULTS.keys() & other
@@ -82,7 +82,7 @@ def test_properties_read_as_in_java(case: dict[str, Any]) -> None:
     [case for case in CASES if case["read_as"] == "reader_utf8" and "listenPort" in case["text"]],
     ids=lambda c: c["text"],
 )
-def test_a_number_that_java_drops_without_a_word_is_refused(case: dict[str, Any]) -> None:
+def test_a_number_that_java_ignores_silently_is_refused(case: dict[str, Any]) -> None:
     told = case["result"]["properties"]["listenPort"].strip()
     if told.isdigit() and int(told) <= 65535:
         config = load(BrokerConfig, environ={}, prefix="", flags={}, text=f"listenPort={told}")

@@ -1,4 +1,4 @@
-"""Groups are made as Java makes them, and their file is Java's."""
+"""Groups are created as by Java, and their file has Java's format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_new_broker_knows_the_group_of_the_admin_tools() -> None:
     assert groups.get_or_create(TOOLS_GROUP) == SubscriptionGroup(TOOLS_GROUP)
 
 
-def test_the_first_use_makes_a_group_with_javas_defaults() -> None:
+def test_the_first_use_creates_a_group_with_javas_defaults() -> None:
     groups = groups_on(SimDisk())
 
     made = groups.get_or_create("g")
@@ -54,7 +54,7 @@ def test_the_first_use_makes_a_group_with_javas_defaults() -> None:
     assert groups.data_version.counter == 1
 
 
-def test_where_groups_are_not_made_on_use_only_the_systems_are() -> None:
+def test_without_automatic_creation_only_system_groups_are_created() -> None:
     groups = groups_on(SimDisk(), auto_create=False)
 
     assert groups.get_or_create("g") is None
@@ -62,7 +62,7 @@ def test_where_groups_are_not_made_on_use_only_the_systems_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "bad group!", "x" * 121])
-def test_a_bad_name_is_never_made_a_group(name: str) -> None:
+def test_a_group_with_an_invalid_name_is_never_created(name: str) -> None:
     groups = groups_on(SimDisk())
 
     assert groups.get_or_create(name) is None
@@ -84,7 +84,7 @@ def test_the_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert groups.get_or_create("h") is not None
 
 
-def test_the_same_again_is_no_change_and_a_deleted_group_is_gone() -> None:
+def test_an_equal_group_is_no_change_and_a_deleted_group_is_removed() -> None:
     groups = groups_on(SimDisk())
     groups.put(SubscriptionGroup("g", retry_max_times=3))
     groups.put(SubscriptionGroup("g", retry_max_times=3))
@@ -120,7 +120,7 @@ def test_javas_file_is_read_and_written_with_the_same_lines() -> None:
     ]
 
 
-def test_what_java_forbade_a_group_stays_forbidden() -> None:
+def test_read_bans_in_javas_file_are_loaded() -> None:
     disk = disk_with(b'{"forbiddenTable":{"g":{"T":4,"U":2}},"subscriptionGroupTable":{}}')
     groups = groups_on(disk)
 
@@ -132,7 +132,7 @@ def test_what_java_forbade_a_group_stays_forbidden() -> None:
     assert groups_on(disk).is_read_forbidden("g", "T")
 
 
-def test_a_saved_group_outlives_a_crash() -> None:
+def test_a_saved_group_survives_a_crash() -> None:
     disk = SimDisk(seed=5)
     groups = groups_on(disk)
     groups.put(SubscriptionGroup("g", consume_enable=False))
@@ -142,6 +142,6 @@ def test_a_saved_group_outlives_a_crash() -> None:
     assert groups_on(disk).get("g") == SubscriptionGroup("g", consume_enable=False)
 
 
-def test_a_file_that_cannot_be_read_stops_the_broker_from_starting() -> None:
+def test_an_unreadable_file_prevents_the_start() -> None:
     with pytest.raises(CorruptRecordError, match="subscriptionGroup"):
         groups_on(disk_with(b"{ torn"))

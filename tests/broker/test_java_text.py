@@ -1,4 +1,4 @@
-"""Numbers as Java writes them."""
+"""Numbers are formatted as in Java."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kourou.broker.java_text import bool_text, bytes_text, double_text
         (-0.0001, "-1.0E-4"),
     ],
 )
-def test_a_double_reads_as_in_java(value: float, text: str) -> None:
+def test_doubles_are_formatted_as_in_java(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
@@ -40,9 +40,9 @@ def test_a_double_reads_as_in_java(value: float, text: str) -> None:
         (1 << 60, "1.0 EiB"),
     ],
 )
-def test_bytes_read_as_in_java(count: int, text: str) -> None:
+def test_byte_counts_are_formatted_as_in_java(count: int, text: str) -> None:
     assert bytes_text(count) == text
 
 
-def test_booleans_read_as_in_java() -> None:
+def test_booleans_are_formatted_as_in_java() -> None:
     assert (bool_text(True), bool_text(False)) == ("true", "false")

@@ -38,7 +38,7 @@ def ask(config: LiveConfig, code: int, body: bytes = b"") -> RemotingCommand:
     return answer
 
 
-def test_a_live_option_changes_at_once_and_listeners_are_told() -> None:
+def test_a_live_option_changes_at_once_and_listeners_are_called() -> None:
     config = live()
     told: list[BrokerConfig] = []
     config.on_changed.append(told.append)
@@ -56,7 +56,7 @@ def test_other_options_keep_their_values_through_a_change() -> None:
     assert config.values() == before | {"brokerPermission": "4"}
 
 
-def test_what_is_so_already_changes_nothing() -> None:
+def test_setting_the_current_value_changes_nothing() -> None:
     config = live()
     config.update({"longPollingEnable": "true", "listenPort": "10911"}, 2_000)
     config.update({}, 3_000)
@@ -88,7 +88,7 @@ def test_an_option_that_is_not_live_is_refused(asked: dict[str, str], text: str)
         ({"shortPollingTimeMills": "0"}, "at least 1"),
     ],
 )
-def test_a_bad_key_or_value_is_refused_and_nothing_changes(
+def test_an_invalid_key_or_value_is_refused_and_nothing_changes(
     asked: dict[str, str], text: str
 ) -> None:
     config = live()
@@ -106,7 +106,7 @@ def test_live_options_that_rocketmq_lacks_are_listed() -> None:
     }
 
 
-def test_passwords_are_not_told() -> None:
+def test_passwords_are_not_reported() -> None:
     assert not [key for key in live().values() if "password" in key.lower()]
 
 
@@ -126,7 +126,7 @@ def test_recorded_updates_get_javas_answer(name: str, golden: Callable[[str], An
     assert (answer.code, answer.remark) == (recorded.code, recorded.remark)
 
 
-def test_an_update_is_told_by_the_next_get() -> None:
+def test_an_update_is_visible_in_the_next_get() -> None:
     config = live()
     body = b"longPollingEnable=false\nmaxMessageSize=65536\n"
     assert ask(config, RequestCode.UPDATE_BROKER_CONFIG, body).code == ResponseCode.SUCCESS
@@ -137,14 +137,14 @@ def test_an_update_is_told_by_the_next_get() -> None:
     assert (version.counter, version.timestamp) == (1, 5_000)
 
 
-def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> None:
+def test_a_config_is_reported_in_rocketmqs_keys(golden: Callable[[str], Any]) -> None:
     _, recorded = golden("26_GET_BROKER_CONFIG_raw-broker-config")
     java = decode_properties_text(recorded.body)
     ours = decode_properties_text(ask(live(), RequestCode.GET_BROKER_CONFIG).body)
     assert ours["storePathRootDir"] == "/data/store"
     assert ours["brokerIP1"] == "10.0.0.1"
     same = {key for key in ours if java.get(key) == ours[key]}
-    # What both have and differs is ours by default, or describes the recorded machine.
+    # Keys that both have with different values: our defaults, or facts of the recorded machine.
     assert {key for key in ours if key in java} - same == {
         "brokerIP1",
         "enableLmq",
@@ -169,7 +169,7 @@ def test_a_config_is_told_in_rocketmqs_keys(golden: Callable[[str], Any]) -> Non
     }
 
 
-def test_a_port_that_the_system_chose_is_told_as_it_is() -> None:
+def test_a_port_chosen_by_the_system_is_reported() -> None:
     answer = ask(live(port=0), RequestCode.GET_BROKER_CONFIG)
     assert decode_properties_text(answer.body)["listenPort"] == "10911"
 

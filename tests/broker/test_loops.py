@@ -1,4 +1,4 @@
-"""A periodic task outlives its failures and says each of them once."""
+"""A periodic task survives its failures and logs the first of a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.broker.loops import Loops
 from kourou.testing.loop import run_virtual
 
 
-def test_a_loop_goes_on_after_failures_and_logs_the_first_of_a_run(
+def test_a_loop_continues_after_failures_and_logs_the_first_of_a_row(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     outcomes = [True, False, False, True, False]

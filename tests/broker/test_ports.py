@@ -1,4 +1,4 @@
-"""The VIP port serves the same broker but for requests that wait, and is not worth failing for."""
+"""The VIP port serves all requests except those that wait, and is optional."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _answer(asked: Request) -> RemotingCommand:
 
 
 def _ignore(_: Connection) -> None:
-    """Nothing hangs on it."""
+    """Do nothing."""
 
 
 def _ports(
@@ -45,7 +45,7 @@ def _ports(
 
 
 async def _codes(runtime: Runtime, address: Address) -> list[int]:
-    """Return what each request of `SERVED` is answered there."""
+    """Return the response codes of the requests of `SERVED` at a port."""
     pool = ConnectionPool(runtime, {}, ConnectionLimits())
     name = format_address(address)
     codes = [(await pool.request(name, request(code), 3.0)).code for code in SERVED]
@@ -53,7 +53,7 @@ async def _codes(runtime: Runtime, address: Address) -> list[int]:
     return codes
 
 
-def test_the_vip_port_serves_all_but_what_waits() -> None:
+def test_the_vip_port_serves_all_requests_except_those_that_wait() -> None:
     async def main() -> None:
         runtime = sim_runtime()
         ports = _ports(runtime, BrokerConfig())
@@ -69,7 +69,7 @@ def test_the_vip_port_serves_all_but_what_waits() -> None:
 
 
 def _fast(code: int) -> FastPath:
-    """Return a fast path that answers requests of the code with 77; each comes alone."""
+    """Return a fast path that answers single requests of the code with 77."""
 
     def serve(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         command = decode_frame(buffer[start + 4 : end])
@@ -104,7 +104,7 @@ def test_a_fast_path_is_tried_where_its_request_is_served() -> None:
         (BrokerConfig(port=0), ("127.0.0.1", 29_998)),
     ],
 )
-def test_there_may_be_no_vip_port(config: BrokerConfig, vip: Address) -> None:
+def test_the_vip_port_can_be_absent(config: BrokerConfig, vip: Address) -> None:
     async def main() -> None:
         runtime = sim_runtime()
         ports = _ports(runtime, config)
@@ -116,7 +116,7 @@ def test_there_may_be_no_vip_port(config: BrokerConfig, vip: Address) -> None:
     run_virtual(main())
 
 
-def test_a_vip_port_that_is_taken_is_told_of_and_done_without(
+def test_a_vip_port_in_use_is_logged_and_the_broker_runs_without_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -133,7 +133,7 @@ def test_a_vip_port_that_is_taken_is_told_of_and_done_without(
     assert "10909" in caplog.text
 
 
-def test_killing_closes_both_ports() -> None:
+def test_abort_closes_both_ports() -> None:
     async def main() -> None:
         runtime = sim_runtime()
         ports = _ports(runtime, BrokerConfig())

@@ -1,4 +1,4 @@
-"""Every name server knows the broker and its topics, whatever happens to the others."""
+"""The broker registers with each name server independently of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kourou.testing.peers import FakePeer
 from tests.registering import BOTH, FIRST, SECOND, World, now_s
 
 
-def test_a_started_broker_is_known_to_every_name_server_and_a_stopped_one_to_none() -> None:
+def test_a_broker_registers_at_every_name_server_and_unregisters_on_stop() -> None:
     async def main() -> None:
         world = World()
         namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
@@ -40,7 +40,7 @@ def test_a_started_broker_is_known_to_every_name_server_and_a_stopped_one_to_non
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_a_name_server_that_is_down_or_hangs_delays_nobody(
+def test_a_name_server_that_is_down_or_hangs_does_not_delay_the_others(
     hangs: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -66,7 +66,7 @@ def test_a_name_server_that_is_down_or_hangs_delays_nobody(
 
 
 @pytest.mark.parametrize(("patience_ms", "is_known"), [(1_000, False), (30_000, True)])
-def test_a_name_server_that_is_late_is_waited_for_as_long_as_is_said(
+def test_start_waits_for_a_late_name_server_up_to_the_given_time(
     patience_ms: int, *, is_known: bool
 ) -> None:
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_a_name_server_that_is_late_is_waited_for_as_long_as_is_said(
     run_virtual(main())
 
 
-def test_a_name_server_that_comes_later_learns_of_the_broker() -> None:
+def test_a_broker_registers_at_a_name_server_that_starts_later() -> None:
     async def main() -> None:
         world = World()
         await world.broker.start()
@@ -95,7 +95,7 @@ def test_a_name_server_that_comes_later_learns_of_the_broker() -> None:
     run_virtual(main())
 
 
-def test_a_name_server_that_restarts_learns_of_the_broker_within_seconds() -> None:
+def test_a_broker_registers_at_a_restarted_name_server_within_seconds() -> None:
     async def main() -> None:
         world = World()
         namesrv = await world.namesrv(FIRST)
@@ -110,7 +110,7 @@ def test_a_name_server_that_restarts_learns_of_the_broker_within_seconds() -> No
     run_virtual(main())
 
 
-def test_a_failure_of_our_own_is_logged_and_tried_again(
+def test_an_internal_error_in_a_registration_is_logged_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcomes = iter([RuntimeError("a bug")])
@@ -137,7 +137,7 @@ def test_a_failure_of_our_own_is_logged_and_tried_again(
     assert warning.exc_info
 
 
-def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:
+def test_a_new_topic_is_registered_at_once_and_many_share_one_registration() -> None:
     async def main() -> None:
         world = World()
         namesrv = await world.namesrv(FIRST)
@@ -154,7 +154,7 @@ def test_a_new_topic_is_known_at_once_and_many_share_a_registration() -> None:
     run_virtual(main())
 
 
-def test_topics_made_one_after_the_other_wait_little_for_their_routes() -> None:
+def test_consecutive_topic_creations_wait_briefly_for_their_routes() -> None:
     async def main() -> None:
         world = World()
         namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
@@ -170,7 +170,7 @@ def test_topics_made_one_after_the_other_wait_little_for_their_routes() -> None:
     run_virtual(main())
 
 
-def test_a_broker_stays_known_for_as_long_as_it_lives() -> None:
+def test_a_running_broker_stays_registered() -> None:
     async def main() -> None:
         world = World()
         namesrv = await world.namesrv(FIRST)
@@ -194,7 +194,7 @@ def test_a_broker_stays_known_for_as_long_as_it_lives() -> None:
         ({"port": 10911, "listen": "::1"}, "[::1]:10911"),
     ],
 )
-def test_the_route_names_an_address_that_clients_can_reach(
+def test_the_route_contains_an_address_that_clients_can_reach(
     options: dict[str, Any], address: str
 ) -> None:
     async def main() -> None:
@@ -212,7 +212,7 @@ async def route_by(world: World, host: str) -> TopicRoute:
     return await world.route((host, FIRST[1]))
 
 
-def test_a_broker_on_all_addresses_is_told_each_client_by_the_one_it_came_by() -> None:
+def test_each_client_gets_the_broker_address_by_which_it_reached_a_local_name_server() -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
         namesrv = await world.namesrv(("0.0.0.0", FIRST[1]))  # noqa: S104 - simulated
@@ -225,7 +225,7 @@ def test_a_broker_on_all_addresses_is_told_each_client_by_the_one_it_came_by() -
     run_virtual(main())
 
 
-def test_another_name_server_is_told_the_address_that_it_is_reached_by() -> None:
+def test_a_remote_name_server_gets_the_address_from_which_the_broker_connects() -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
         await world.broker.start()
@@ -240,7 +240,7 @@ def test_another_name_server_is_told_the_address_that_it_is_reached_by() -> None
     run_virtual(main())
 
 
-def test_it_does_not_register_by_loopback_at_another_name_server(
+def test_a_loopback_address_is_not_registered_at_a_remote_name_server(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -257,7 +257,7 @@ def test_it_does_not_register_by_loopback_at_another_name_server(
     assert "brokerIP1" in entry
 
 
-def test_routes_show_no_more_than_the_broker_allows() -> None:
+def test_permissions_in_routes_are_restricted_to_those_of_the_broker() -> None:
     async def main() -> None:
         world = World(broker_permission=4)
         namesrv = await world.namesrv(FIRST)
@@ -282,7 +282,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return bodies
 
 
-def test_a_change_travels_alone_and_all_topics_follow_once(sent: list[list[str]]) -> None:
+def test_a_changed_topic_is_sent_alone_and_all_topics_once_after_it(sent: list[list[str]]) -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -305,7 +305,7 @@ def test_a_change_travels_alone_and_all_topics_follow_once(sent: list[list[str]]
     run_virtual(main())
 
 
-def test_a_deleted_topic_is_no_news_until_all_topics_are_told(sent: list[list[str]]) -> None:
+def test_a_deletion_sends_nothing_until_all_topics_are_sent(sent: list[list[str]]) -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -323,7 +323,7 @@ def test_a_deleted_topic_is_no_news_until_all_topics_are_told(sent: list[list[st
     run_virtual(main())
 
 
-def test_a_name_server_that_forgot_the_broker_is_told_all(sent: list[list[str]]) -> None:
+def test_a_name_server_that_lost_the_broker_is_sent_all_topics(sent: list[list[str]]) -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1], port=10911)
         namesrv = await world.namesrv(FIRST)
@@ -344,7 +344,7 @@ def test_a_name_server_that_forgot_the_broker_is_told_all(sent: list[list[str]])
     run_virtual(main())
 
 
-def test_a_topic_deleted_in_a_name_server_by_mistake_comes_back() -> None:
+def test_a_topic_deleted_at_a_name_server_by_mistake_is_restored() -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -359,7 +359,7 @@ def test_a_topic_deleted_in_a_name_server_by_mistake_comes_back() -> None:
     run_virtual(main())
 
 
-def test_more_changes_than_are_kept_apart_are_told_as_a_whole(sent: list[list[str]]) -> None:
+def test_all_topics_are_sent_if_more_changed_than_are_held(sent: list[list[str]]) -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -375,7 +375,7 @@ def test_more_changes_than_are_kept_apart_are_told_as_a_whole(sent: list[list[st
     run_virtual(main())
 
 
-def test_a_topic_that_a_name_server_calls_ordered_is_marked() -> None:
+def test_a_topic_in_the_order_configuration_is_marked_as_ordered() -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -391,7 +391,7 @@ def test_a_topic_that_a_name_server_calls_ordered_is_marked() -> None:
     run_virtual(main())
 
 
-def test_a_permission_that_changes_while_the_broker_runs_is_routed() -> None:
+def test_a_changed_broker_permission_is_registered() -> None:
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
@@ -410,7 +410,7 @@ def test_a_permission_that_changes_while_the_broker_runs_is_routed() -> None:
     run_virtual(main())
 
 
-def test_a_permission_that_changes_while_a_topic_is_being_told_is_routed_for_all(
+def test_a_permission_changed_during_a_registration_is_registered_for_all_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -427,7 +427,7 @@ def test_a_permission_that_changes_while_a_topic_is_being_told_is_routed_for_all
 
         def encode(body: RegisterBody) -> bytes:
             if list(body.table.topics) == ["First"]:
-                asyncio.get_running_loop().call_soon(change)  # when it is on its way
+                asyncio.get_running_loop().call_soon(change)  # while the request is under way
             return encode_register_body(body)
 
         monkeypatch.setattr("kourou.broker.registration.encode_register_body", encode)

@@ -1,4 +1,4 @@
-"""Who made a topic for a client waits until the name servers know it, for a bounded time."""
+"""Waits for the registration of new topics are complete and bounded in time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.testing.loop import run_virtual
 from tests.registering import FIRST, SECOND, World, now_s
 
 
-def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> None:
+def test_told_waits_until_the_name_servers_have_the_topic() -> None:
     async def main() -> None:
         world = World()
         namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
@@ -32,7 +32,9 @@ def test_who_makes_a_topic_for_a_client_may_wait_until_its_route_is_there() -> N
     run_virtual(main())
 
 
-def test_a_name_server_that_is_down_is_not_waited_for_and_one_that_hangs_for_a_second() -> None:
+def test_told_does_not_wait_for_an_unreachable_name_server_and_one_second_for_a_hanging_one() -> (
+    None
+):
     async def main() -> None:
         world = World()
         namesrv = await world.namesrv(SECOND)
@@ -53,7 +55,7 @@ def test_a_name_server_that_is_down_is_not_waited_for_and_one_that_hangs_for_a_s
     run_virtual(main())
 
 
-def test_a_broker_whose_name_servers_are_all_down_does_not_wait() -> None:
+def test_told_does_not_wait_if_no_name_server_is_reachable() -> None:
     async def main() -> None:
         world = World()
         await world.broker.start()

@@ -1,4 +1,4 @@
-"""Clients neither move the broker's own progress nor get what waits for a time or its commit."""
+"""Clients can neither move the broker's offsets nor consume messages that are not delivered yet."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def pull(parts: BrokerParts, group: str, topic: str) -> tuple[Callable[..., Any]
 
 
 async def answer(parts: BrokerParts, asked: tuple[Callable[..., Any], object]) -> RemotingCommand:
-    """Return the answer to a request, also to one whose handler raises."""
+    """Return the answer to a request, even if its handler raises."""
     handler, header = asked
     peer = FakePeer()
     peer.ask(handler, peer.request(0, header))
@@ -72,7 +72,7 @@ async def answer(parts: BrokerParts, asked: tuple[Callable[..., Any], object]) -
 
 @pytest.mark.parametrize("how", [commit, reset, pull])
 @pytest.mark.parametrize(("group", "topic"), OWN)
-def test_the_progress_of_the_broker_is_not_moved(how: Any, group: str, topic: str) -> None:
+def test_clients_cannot_move_the_offsets_of_the_broker(how: Any, group: str, topic: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"1"), parts.draft(b"2")])
         for name in (GROUP, "g"):
@@ -87,7 +87,7 @@ def test_the_progress_of_the_broker_is_not_moved(how: Any, group: str, topic: st
     run_with_parts(test)
 
 
-def test_neither_clone_nor_deletion_of_a_group_touches_it() -> None:
+def test_cloning_or_deleting_a_group_does_not_affect_reserved_groups() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.get_or_create("g")
         parts.offsets.commit("g", TRANS_HALF_TOPIC, 0, 7)
@@ -119,7 +119,7 @@ def test_open_transactions_survive_a_client_that_tries_to_settle_them() -> None:
 
 
 @pytest.mark.parametrize("topic", sorted(WAITING_TOPICS))
-def test_what_waits_is_read_by_tools_and_by_no_other_group(topic: str) -> None:
+def test_waiting_topics_are_readable_only_by_the_tools_group(topic: str) -> None:
     async def test(parts: BrokerParts) -> None:
         assert (await answer(parts, pull(parts, "g", topic))).code == REFUSED
         tools = await answer(parts, pull(parts, topics.TOOLS_GROUP, topic))
@@ -128,7 +128,7 @@ def test_what_waits_is_read_by_tools_and_by_no_other_group(topic: str) -> None:
     run_with_parts(test)
 
 
-def test_a_pull_that_is_refused_is_refused_each_time_it_comes_by_the_fast_path() -> None:
+def test_a_refused_pull_is_refused_again_on_the_fast_path() -> None:
     async def test(parts: BrokerParts) -> None:
         lone = LoneConnection(
             {RequestCode.PULL_MESSAGE: parts.pulls.on_pull_message}, fast_path(parts)
@@ -147,7 +147,7 @@ def test_a_pull_that_is_refused_is_refused_each_time_it_comes_by_the_fast_path()
 
 
 async def waiting(parts: BrokerParts) -> list[int]:
-    """Store a delayed and a scheduled message, and return where they are in the log."""
+    """Store a delayed and a scheduled message, and return their physical offsets."""
     later = timer_draft(parts, b"timer", parts.clock.now_ms() + 60_000)
     drafts = [parts.draft(b"delayed", delay_level=5), later]
     stored = [(await parts.store_messages([one])).appended[0] for one in drafts]
@@ -170,7 +170,7 @@ def consume_directly(parts: BrokerParts, msg_id: str) -> tuple[Any, object]:
     return parts.admin.calls.on_consume_message_directly, header
 
 
-def test_no_group_is_given_a_half_message() -> None:
+def test_no_consumer_gets_a_half_message() -> None:
     async def test(rig: TransactionRig) -> None:
         parts = rig.parts
         half: Half = await rig.half(b"secret")
@@ -190,7 +190,7 @@ def test_no_group_is_given_a_half_message() -> None:
     run(test)
 
 
-def test_no_group_is_given_a_message_before_its_time() -> None:
+def test_no_consumer_gets_a_message_before_it_is_due() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.get_or_create("g")
         for offset in await waiting(parts):
@@ -203,7 +203,7 @@ def test_no_group_is_given_a_message_before_its_time() -> None:
     run_with_parts(test)
 
 
-def test_a_half_message_is_shown_to_who_names_its_topic_only() -> None:
+def test_a_half_message_is_shown_only_if_the_request_names_its_topic() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half(b"secret")
         parts = rig.parts

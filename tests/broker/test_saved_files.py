@@ -1,4 +1,4 @@
-"""What is kept under config/ is written at RocketMQ's intervals, and once more at a stop."""
+"""Files of config/ are written at RocketMQ's intervals, and at a stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE = MessageQueue("T", "broker-0", 0)
 
 
 class Kept(NamedTuple):
-    """What the files say."""
+    """The contents of the files."""
 
     offset: int | None
     delivered: int | None
@@ -49,12 +49,12 @@ def kept(disk: SimDisk) -> Kept:
 
 
 def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
-    """Run `test` with a broker that has something new for each file."""
+    """Run `test` with a broker that has unsaved changes for each file."""
 
     async def main() -> None:
         async with Cluster(enable_property_filter=True) as cluster, cluster.admin() as admin:
             await admin.create_topic("T", queues=1)
-            await asyncio.sleep(20)  # what is new is saved
+            await asyncio.sleep(20)  # until all changes are saved
             consumer = cluster.push_consumer("filtering")
             consumer.subscribe("T", sql="a > 5")
             consumer.listen(lambda _: None)
@@ -68,7 +68,7 @@ def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
                 await reader.assign([QUEUE])
                 await asyncio.sleep(1.5)
                 assert len(await reader.poll()) == 1
-                assert await reader.poll(timeout_ms=10) == []  # done with the one before
+                assert await reader.poll(timeout_ms=10) == []  # acknowledges the previous message
                 await reader.commit()
                 await test(cluster)
 
@@ -78,7 +78,7 @@ def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
 WHOLE = Kept(1, 1, ["a > 5"], 1)
 
 
-def test_everything_is_written_within_ten_seconds() -> None:
+def test_all_tables_are_written_within_ten_seconds() -> None:
     async def test(cluster: Cluster) -> None:
         await asyncio.sleep(10)
         assert kept(cluster.disk()) == WHOLE
@@ -86,7 +86,7 @@ def test_everything_is_written_within_ten_seconds() -> None:
     run(test)
 
 
-def test_a_stop_writes_what_was_not_yet() -> None:
+def test_stop_writes_all_unsaved_tables() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.stop_broker()
         assert kept(cluster.disk()) == WHOLE

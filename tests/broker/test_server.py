@@ -1,4 +1,4 @@
-"""A broker starts, serves, and stops in an order that loses nothing and hangs on nobody."""
+"""A broker starts, serves, and stops without losing requests and without hanging."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_a_broker_without_name_servers_serves_on_a_free_port() -> None:
         (9999, 3),
     ],
 )
-def test_what_is_not_served_says_so(code: int, answer: int) -> None:
+def test_requests_that_are_not_served_are_refused(code: int, answer: int) -> None:
     async def test(cluster: Cluster) -> None:
         assert (await ask(cluster, request(code))).code == answer
 
     run(test)
 
 
-def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
+def test_stop_answers_accepted_requests_and_saves_all_tables() -> None:
     async def test(cluster: Cluster) -> None:
         assert (await ask(cluster, message(topic="T"))).code == 0
         cluster.flusher().stall()
@@ -138,7 +138,7 @@ def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
         assert [(each.code, each.remark) for each in await client.take(2)][1:] == [
             (1500, "please go away")
         ]
-        with pytest.raises(ConnectFailedError):  # whoever goes away finds this door closed
+        with pytest.raises(ConnectFailedError):  # redirected clients cannot reconnect
             await ask(cluster, message(topic="T"))
         cluster.flusher().release()
         await stopping
@@ -151,7 +151,7 @@ def test_stopping_answers_what_was_accepted_and_saves_everything() -> None:
     run(test)
 
 
-def test_many_new_queues_have_their_files_soon() -> None:
+def test_files_of_many_new_queues_are_written_soon() -> None:
     async def test(cluster: Cluster) -> None:
         topics = [f"T{number}" for number in range(2 * NEW_FILES_PER_FLUSH + 1)]
         for topic in topics:
@@ -162,7 +162,7 @@ def test_many_new_queues_have_their_files_soon() -> None:
     run(test)
 
 
-def test_stopping_takes_no_longer_than_two_seconds_whoever_hangs() -> None:
+def test_stop_takes_at_most_two_seconds_with_hanging_peers() -> None:
     """A client that reads nothing, a held pull, and a name server that does not answer."""
 
     async def test(cluster: Cluster) -> None:
@@ -181,7 +181,7 @@ def test_stopping_takes_no_longer_than_two_seconds_whoever_hangs() -> None:
     run(test)
 
 
-def test_a_disk_that_has_room_again_is_written_to_within_five_seconds() -> None:
+def test_sends_are_accepted_within_five_seconds_after_a_full_disk_has_room() -> None:
     async def test(cluster: Cluster) -> None:
         disk = cluster.disk()
         assert (await ask(cluster, message(topic="T"))).code == 0
@@ -215,7 +215,7 @@ def pull(topic: str) -> PullMessageRequestHeader:
     )
 
 
-def test_a_member_without_heartbeats_is_forgotten_after_two_minutes_though_it_asks() -> None:
+def test_a_member_with_other_requests_but_no_heartbeats_expires_after_two_minutes() -> None:
     heartbeat = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("g")]))
     members = request(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP, GetConsumerListByGroupRequestHeader("g")
@@ -275,7 +275,7 @@ def test_a_held_pull_is_answered_when_a_message_comes() -> None:
     run(test)
 
 
-def test_delayed_messages_are_delivered_also_when_they_became_due_while_it_was_down() -> None:
+def test_delayed_messages_that_became_due_while_the_broker_was_down_are_delivered() -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.producer() as producer:
             await producer.send(Message("T", b"soon", delay_level=1))
@@ -295,7 +295,7 @@ def test_delayed_messages_are_delivered_also_when_they_became_due_while_it_was_d
     run(test)
 
 
-def test_tables_that_cannot_be_saved_are_tried_again_and_said_once(
+def test_a_failed_save_of_tables_is_retried_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(cluster: Cluster) -> None:

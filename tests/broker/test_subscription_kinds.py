@@ -1,4 +1,4 @@
-"""Members of a group that subscribe to different things are named: they lose messages."""
+"""Members of a group with different subscriptions, which lose messages, are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.message for one in caplog.records if "subscription." in one.message]
 
 
-def test_who_wants_what_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_differing_subscriptions_are_logged_once_with_their_members(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kinds = SubscriptionKinds()
     with caplog.at_level(logging.INFO):
         note(kinds, "a", T="x")
@@ -41,7 +43,7 @@ def test_who_wants_what_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "T: 'x' by a b, 'y' by c; U: '*' by c" in text
 
 
-def test_it_is_told_when_they_agree_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_agreement_of_the_members_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     kinds = SubscriptionKinds()
     with caplog.at_level(logging.INFO):
         note(kinds, "a", T="x")
@@ -55,7 +57,7 @@ def test_it_is_told_when_they_agree_again(caplog: pytest.LogCaptureFixture) -> N
     ] * 2
 
 
-def test_a_third_kind_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_third_kind_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     kinds = SubscriptionKinds()
     with caplog.at_level(logging.WARNING):
         for member, tags in (("a", "x"), ("b", "y"), ("c", "y"), ("d", "z")):
@@ -63,14 +65,14 @@ def test_a_third_kind_is_told_too(caplog: pytest.LogCaptureFixture) -> None:
     assert len(told(caplog)) == 2
 
 
-def test_topics_of_retries_do_not_count() -> None:
+def test_retry_topics_are_ignored() -> None:
     kinds = SubscriptionKinds()
     kinds.note("g", "a", "a", [parse_tags("T", "*", 1), parse_tags("%RETRY%g", "*", 1)])
     note(kinds, "b", T="*")
     assert kinds.differences() == []
 
 
-def test_of_many_members_few_are_named_and_long_expressions_are_cut() -> None:
+def test_the_report_limits_members_and_expression_lengths() -> None:
     kinds = SubscriptionKinds()
     for number in range(10):
         note(kinds, f"m{number}", T="x")
@@ -81,7 +83,7 @@ def test_of_many_members_few_are_named_and_long_expressions_are_cut() -> None:
 
 
 class Members(RuleBasedStateMachine):
-    """Against a dictionary of what each member said last."""
+    """Compares with a dictionary of each member's last subscriptions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +113,9 @@ TestMembers = Members.TestCase
 TestMembers.settings = settings(max_examples=50, deadline=None)
 
 
-def test_administrators_see_it_until_the_members_agree(caplog: pytest.LogCaptureFixture) -> None:
+def test_differences_are_reported_to_administrators_until_the_members_agree(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             right = w.consumer(tags="a", instance_name="right")

@@ -1,4 +1,4 @@
-"""A member that has a newer subscription than is known here is asked for it at once."""
+"""The broker requests a newer subscription from its member at once."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Consumer:
         return answer.ext_fields["IS_SUB_CHANGE"] == "true"
 
     def pull(self, version: int, **fields: Any) -> RemotingCommand | None:
-        """Return the answer to a pull of its group; None if it has to wait."""
+        """Return the answer to a pull of its group; None if the pull is held."""
         return self._parts.pull(self.peer, **{"flags": 0, "sub_version": version} | fields)
 
     async def answer_to_pull(self, version: int) -> RemotingCommand:
-        """Return the answer to a pull that waits for an answer of this member."""
+        """Return the answer to a pull that is held until this member answers."""
         assert self.pull(version) is None
         await settle()
         return self.peer.sent[-1]
@@ -65,14 +65,14 @@ class Consumer:
         return response(self.asked[-1], body=body)
 
     def is_asked(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
-        """Answer what the broker asks."""
+        """Answer requests of the broker."""
         assert cast(FakePeer, peer) is self.peer
         self.asked.append(command)
         return self.answer()
 
 
 def run(test: Callable[[BrokerParts, Consumer], Coroutine[Any, Any, None]]) -> None:
-    """Run `test` with a broker that holds two messages, and a member that wants tag a."""
+    """Run `test` with a broker with two messages, and a member that subscribes to tag a."""
 
     async def with_consumer(parts: BrokerParts) -> None:
         for tag in ("a", "b"):
@@ -91,14 +91,14 @@ def bodies(answer: RemotingCommand | None) -> list[bytes]:
 
 
 async def settle() -> None:
-    """Let what was asked be answered: the client answers within a turn of the loop."""
+    """Wait until requests are answered: the client answers within a turn of the loop."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-def test_a_pull_with_a_newer_subscription_is_served_once_its_member_told_of_it() -> None:
+def test_a_pull_with_a_newer_subscription_is_served_after_the_member_answered() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        # As Java's client does when a heartbeat is under way while it shares out the queues.
+        # As Java's client does if a heartbeat is under way during a rebalance.
         consumer.wants = [parse_tags("T", "a", 2)]
         assert not consumer.heartbeat(without_sub=True)
 
@@ -115,7 +115,7 @@ def test_a_pull_with_a_newer_subscription_is_served_once_its_member_told_of_it()
     run(test)
 
 
-def test_what_the_member_wants_now_is_what_it_and_its_group_get() -> None:
+def test_the_answered_subscription_applies_to_the_member_and_its_group() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         other = Consumer(parts, parse_tags("T", "a", 1), client_id="other")
         other.heartbeat()
@@ -133,7 +133,7 @@ def test_what_the_member_wants_now_is_what_it_and_its_group_get() -> None:
     run(test)
 
 
-def test_a_newer_filter_by_properties_is_asked_for_too() -> None:
+def test_a_newer_property_filter_is_requested_from_the_member() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         def wanting(version: int) -> list[SubscriptionData]:
             text = "TAGS = 'b'"
@@ -144,14 +144,14 @@ def test_a_newer_filter_by_properties_is_asked_for_too() -> None:
         live = parts.clients.consumer_group("g")
         assert live is not None
         consumer.wants = wanting(4)
-        live.subscriptions["T"] = consumer.wants[0]  # known, and the filter is not
+        live.subscriptions["T"] = consumer.wants[0]  # registered without its filter
 
         assert bodies(await consumer.answer_to_pull(4)) == [b"b"]
 
     run(test)
 
 
-def test_a_member_is_asked_once_however_many_queues_it_pulls() -> None:
+def test_a_member_is_asked_once_for_pulls_of_several_queues() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
 
@@ -164,7 +164,7 @@ def test_a_member_is_asked_once_however_many_queues_it_pulls() -> None:
     run(test)
 
 
-def test_who_is_no_member_of_the_group_is_refused_and_not_asked() -> None:
+def test_a_pull_of_a_client_outside_the_group_is_refused_without_a_request() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         answer = parts.pull(FakePeer(9), flags=0, sub_version=2)
         assert answer is not None
@@ -175,7 +175,7 @@ def test_who_is_no_member_of_the_group_is_refused_and_not_asked() -> None:
     run(test)
 
 
-def test_a_member_too_old_to_know_the_question_is_refused_and_not_asked() -> None:
+def test_a_pull_of_an_old_client_is_refused_without_a_request() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.heartbeat(version=61)
         answer = consumer.pull(2)
@@ -202,7 +202,7 @@ def lose() -> RemotingCommand:
         (lambda _: lose(), "closed the connection"),
     ],
 )
-def test_after_an_answer_that_says_nothing_the_pull_is_refused_and_the_next_asks_again(
+def test_after_an_unusable_answer_the_pull_is_refused_and_the_next_pull_asks_again(
     answer: Callable[[Consumer], RemotingCommand], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
@@ -220,7 +220,7 @@ def test_after_an_answer_that_says_nothing_the_pull_is_refused_and_the_next_asks
     run(test)
 
 
-def test_a_member_that_tells_of_an_older_subscription_only_is_refused() -> None:
+def test_a_pull_is_refused_if_the_member_answers_an_older_subscription() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         assert (await consumer.answer_to_pull(2)).code == 25
         assert len(consumer.asked) == 1
@@ -228,7 +228,7 @@ def test_a_member_that_tells_of_an_older_subscription_only_is_refused() -> None:
     run(test)
 
 
-def test_a_member_that_left_before_it_answered_does_not_come_back() -> None:
+def test_an_answer_of_a_member_that_left_does_not_register_it() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
         assert consumer.pull(2) is None
@@ -240,7 +240,7 @@ def test_a_member_that_left_before_it_answered_does_not_come_back() -> None:
     run(test)
 
 
-def test_a_pull_whose_connection_ended_takes_no_offset_reset_with_it() -> None:
+def test_a_pull_of_a_closed_connection_does_not_consume_an_offset_reset() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
         parts.offsets.reset("g", "T", 0, 1)
@@ -253,7 +253,7 @@ def test_a_pull_whose_connection_ended_takes_no_offset_reset_with_it() -> None:
     run(test)
 
 
-def test_a_member_that_does_not_answer_is_refused_after_three_seconds() -> None:
+def test_a_pull_is_refused_if_the_member_does_not_answer_for_three_seconds() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         parts.answer_client = None
         began_ms = parts.clock.now_ms()
@@ -267,7 +267,7 @@ def test_a_member_that_does_not_answer_is_refused_after_three_seconds() -> None:
     run(test)
 
 
-def test_a_broker_that_stops_waits_for_no_answer() -> None:
+def test_stop_does_not_wait_for_answers_of_members() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         tasks = len(asyncio.all_tasks())
         parts.answer_client = None
@@ -289,9 +289,7 @@ def of_group(parts: BrokerParts) -> tuple[str, int]:
     return held.sub_string, held.sub_version
 
 
-def test_what_a_member_wants_whose_clock_is_behind_counts_once_no_other_wants_what_was_held() -> (
-    None
-):
+def test_an_older_subscription_applies_once_no_member_has_the_held_one() -> None:
     async def test(parts: BrokerParts, old: Consumer) -> None:
         old.wants = [parse_tags("T", "a", 1_000)]
         old.heartbeat()
@@ -300,7 +298,7 @@ def test_what_a_member_wants_whose_clock_is_behind_counts_once_no_other_wants_wh
         assert of_group(parts) == ("a", 1_000)
 
         parts.clients.closed(cast(Peer, old.peer))
-        assert behind.heartbeat(without_sub=True)  # it is to tell again
+        assert behind.heartbeat(without_sub=True)  # it must send its subscriptions
         behind.heartbeat()
         assert of_group(parts) == ("b", 5)
         assert bodies(behind.pull(5)) == [b"b"]
@@ -308,7 +306,7 @@ def test_what_a_member_wants_whose_clock_is_behind_counts_once_no_other_wants_wh
     run(test)
 
 
-def test_an_older_filter_counts_too_once_no_other_wants_what_was_held() -> None:
+def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
     async def test(parts: BrokerParts, old: Consumer) -> None:
         for number in (1, 9):
             said = {"a": str(number)}

@@ -1,4 +1,4 @@
-"""Attributes change as RocketMQ's admin tool asks, and bad ones are refused."""
+"""Attributes are changed in the format of RocketMQ's admin tool; invalid changes are refused."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_attributes_are_set_changed_and_removed() -> None:
         ("lite.topic.expiration", "43200"),
     ],
 )
-def test_numbers_reach_as_far_as_javas(name: str, value: str) -> None:
+def test_ranges_of_numbers_are_those_of_java(name: str, value: str) -> None:
     assert change_attributes({}, f"+{name}={value}", is_new=True) == {name: value}
 
 
 @pytest.mark.parametrize("change", [None, "", " , "])
-def test_no_change_keeps_what_there_is(change: str | None) -> None:
+def test_an_empty_change_keeps_all_attributes(change: str | None) -> None:
     assert change_attributes({"message.type": "FIFO"}, change, is_new=False) == {
         "message.type": "FIFO"
     }
 
 
-def test_what_cannot_change_may_be_given_again() -> None:
+def test_an_unchangeable_attribute_may_be_set_to_its_current_value() -> None:
     current = {"queue.type": "SimpleCQ"}
 
     assert change_attributes(current, "+queue.type=SimpleCQ", is_new=False) == current
@@ -65,6 +65,8 @@ def test_what_cannot_change_may_be_given_again() -> None:
         ("+=x", True, "neither"),
     ],
 )
-def test_a_bad_change_is_refused_with_its_reason(change: str, is_new: bool, reason: str) -> None:
+def test_an_invalid_change_is_refused_with_its_reason(
+    change: str, is_new: bool, reason: str
+) -> None:
     with pytest.raises(RemoteSystemError, match=reason):
         change_attributes({"queue.type": "SimpleCQ"}, change, is_new=is_new)

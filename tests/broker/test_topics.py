@@ -1,4 +1,4 @@
-"""Topics are made by Java's rules, and outlive a crash once they are said to."""
+"""Topics are created by Java's rules, and saved topics survive a crash."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_a_new_broker_has_the_topics_that_a_new_java_broker_registers(golden: Go
     assert table.data_version.counter == registered.table.data_version.counter
 
 
-def test_without_automatic_creation_there_is_no_pattern() -> None:
+def test_without_automatic_creation_tbw102_does_not_exist() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
     assert topics.get("TBW102") is None
     assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
 
 
-def test_a_first_send_makes_the_topic_after_its_pattern() -> None:
+def test_the_first_send_creates_the_topic_with_the_settings_of_the_default_topic() -> None:
     topics = topics_on(SimDisk())
 
     few = topics.for_send("Few", "TBW102", 4, is_unit=False)
@@ -86,21 +86,21 @@ def test_topics_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topics.get("U") == TopicConfig("U", 1, 1)
 
 
-def test_as_many_topics_as_there_may_be_fit_into_a_registration() -> None:
+def test_the_maximum_number_of_topics_fits_into_a_registration() -> None:
     names = (f"%RETRY%{number:0{GROUP_LENGTH_MAX}d}" for number in range(TOPICS_MAX))
     table = TopicConfigTable({name: TopicConfig(name, 1024, 1024) for name in names})
 
     assert len(encode_register_body(RegisterBody(table))) < FRAME_SIZE_MAX - 4096
 
 
-def test_a_pattern_that_may_not_be_inherited_makes_nothing() -> None:
+def test_a_default_topic_without_perm_inherit_creates_nothing() -> None:
     topics = topics_on(SimDisk())
 
     assert topics.for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
     assert topics.for_send("T", "NoSuchTopic", 4, is_unit=False) is None
 
 
-def test_a_pattern_left_from_before_counts_no_more_when_creation_is_off() -> None:
+def test_a_saved_tbw102_is_ignored_when_automatic_creation_is_off() -> None:
     disk = SimDisk()
     asyncio.run(topics_on(disk).persist())
 
@@ -110,7 +110,7 @@ def test_a_pattern_left_from_before_counts_no_more_when_creation_is_off() -> Non
     assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
 
 
-def test_a_retry_topic_is_made_in_any_case() -> None:
+def test_a_retry_topic_is_always_created() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
     made = topics.for_send("%RETRY%g", "TBW102", 4, is_unit=True)
@@ -125,7 +125,7 @@ def test_an_existing_topic_is_returned_as_it_is() -> None:
     assert topics.for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
 
 
-def test_each_change_counts_once_and_is_told() -> None:
+def test_each_change_counts_once_and_is_reported() -> None:
     topics = topics_on(SimDisk())
     told: list[int] = []
     topics.on_changed = lambda: told.append(topics.data_version.counter)
@@ -140,7 +140,7 @@ def test_each_change_counts_once_and_is_told() -> None:
     assert told == [1, 2, 3]
 
 
-def test_a_topic_that_was_saved_outlives_a_crash() -> None:
+def test_a_saved_topic_survives_a_crash() -> None:
     async def main(disk: SimDisk) -> None:
         topics = topics_on(disk)
         topics.put(TopicConfig("T", attributes={"message.type": "FIFO"}))
@@ -157,12 +157,12 @@ def test_a_topic_that_was_saved_outlives_a_crash() -> None:
 
 
 async def make_three_and_delete_one(topics: Topics, saved: set[str], deleted: set[str]) -> None:
-    """Note what was said to be durable."""
+    """Record the topics that were reported as saved."""
     for name in ("A", "B", "C"):
         topics.put(TopicConfig(name))
         await topics.persist()
         saved.add(name)
-    saved.remove("A")  # from here on it may be there or not
+    saved.remove("A")  # from here on it may exist or not
     topics.delete("A")
     await topics.persist()
     deleted.add("A")
@@ -221,7 +221,7 @@ def test_a_topic_that_changes_while_the_file_is_written_is_saved_by_the_next_wri
     asyncio.run(main(SimDisk()))
 
 
-def test_the_latest_changes_are_kept_apart() -> None:
+def test_the_latest_changes_are_held_separately() -> None:
     topics = topics_on(SimDisk())
     start = topics.change
     topics.put(TopicConfig("A"))
@@ -242,7 +242,7 @@ def test_the_latest_changes_are_kept_apart() -> None:
     assert not now.topics
 
 
-def test_who_missed_more_than_is_kept_is_told_so() -> None:
+def test_changed_since_returns_none_if_changes_are_missing() -> None:
     topics = topics_on(SimDisk())
     start = topics.change
     for number in range(CHANGES_MAX):
@@ -292,7 +292,7 @@ def test_a_version_without_a_change_is_saved_too() -> None:
     assert topics_on(disk).data_version == topics.data_version
 
 
-def test_what_changed_and_went_reaches_the_file_as_a_whole_text() -> None:
+def test_changes_and_deletions_are_saved_in_one_complete_text() -> None:
     disk = SimDisk()
     topics = topics_on(disk)
     for name in ("B", "A", "C"):

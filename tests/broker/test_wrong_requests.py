@@ -47,7 +47,7 @@ class Served:
     """All handlers of a broker with one topic, one message and one consumer."""
 
     def __init__(self) -> None:
-        # Where replies are stored, so are those that reach nobody, as in Java.
+        # If replies are stored, so are those without a connected requester, as in Java.
         config = small_config(store_reply_message_enable=False)
         self.disk = SimDisk()
         runtime = sim_runtime()
@@ -63,7 +63,7 @@ class Served:
         self.asker = Asker(make_handlers(self.parts).table())
 
     async def fill(self) -> None:
-        """Make what requests are about."""
+        """Create the objects that the requests name."""
         tables = self.parts.tables
         tables.topics.put(TopicConfig("T", 4, 4))
         await tables.topics.persist()
@@ -76,7 +76,7 @@ class Served:
         await tables.persist()
 
     def state(self) -> object:
-        """Return everything that a request can change, but for statistics."""
+        """Return all state that a request can change, except statistics."""
         tables, clients = self.parts.tables, self.parts.clients
         return (
             repr(tables.topics.table()),
@@ -99,7 +99,7 @@ class Served:
                 continue
 
     async def stop(self) -> None:
-        """End cleanly, in the order of a broker."""
+        """Stop cleanly, in the order of a broker."""
         parts = self.parts
         parts.held_pulls.close()
         await parts.delay.stop()
@@ -114,7 +114,7 @@ class Served:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[Served]:
-    """Run a broker's handlers for the length of the block."""
+    """Run a broker's handlers inside the block."""
     running = Served()
     await running.fill()
     try:
@@ -135,7 +135,7 @@ def served_codes() -> list[RequestCode]:
 
 @pytest.mark.parametrize("about", [KNOWN, UNKNOWN], ids=["known", "unknown"])
 @pytest.mark.parametrize("code", served_codes(), ids=lambda code: code.name)
-def test_whatever_is_wrong_is_answered_and_changes_nothing(
+def test_every_wrong_request_is_answered_and_changes_nothing(
     code: RequestCode, about: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -164,9 +164,7 @@ def test_whatever_is_wrong_is_answered_and_changes_nothing(
         ("%RETRY%new", "DELAY\1x\2"),
     ],
 )
-def test_a_message_that_is_refused_makes_neither_topic_nor_group(
-    topic: str, properties: str
-) -> None:
+def test_a_refused_message_creates_neither_topic_nor_group(topic: str, properties: str) -> None:
     header = SendMessageRequestHeaderV2("p", topic, "TBW102", 4, 0, 0, 0, 0, properties)
 
     async def main() -> None:

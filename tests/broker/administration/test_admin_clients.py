@@ -1,4 +1,4 @@
-"""Who is connected and who consumes what is told as by Java."""
+"""Connections, groups and subscriptions are reported as by Java."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_confi
 from kourou.testing.peers import FakePeer
 
 
-def test_connected_members_are_listed_with_what_they_want() -> None:
+def test_connected_members_are_listed_with_their_subscriptions() -> None:
     async def test(parts: BrokerParts) -> None:
         read = parts.admin.clients.on_get_consumer_connection_list
         header = GetConsumerConnectionListRequestHeader("g")
@@ -135,7 +135,7 @@ def test_the_topics_of_a_group_are_those_in_which_it_committed() -> None:
     run_with_parts(test)
 
 
-def test_the_advertised_address_is_told_where_there_is_one() -> None:
+def test_the_advertised_address_is_reported_if_configured() -> None:
     async def test(parts: BrokerParts) -> None:
         header = QueryTopicsByConsumerRequestHeader("g")
         answer = await parts.ask(parts.admin.clients.on_query_topics_by_consumer, header)
@@ -144,12 +144,12 @@ def test_the_advertised_address_is_told_where_there_is_one() -> None:
     run_with_parts(test, config=small_config(advertise="broker.example"))
 
 
-def test_who_asks_at_the_vip_port_is_told_the_main_one() -> None:
+def test_a_client_at_the_vip_port_gets_the_main_port() -> None:
     assert advertised_address(BrokerConfig(), ("10.0.0.1", 10909)) == "10.0.0.1:10911"
     assert advertised_address(BrokerConfig(port=0), ("10.0.0.1", 4711)) == "10.0.0.1:4711"
 
 
-def test_what_a_group_wants_of_a_topic_is_told_while_it_is_connected() -> None:
+def test_the_subscription_of_a_group_is_reported_while_it_is_connected() -> None:
     async def test(parts: BrokerParts) -> None:
         read = parts.admin.clients.on_query_subscription_by_consumer
         header = QuerySubscriptionByConsumerRequestHeader("g", "T")

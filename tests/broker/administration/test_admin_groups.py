@@ -1,4 +1,4 @@
-"""Groups are administered as with Java, and a change that is answered is durable."""
+"""Groups are administered as in Java, and an answered change is durable."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: obj
 async def ask(
     parts: BrokerParts, handler: Handler, header: object | None = None, body: bytes = b""
 ) -> RemotingCommand:
-    """Return the answer, which may have to wait for the disk."""
+    """Return the answer, even if it comes in a later turn of the loop."""
     peer = FakePeer()
     peer.ask(handler, peer.request(0, header, body))
     await parts.later.close()
@@ -54,7 +54,7 @@ async def update(parts: BrokerParts, group: SubscriptionGroup) -> RemotingComman
     return await ask(parts, handler, body=encode_subscription_group(group))
 
 
-def test_a_made_group_survives_a_crash_as_soon_as_it_is_answered() -> None:
+def test_an_acknowledged_group_survives_a_crash() -> None:
     made = SubscriptionGroup("g", retry_max_times=3, consume_message_orderly=True)
 
     async def test(parts: BrokerParts) -> None:
@@ -67,7 +67,7 @@ def test_a_made_group_survives_a_crash_as_soon_as_it_is_answered() -> None:
     run(test)
 
 
-def test_a_change_that_cannot_be_saved_is_told() -> None:
+def test_a_change_that_cannot_be_saved_is_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.fail_after(0, OSError(28, "No space left on device"))
         answer = await update(parts, SubscriptionGroup("g"))
@@ -90,7 +90,7 @@ def test_a_change_that_cannot_be_saved_is_told() -> None:
         (SubscriptionGroup("g", attributes={"+lite.bind.topic": "T"}), 1),
     ],
 )
-def test_a_group_that_cannot_be_is_refused(group: SubscriptionGroup, code: int) -> None:
+def test_an_invalid_group_is_refused(group: SubscriptionGroup, code: int) -> None:
     async def test(parts: BrokerParts) -> None:
         answer = await update(parts, group)
         assert answer.code == code
@@ -100,7 +100,7 @@ def test_a_group_that_cannot_be_is_refused(group: SubscriptionGroup, code: int) 
     run(test)
 
 
-def test_attributes_that_a_change_does_not_mention_stay() -> None:
+def test_attributes_that_a_change_does_not_name_are_kept() -> None:
     async def test(parts: BrokerParts) -> None:
         factor = SubscriptionGroup("g", attributes={"+priority.factor": "20"})
         assert (await update(parts, factor)).code == 0
@@ -117,7 +117,7 @@ def test_attributes_that_a_change_does_not_mention_stay() -> None:
     run(test)
 
 
-def test_a_body_that_is_no_group_is_refused(golden: Golden) -> None:
+def test_a_malformed_group_is_refused(golden: Golden) -> None:
     recorded, expected = golden(
         "200_UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_raw-create-group-invalid_rc29"
     )
@@ -132,7 +132,7 @@ def test_a_body_that_is_no_group_is_refused(golden: Golden) -> None:
     run(test)
 
 
-def test_a_deleted_group_takes_its_offsets_along_if_asked() -> None:
+def test_deleting_a_group_removes_its_offsets_if_requested() -> None:
     async def test(parts: BrokerParts) -> None:
         for name in ("g", "h"):
             await update(parts, SubscriptionGroup(name))
@@ -154,7 +154,7 @@ def test_a_deleted_group_takes_its_offsets_along_if_asked() -> None:
     run(test)
 
 
-def test_one_group_is_read_and_made_where_groups_are_made(golden: Golden) -> None:
+def test_reading_a_group_creates_it_if_groups_are_created_automatically(golden: Golden) -> None:
     _, expected = golden("352_GET_SUBSCRIPTIONGROUP_CONFIG_raw-group-config")
     assert expected is not None
 
@@ -186,7 +186,7 @@ def test_one_group_is_read_and_made_where_groups_are_made(golden: Golden) -> Non
         (GetAllSubscriptionGroupRequestHeader(-1, None, -1), []),
     ],
 )
-def test_groups_are_read_all_or_by_the_page(
+def test_groups_are_listed_in_one_answer_or_in_pages(
     header: GetAllSubscriptionGroupRequestHeader, names: list[str]
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -208,7 +208,7 @@ async def forbid(parts: BrokerParts, *, readable: bool | None) -> RemotingComman
     return await ask(parts, parts.admin.groups.on_update_and_get_group_forbidden, header)
 
 
-def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again() -> None:
+def test_a_group_can_be_forbidden_to_read_a_topic_and_allowed_again() -> None:
     async def test(parts: BrokerParts) -> None:
         for readable, holds in ((None, True), (False, False), (None, False), (True, True)):
             answer = await forbid(parts, readable=readable)
@@ -223,7 +223,7 @@ def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again() -> None:
     run(test)
 
 
-def test_names_that_no_group_or_topic_has_cannot_be_forbidden() -> None:
+def test_a_read_ban_with_an_invalid_name_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         handler = parts.admin.groups.on_update_and_get_group_forbidden
         for group, topic in (("bad group", "T"), ("g", "bad topic")):
@@ -233,7 +233,7 @@ def test_names_that_no_group_or_topic_has_cannot_be_forbidden() -> None:
     run(test)
 
 
-def test_many_groups_are_made_at_once_and_none_if_one_is_bad() -> None:
+def test_a_list_of_groups_is_created_completely_or_not_at_all() -> None:
     async def test(parts: BrokerParts) -> None:
         handler = parts.admin.groups.on_update_and_create_subscription_group_list
         good = b'{"groupConfigList":[{"groupName":"a"},{"groupName":"b","retryMaxTimes":3}]}'

@@ -1,4 +1,4 @@
-"""Offsets are reset for connected groups and others, cloned, and handed over whole."""
+"""Offsets are reset for groups with and without members, cloned, and exported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def reset(parts: BrokerParts, **fields: Any) -> RemotingCommand:
 
 
 async def five_messages(parts: BrokerParts) -> None:
-    """Store five messages in queue 0 of topic T, which has two queues, and make group g."""
+    """Store five messages in queue 0 of topic T, which has two queues, and create group g."""
     parts.topics.put(TopicConfig("T", 2, 2))
     parts.groups.get_or_create("g")
     for _ in range(5):
@@ -56,7 +56,7 @@ async def commit(parts: BrokerParts, offset: int) -> RemotingCommand:
     return await parts.ask(parts.offset_handlers.on_update_consumer_offset, header)
 
 
-def test_a_reset_is_durable_when_answered_and_tells_the_new_offsets() -> None:
+def test_a_reset_is_durable_when_answered_and_returns_the_new_offsets() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         parts.offsets.commit("g", "T", 0, 2)
@@ -71,7 +71,7 @@ def test_a_reset_is_durable_when_answered_and_tells_the_new_offsets() -> None:
     run_with_parts(test)
 
 
-def test_a_reset_to_a_time_goes_to_the_first_message_not_older() -> None:
+def test_a_reset_to_a_time_selects_the_first_message_not_older() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         at_ms = parts.store.store_time("T", 0, 3)
@@ -110,7 +110,7 @@ def test_one_queue_is_reset_to_an_offset() -> None:
         ({"queue_id": 2}, 29, "topic T has no queue 2; it has 2 queues"),
     ],
 )
-def test_a_reset_that_cannot_be_is_refused(fields: dict[str, Any], code: int, text: str) -> None:
+def test_an_invalid_reset_is_refused(fields: dict[str, Any], code: int, text: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
 
@@ -122,8 +122,8 @@ def test_a_reset_that_cannot_be_is_refused(fields: dict[str, Any], code: int, te
     run_with_parts(test)
 
 
-def test_a_topic_deleted_while_its_offsets_are_searched_leaves_none_behind() -> None:
-    """Else a group would skip the first messages of the topic that is made in its place."""
+def test_a_topic_deleted_during_a_reset_keeps_no_offsets() -> None:
+    """Otherwise a group would skip the first messages of a new topic of the same name."""
 
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
@@ -141,7 +141,7 @@ def test_a_topic_deleted_while_its_offsets_are_searched_leaves_none_behind() -> 
     run_with_parts(test)
 
 
-def test_refusals_are_worded_as_by_java(golden: Golden) -> None:
+def test_refusals_have_javas_texts(golden: Golden) -> None:
     _, java = golden("222_INVOKE_BROKER_TO_RESET_OFFSET_raw-reset-offset-unknown-topic_rc17")
     assert java is not None
 
@@ -152,7 +152,7 @@ def test_refusals_are_worded_as_by_java(golden: Golden) -> None:
     run_with_parts(test)
 
 
-def test_a_reset_that_cannot_be_saved_is_told() -> None:
+def test_a_reset_that_cannot_be_saved_is_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         parts.disk.fail_after(0, OSError(28, "No space left on device"))
@@ -163,7 +163,7 @@ def test_a_reset_that_cannot_be_saved_is_told() -> None:
     run_with_parts(test)
 
 
-def test_commits_do_not_count_until_the_next_pull_has_told_the_group() -> None:
+def test_commits_are_ignored_until_a_pull_has_reported_the_reset() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         await reset(parts, queue_id=0, offset=1)
@@ -192,7 +192,7 @@ def test_commits_do_not_count_until_the_next_pull_has_told_the_group() -> None:
     run_with_parts(test)
 
 
-def test_a_held_pull_of_the_group_learns_of_the_reset_at_once() -> None:
+def test_a_reset_answers_the_held_pulls_of_the_group_at_once() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         flags = PULL_SUBSCRIPTION | PULL_SUSPEND
@@ -210,7 +210,7 @@ def test_a_held_pull_of_the_group_learns_of_the_reset_at_once() -> None:
     run_with_parts(test)
 
 
-def test_a_deleted_groups_reset_is_forgotten() -> None:
+def test_deleting_a_group_removes_its_pending_reset() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         await reset(parts)
@@ -227,7 +227,7 @@ def run_pushing(test: Callable[[BrokerParts], Any]) -> None:
     run_with_parts(test, config=small_config(use_server_side_reset_offset=False))
 
 
-def test_where_it_is_off_the_members_are_told_and_nothing_changes_here() -> None:
+def test_without_server_side_reset_the_offsets_are_only_sent_to_the_members() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         for queue_id, offset in ((0, 2), (1, 0)):
@@ -251,7 +251,7 @@ def test_where_it_is_off_the_members_are_told_and_nothing_changes_here() -> None
     run_pushing(test)
 
 
-def test_without_force_nobody_is_sent_further_on() -> None:
+def test_without_force_no_offset_is_moved_forward() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         for queue_id, offset in ((0, 2), (1, 0)):
@@ -265,7 +265,7 @@ def test_without_force_nobody_is_sent_further_on() -> None:
     run_pushing(test)
 
 
-def test_a_group_that_cannot_be_told_is_refused() -> None:
+def test_a_reset_that_cannot_be_sent_to_the_group_is_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         never_committed = await reset(parts)
@@ -296,7 +296,7 @@ async def clone(parts: BrokerParts, **fields: Any) -> RemotingCommand:
     return await parts.ask(parts.admin.offsets.on_clone_group_offset, header)
 
 
-def test_a_group_gets_the_offsets_of_another_in_one_topic_or_in_all() -> None:
+def test_offsets_are_cloned_in_one_topic_or_in_all() -> None:
     async def test(parts: BrokerParts) -> None:
         for topic in ("T", "U"):
             parts.topics.put(TopicConfig(topic, 2, 2))
@@ -315,7 +315,7 @@ def test_a_group_gets_the_offsets_of_another_in_one_topic_or_in_all() -> None:
     run_with_parts(test)
 
 
-def test_clone_replaces_a_reset_that_the_group_has_not_learnt_of_yet() -> None:
+def test_clone_replaces_a_pending_reset() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
         parts.offsets.commit("g", "T", 0, 4)
@@ -329,7 +329,7 @@ def test_clone_replaces_a_reset_that_the_group_has_not_learnt_of_yet() -> None:
     run_with_parts(test)
 
 
-def test_topics_that_the_connected_source_left_are_cloned_only_if_offline_is_said() -> None:
+def test_topics_without_subscription_are_cloned_only_with_offline() -> None:
     async def test(parts: BrokerParts) -> None:
         for topic in ("T", "U"):
             parts.topics.put(TopicConfig(topic, 1, 1))
@@ -344,7 +344,7 @@ def test_topics_that_the_connected_source_left_are_cloned_only_if_offline_is_sai
     run_with_parts(test)
 
 
-def test_offsets_are_not_cloned_to_a_group_that_may_not_be_made() -> None:
+def test_offsets_are_not_cloned_to_a_group_that_cannot_be_created() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 1, 1))
         parts.offsets.commit("g", "T", 0, 0)
@@ -354,7 +354,7 @@ def test_offsets_are_not_cloned_to_a_group_that_may_not_be_made() -> None:
     run_with_parts(test, config=small_config(auto_create_subscription_group=False))
 
 
-def test_all_committed_offsets_are_handed_over_with_their_version() -> None:
+def test_all_committed_offsets_are_returned_with_their_version() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.offsets.commit("g", "T", 3, 9)
         parts.offsets.note_pulled("g", "T", 3, 12)
@@ -372,7 +372,7 @@ def test_all_committed_offsets_are_handed_over_with_their_version() -> None:
     run_with_parts(test)
 
 
-def test_the_progress_of_delayed_delivery_is_handed_over() -> None:
+def test_the_progress_of_delay_levels_is_returned() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.delay.offsets[3] = 42
         answer = await parts.ask(parts.admin.offsets.on_get_all_delay_offset)

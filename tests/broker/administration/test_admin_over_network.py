@@ -24,7 +24,7 @@ def how_it_runs(asked: Request) -> RemotingCommand:
     return response(asked.command, body=b'{"jstack":"main"}' if stacks else b"{}")
 
 
-def test_a_consumer_answers_on_the_connection_that_it_made_itself() -> None:
+def test_a_consumer_answers_on_the_connection_that_it_opened() -> None:
     async def main() -> None:
         async with Cluster() as cluster:
             runtime = cluster.runtime
@@ -45,7 +45,7 @@ def test_a_consumer_answers_on_the_connection_that_it_made_itself() -> None:
             assert (answer.code, answer.body) == (0, b'{"jstack":"main"}')
 
             await consumer.close()
-            await asyncio.sleep(1)  # of virtual time: the broker has heard of it
+            await asyncio.sleep(1)  # of virtual time: until its heartbeat has arrived
             gone = await admin.request(
                 address, request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 3
             )

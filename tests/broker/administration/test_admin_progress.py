@@ -1,4 +1,4 @@
-"""Where groups stand is told as by Java, and reading the log for it does not stop the loop."""
+"""The progress of groups is reported as by Java, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def stats(parts: BrokerParts, **fields: Any) -> dict[MessageQueue, Consume
     return dict(decode_consume_stats(answer.body).offsets)
 
 
-def test_where_a_group_stands_is_told_by_queue() -> None:
+def test_the_progress_of_a_group_is_reported_per_queue() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 2, 2))
         for _ in range(3):
@@ -52,7 +52,7 @@ def test_where_a_group_stands_is_told_by_queue() -> None:
     run_with_parts(test)
 
 
-def test_who_has_a_queue_for_itself_is_told_while_its_lock_holds() -> None:
+def test_the_lock_holder_of_a_queue_is_reported_while_the_lock_is_valid() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 2, 2))
         queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(2)]
@@ -67,7 +67,7 @@ def test_who_has_a_queue_for_itself_is_told_while_its_lock_holds() -> None:
     run_with_parts(test)
 
 
-def test_topics_not_subscribed_any_more_are_left_out_unless_listed() -> None:
+def test_topics_without_subscription_are_left_out_unless_listed() -> None:
     async def test(parts: BrokerParts) -> None:
         for name in ("T", "U"):
             parts.topics.put(TopicConfig(name, 1, 1))
@@ -88,7 +88,7 @@ async def all_stats(parts: BrokerParts, *, is_order: bool = False) -> Any:
     return decode_consume_stats_list(answer.body)
 
 
-def test_all_groups_are_told_with_how_many_messages_they_lag() -> None:
+def test_all_groups_are_reported_with_their_lag() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 1, 1))
         for _ in range(5):
@@ -111,7 +111,7 @@ def test_all_groups_are_told_with_how_many_messages_they_lag() -> None:
     run_with_parts(test)
 
 
-def test_of_all_groups_only_ordered_topics_are_told_if_that_is_asked() -> None:
+def test_progress_can_be_limited_to_ordered_topics() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.get_or_create("g")
         for name, order in (("T", False), ("U", True)):
@@ -125,7 +125,7 @@ def test_of_all_groups_only_ordered_topics_are_told_if_that_is_asked() -> None:
     run_with_parts(test)
 
 
-def test_how_old_queues_are_and_how_far_behind_a_group_is_told() -> None:
+def test_time_spans_of_queues_and_the_delay_of_a_group_are_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 3, 3))
         for queue_id in (0, 0, 0, 1):
@@ -148,7 +148,7 @@ def test_how_old_queues_are_and_how_far_behind_a_group_is_told() -> None:
     run_with_parts(test)
 
 
-def test_the_ages_of_a_topic_that_does_not_exist_are_refused() -> None:
+def test_time_spans_of_an_unknown_topic_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         header = QueryConsumeTimeSpanRequestHeader("T", "g")
         answer = await parts.ask(parts.admin.progress.on_query_consume_time_span, header)
@@ -167,7 +167,7 @@ def test_the_ages_of_a_topic_that_does_not_exist_are_refused() -> None:
         ("new", "slow,fast", {}),
     ],
 )
-def test_the_least_offsets_of_a_topics_groups_are_told_and_none_is_deleted(
+def test_the_smallest_offsets_of_a_topics_groups_are_reported_and_none_is_deleted(
     compared: str, left_out: str | None, expected: dict[int, int]
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -184,7 +184,7 @@ def test_the_least_offsets_of_a_topics_groups_are_told_and_none_is_deleted(
     run_with_parts(test)
 
 
-def test_others_run_while_a_group_with_many_topics_is_told_of() -> None:
+def test_other_tasks_run_while_a_group_with_many_topics_is_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(500):
             parts.topics.put(TopicConfig(f"T{number}", 1, 1))

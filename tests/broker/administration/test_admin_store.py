@@ -1,4 +1,4 @@
-"""Consume queues can be looked into, and what is cleaned up is only what nobody uses."""
+"""Consume queues can be inspected, and only unused files are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def look(parts: BrokerParts, **fields: Any) -> RemotingCommand:
     return await parts.ask(parts.admin.store.on_query_consume_queue, header)
 
 
-def test_the_entries_of_a_queue_are_told_from_an_offset_on() -> None:
+def test_queue_entries_are_returned_from_an_offset_on() -> None:
     async def test(parts: BrokerParts) -> None:
         stored = [
             (await parts.store_messages([parts.draft(tags=tags)])).appended[0]
@@ -43,7 +43,7 @@ def test_the_entries_of_a_queue_are_told_from_an_offset_on() -> None:
     run_with_parts(test)
 
 
-def test_a_groups_subscription_is_told_with_the_entries() -> None:
+def test_the_subscription_of_a_group_is_returned_with_the_entries() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         offline = decode_consume_queue((await look(parts, consumer_group="g")).body)
@@ -57,7 +57,7 @@ def test_a_groups_subscription_is_told_with_the_entries() -> None:
     run_with_parts(test)
 
 
-def test_a_queue_or_offset_that_does_not_exist_is_told_as_by_java() -> None:
+def test_an_unknown_queue_or_offset_is_answered_as_by_java() -> None:
     async def test(parts: BrokerParts) -> None:
         unknown = await look(parts, topic="NoSuchTopic")
         assert (unknown.code, unknown.remark) == (1, "0@NoSuchTopic is not exist!")
@@ -69,7 +69,7 @@ def test_a_queue_or_offset_that_does_not_exist_is_told_as_by_java() -> None:
     run_with_parts(test)
 
 
-def test_only_queues_of_topics_that_are_gone_are_cleaned_up() -> None:
+def test_only_queues_of_deleted_topics_are_removed() -> None:
     async def test(parts: BrokerParts) -> None:
         for topic in ("T", "U"):
             await parts.store_messages([parts.draft(topic=topic)])
@@ -84,7 +84,7 @@ def test_only_queues_of_topics_that_are_gone_are_cleaned_up() -> None:
     run_with_parts(test)
 
 
-def test_a_clean_up_that_the_disk_refuses_is_told() -> None:
+def test_a_removal_that_fails_on_the_disk_is_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.topics.delete("T")
@@ -96,7 +96,7 @@ def test_a_clean_up_that_the_disk_refuses_is_told() -> None:
     run_with_parts(test)
 
 
-def test_expired_messages_go_on_request_and_then_what_names_them() -> None:
+def test_expired_messages_and_their_queue_files_are_removed_on_request() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         assert (await parts.ask(parts.admin.store.on_delete_expired_commitlog)).code == 0
@@ -106,7 +106,7 @@ def test_expired_messages_go_on_request_and_then_what_names_them() -> None:
     run_with_parts(test)
 
 
-def test_queues_of_a_store_that_is_read_only_are_not_cleaned_up() -> None:
+def test_queue_files_of_a_read_only_store_are_not_removed() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk())
         parts.store.set_read_only("a sync failed")

@@ -1,4 +1,4 @@
-"""Administrators make, change, list and delete topics as at a Java broker."""
+"""Administrators create, change, list and delete topics as at a Java broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CREATE = CreateTopicRequestHeader("New", "TBW102", 4, 8, 6, "SINGLE_TAG", 0)
 
 
 class AdminBench:
-    """An administrator beside a broker's sends."""
+    """An administrator of a broker that serves sends."""
 
     def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
         self.sends = sends
@@ -63,7 +63,7 @@ class AdminBench:
         return await self.ask_with(self.sends.peer.request(code, header).command)
 
     async def ask_with(self, command: RemotingCommand) -> RemotingCommand:
-        """Return the answer to a request that was made elsewhere."""
+        """Return the answer to a prepared request."""
         peer = self.sends.peer
         handler: Any = {
             17: self.handlers.on_update_and_create_topic,
@@ -81,11 +81,11 @@ class AdminBench:
         return answer
 
     def saved_topics(self) -> str:
-        """Return the file as it is on the disk."""
+        """Return the content of the file on the disk."""
         return self.parts.disk.read("config/topics.json", 0, 1 << 20).decode()
 
 
-def test_a_made_topic_is_durable_when_it_is_answered() -> None:
+def test_a_created_topic_is_durable_when_it_is_answered() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         answer = await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO", order=True))
@@ -97,7 +97,7 @@ def test_a_made_topic_is_durable_when_it_is_answered() -> None:
     run_sends(test)
 
 
-def test_a_change_keeps_the_attributes_that_it_does_not_mention() -> None:
+def test_a_change_keeps_the_attributes_that_it_does_not_name() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO"))
@@ -109,7 +109,7 @@ def test_a_change_keeps_the_attributes_that_it_does_not_mention() -> None:
     run_sends(test)
 
 
-def test_the_same_again_changes_no_version() -> None:
+def test_an_equal_topic_changes_no_version() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await admin.ask(17, CREATE)
@@ -134,7 +134,7 @@ def test_the_same_again_changes_no_version() -> None:
         "351_GET_TOPIC_CONFIG_raw-topic-config-unknown_rc17",
     ],
 )
-def test_the_codes_are_javas(golden: Golden, name: str) -> None:
+def test_response_codes_are_those_of_java(golden: Golden, name: str) -> None:
     request, expected = golden(name)
     assert expected is not None
 
@@ -159,7 +159,7 @@ def test_the_codes_are_javas(golden: Golden, name: str) -> None:
         {"attributes": "+cleanup.policy=COMPACTION"},
     ],
 )
-def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) -> None:
+def test_a_topic_with_invalid_settings_is_not_created(change: dict[str, Any]) -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         answer = await admin.ask(17, replace(CREATE, **change))
@@ -170,7 +170,7 @@ def test_a_topic_that_could_not_be_served_is_not_made(change: dict[str, Any]) ->
     run_sends(test)
 
 
-def test_a_topic_may_take_messages_of_all_types_where_the_option_says_so() -> None:
+def test_mixed_message_types_are_allowed_only_by_the_option() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         mixed = replace(CREATE, attributes="+message.type=MIXED")
@@ -197,7 +197,7 @@ def test_a_topic_that_cannot_be_saved_is_not_confirmed() -> None:
     run_sends(test)
 
 
-def test_a_deleted_topic_takes_its_queues_and_offsets_with_it() -> None:
+def test_deleting_a_topic_removes_its_queues_and_offsets() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
@@ -214,7 +214,7 @@ def test_a_deleted_topic_takes_its_queues_and_offsets_with_it() -> None:
     run_sends(test)
 
 
-def test_a_topic_is_not_deleted_from_a_store_that_takes_no_writes() -> None:
+def test_a_topic_is_not_deleted_from_a_read_only_store() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
@@ -227,7 +227,7 @@ def test_a_topic_is_not_deleted_from_a_store_that_takes_no_writes() -> None:
     run_sends(test)
 
 
-def test_one_topic_is_shown(golden: Golden) -> None:
+def test_one_topic_is_returned(golden: Golden) -> None:
     _, expected = golden("351_GET_TOPIC_CONFIG_raw-topic-config")
     assert expected is not None
 
@@ -240,7 +240,7 @@ def test_one_topic_is_shown(golden: Golden) -> None:
     run_sends(test)
 
 
-def test_all_topics_are_shown_at_once_or_page_by_page() -> None:
+def test_topics_are_listed_in_one_answer_or_in_pages() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         topics = admin.parts.topics
@@ -259,7 +259,7 @@ def test_all_topics_are_shown_at_once_or_page_by_page() -> None:
     run_sends(test)
 
 
-def test_a_page_of_an_older_table_begins_again() -> None:
+def test_a_page_of_an_older_version_starts_at_zero() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         version = encode_data_version(admin.parts.topics.data_version).decode()
@@ -272,7 +272,7 @@ def test_a_page_of_an_older_table_begins_again() -> None:
     run_sends(test)
 
 
-def test_statistics_say_what_each_queue_holds() -> None:
+def test_topic_stats_contain_the_offsets_of_each_queue() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         for queue_id in (0, 0, 3):
@@ -349,7 +349,7 @@ def test_a_list_of_topics_is_durable_when_it_is_answered() -> None:
         (TopicConfig("Bad", attributes={"message.type": "FIFO"}), 1),
     ],
 )
-def test_one_bad_topic_refuses_the_list(bad: TopicConfig, code: int) -> None:
+def test_a_list_with_one_invalid_topic_is_refused(bad: TopicConfig, code: int) -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         version = admin.parts.topics.data_version
@@ -361,7 +361,7 @@ def test_one_bad_topic_refuses_the_list(bad: TopicConfig, code: int) -> None:
     run_sends(test)
 
 
-def test_the_systems_topics_are_those_of_a_java_broker(golden: Golden) -> None:
+def test_system_topics_are_those_of_a_java_broker(golden: Golden) -> None:
     request, java = golden("305_GET_SYSTEM_TOPIC_LIST_FROM_BROKER_raw-system-topics-broker")
     assert java is not None
     expected = set(decode_topic_list(java.body))

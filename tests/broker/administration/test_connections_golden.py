@@ -1,4 +1,4 @@
-"""Who is connected is told as the Java broker told it of the same clients."""
+"""Connections are reported as the Java broker reported the same clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handler(parts: BrokerParts, code: int) -> Handler:
         "38_GET_CONSUMER_LIST_BY_GROUP_raw-consumer-list-none_rc1",
     ],
 )
-def test_who_is_connected_is_told_as_java_does(golden: Golden, name: str) -> None:
+def test_connections_are_reported_as_by_java(golden: Golden, name: str) -> None:
     heartbeat, _ = golden("34_HEART_BEAT_raw-heartbeat-consumer")
     recorded, expected = golden(name)
     assert expected is not None

@@ -1,4 +1,4 @@
-"""A broker's numbers as metric families, and whether it is ready."""
+"""Metrics of a broker, and its readiness."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def handle(message: MessageExt) -> None:
     """Acknowledge."""
 
 
-def test_what_clients_do_shows_in_the_metrics_of_the_broker() -> None:
+def test_sends_and_pulls_are_counted_in_the_metrics() -> None:
     async def test() -> None:
         async with Cluster() as cluster:
             consumer = cluster.push_consumer("g")
@@ -102,13 +102,15 @@ def test_statistics_are_sampled_while_the_broker_runs() -> None:
     run_virtual(test())
 
 
-def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgotten_is() -> None:
+def test_a_broker_is_not_ready_until_it_was_registered_once() -> None:
     async def test() -> None:
         runtime = sim_runtime(0)
         config = BrokerConfig(port=0, namesrv_addr=("127.0.0.1:9876",))
         broker = Broker(config, SimDisk(), runtime, SimFlusher)
         await broker.start()
-        assert broker.troubles() == ["the broker has not been registered with any name server: 127.0.0.1:9876"]
+        assert broker.troubles() == [
+            "the broker has not been registered with any name server: 127.0.0.1:9876"
+        ]
         namesrv = NameServer(NamesrvConfig(), runtime)
         await namesrv.start()
         await asyncio.sleep(40)
@@ -121,7 +123,7 @@ def test_a_broker_that_no_name_server_knows_is_not_ready_and_one_that_is_forgott
     run_virtual(test())
 
 
-def test_lag_is_told_in_time() -> None:
+def test_lag_is_reported_in_milliseconds() -> None:
     async def test(parts: BrokerParts) -> None:
         def told(topic: str = "T") -> list[float]:
             names = ("consumer_lag_latency_milliseconds", "consumer_queueing_latency_milliseconds")
@@ -153,7 +155,7 @@ def test_lag_is_told_in_time() -> None:
     run_with_parts(test)
 
 
-def test_others_run_while_the_numbers_of_many_topics_are_read() -> None:
+def test_other_tasks_run_while_metrics_of_many_topics_are_read() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(2_000):
             parts.topics.put(TopicConfig(f"T{number}"))

@@ -1,4 +1,4 @@
-"""Requests 28, 315 and 907, and what sends, pulls and deliveries count."""
+"""Requests 28, 315 and 907, and the counts of sends, pulls and deliveries."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def ask_stats(parts: BrokerParts, stats_name: str, key: str) -> RemotingCommand:
     return answer
 
 
-def test_a_key_is_told_over_minute_hour_and_day() -> None:
+def test_a_key_is_reported_for_minute_hour_and_day() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.stats.count("SNDBCK_PUT_NUMS", "T@g", 3, calls=3)
         parts.stats.sample(60_000)
@@ -75,7 +75,7 @@ def test_a_key_is_told_over_minute_hour_and_day() -> None:
     run_with_parts(test)
 
 
-def test_a_key_that_was_never_counted_is_refused_in_javas_words() -> None:
+def test_a_key_that_was_never_counted_is_refused_with_javas_text() -> None:
     async def test(parts: BrokerParts) -> None:
         answer = ask_stats(parts, "TOPIC_PUT_NUMS", "NoSuchTopic")
         assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -84,7 +84,7 @@ def test_a_key_that_was_never_counted_is_refused_in_javas_words() -> None:
     run_with_parts(test)
 
 
-def test_runtime_information_tells_where_the_log_stands() -> None:
+def test_runtime_information_contains_the_positions_of_the_log() -> None:
     async def test(parts: BrokerParts) -> None:
         empty = await runtime_info(parts)
         assert empty["earliestMessageTimeStamp"] == "-1"
@@ -101,7 +101,7 @@ def test_runtime_information_tells_where_the_log_stands() -> None:
     run_with_parts(test)
 
 
-def test_runtime_information_tells_how_far_delay_levels_are() -> None:
+def test_runtime_information_contains_the_progress_of_delay_levels() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(delay_level=1)])
         await asyncio.sleep(3)
@@ -112,7 +112,7 @@ def test_runtime_information_tells_how_far_delay_levels_are() -> None:
     run_with_parts(test, is_delivering=True)
 
 
-def test_a_store_that_takes_no_messages_is_not_active() -> None:
+def test_a_broker_with_a_read_only_store_is_not_active() -> None:
     async def test(rig: SendRig) -> None:
         rig.parts.store.set_read_only("a test")
         assert (await runtime_info(rig.parts))["brokerActive"] == "false"
@@ -137,7 +137,7 @@ def test_sends_count_where_their_messages_are_stored() -> None:
     run_sends(test)
 
 
-def test_a_send_of_which_nothing_is_stored_counts_as_failed() -> None:
+def test_a_send_that_stores_nothing_counts_as_failed() -> None:
     async def test(rig: SendRig) -> None:
         rig.parts.store.set_read_only("a test")
         answer = await rig.ask(message())
@@ -148,7 +148,7 @@ def test_a_send_of_which_nothing_is_stored_counts_as_failed() -> None:
     run_sends(test)
 
 
-def test_pulls_count_what_they_hand_out_and_what_they_miss() -> None:
+def test_pulls_count_delivered_messages_and_misses() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(), parts.draft()])
         assert parts.pull(FakePeer()) is not None
@@ -174,7 +174,7 @@ def test_pulls_that_wait_for_the_device_count_as_cold() -> None:
     run_with_parts(test, ColdDisk())
 
 
-def test_deliveries_and_messages_given_back_count() -> None:
+def test_deliveries_and_messages_sent_back_are_counted() -> None:
     async def test(parts: BrokerParts) -> None:
         result = await parts.store_messages([parts.draft()])
         header = ConsumerSendMsgBackRequestHeader(
@@ -197,7 +197,7 @@ def test_sizes_are_counted_by_bits_because_bounds_are_powers_of_two(bound: int) 
     assert bound & (bound - 1) == 0
 
 
-def test_a_master_without_slaves_tells_how_far_its_log_is() -> None:
+def test_ha_status_of_a_master_contains_the_position_of_its_log() -> None:
     async def test(rig: SendRig) -> None:
         await rig.send(b"x")
         peer = FakePeer()

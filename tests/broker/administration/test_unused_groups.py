@@ -1,4 +1,4 @@
-"""What nobody uses is forgotten after a while; what a group may need when it comes back is not."""
+"""Unused groups and offsets are removed, except offsets that a returning group needs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def config(**options: object) -> object:
 
 
 async def pass_the_time(checks: UnusedGroups) -> None:
-    """Let a little more time pass than what is unused is kept."""
+    """Let slightly more than `unused_group_ms` pass."""
     await checks.check()
     await asyncio.sleep(KEEP_S + 1)
     await checks.check()
 
 
-def test_a_group_without_members_offsets_and_settings_goes_with_its_retry_topic() -> None:
+def test_an_unused_group_is_removed_with_its_retry_topic() -> None:
     async def test(parts: BrokerParts) -> None:
         checks, peer = unused(parts), FakePeer()
         parts.topics.put(TopicConfig("T", 4, 4))
@@ -57,7 +57,7 @@ def test_a_group_without_members_offsets_and_settings_goes_with_its_retry_topic(
     run_with_parts(test, config=config())  # type: ignore[arg-type]
 
 
-def test_time_counts_from_when_a_group_was_last_used() -> None:
+def test_the_time_counts_from_the_last_use_of_a_group() -> None:
     async def test(parts: BrokerParts) -> None:
         checks, peer = unused(parts), FakePeer()
         parts.topics.put(TopicConfig("T", 4, 4))
@@ -74,7 +74,7 @@ def test_time_counts_from_when_a_group_was_last_used() -> None:
     run_with_parts(test, config=config())  # type: ignore[arg-type]
 
 
-def test_a_group_that_would_lose_something_stays() -> None:
+def test_a_group_with_settings_bans_offsets_or_retries_is_kept() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.topics.put(TopicConfig("%RETRY%has-retries", 1, 1))
@@ -96,7 +96,7 @@ def test_a_group_that_would_lose_something_stays() -> None:
     run_with_parts(test, config=config())  # type: ignore[arg-type]
 
 
-def test_no_group_goes_where_none_is_made_by_use() -> None:
+def test_no_group_is_removed_without_automatic_creation() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("made-by-request"))
         await pass_the_time(unused(parts))
@@ -108,7 +108,7 @@ def test_no_group_goes_where_none_is_made_by_use() -> None:
     )
 
 
-def test_offsets_go_with_their_topic_and_stay_with_a_deleted_group() -> None:
+def test_offsets_are_removed_with_their_topic_and_kept_for_a_deleted_group() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.offsets.commit("deleted", "T", 0, 7)

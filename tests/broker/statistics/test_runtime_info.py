@@ -46,7 +46,7 @@ def test_the_keys_are_those_of_the_java_broker(golden: Callable[[str], Any]) -> 
     }
 
 
-def test_places_and_times_are_told_as_java_tells_them() -> None:
+def test_positions_and_times_are_formatted_as_by_java() -> None:
     info = runtime_info(FACTS, StoreStats(0))
     assert info["runtime"] == "[ 0 days, 0 hours, 4 minutes, 12 seconds ]"
     assert info["bootTimestamp"] == "1795228331410"
@@ -63,7 +63,7 @@ def test_places_and_times_are_told_as_java_tells_them() -> None:
     assert (info["sendThreadPoolQueueSize"], info["sendThreadPoolQueueCapacity"]) == ("7", "100000")
 
 
-def test_a_long_run_is_told_in_days() -> None:
+def test_a_long_runtime_is_formatted_in_days() -> None:
     ms = ((1_234 * 24 + 23) * 3600 + 59 * 60 + 58) * 1000 + 999
     info = runtime_info(replace(FACTS, now_ms=FACTS.boot_at_ms + ms), StoreStats(0))
     assert info["runtime"] == "[ 1,234 days, 23 hours, 59 minutes, 58 seconds ]"
@@ -81,7 +81,7 @@ def test_rates_that_are_not_known_yet_are_empty() -> None:
     assert info["getTotalTps"] == "4.0 4.0 0.0"
 
 
-def test_puts_are_told_in_all() -> None:
+def test_totals_of_puts_are_reported() -> None:
     stats = StoreStats(0)
     assert runtime_info(FACTS, stats)["putMessageTimesTotal"] == "1"  # as in Java
     stats.put_messages, stats.put_bytes, stats.put_failures = 4, 1_000, 2

@@ -1,4 +1,4 @@
-"""What a broker counts, and how request 315 names it."""
+"""Statistics of a broker, under the names of request 315."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_broker_counts_all_with_and_without_system_topics() -> None:
         ("BROKER_GET_NUMS", "other cluster"),
     ],
 )
-def test_what_was_never_counted_has_no_values(stats_name: str, key: str) -> None:
+def test_a_key_that_was_never_counted_has_no_values(stats_name: str, key: str) -> None:
     stats = BrokerStats(CLUSTER, 0)
     stats.on_put("T", 0, NORMAL, 1, 100, 0)
     stats.on_get("g", "T", 0, 1, 100, 0)
@@ -104,7 +104,7 @@ def test_before_the_first_sample_values_are_zero() -> None:
     assert minute(stats, "TOPIC_PUT_NUMS", "T") == (0, 0.0, 0.0)
 
 
-def test_a_message_given_back_counts_for_its_first_topic_and_where_it_waits() -> None:
+def test_a_message_sent_back_counts_for_its_original_and_its_stored_topic() -> None:
     stats = BrokerStats(CLUSTER, 0)
     stats.on_sent_back("g", "T", stored(SCHEDULE_TOPIC, 2), is_dead=False, took_ms=1)
     stats.on_sent_back("g", "T", stored("%DLQ%g", 0), is_dead=True, took_ms=1)
@@ -139,7 +139,7 @@ def test_message_sizes_are_counted_by_type_but_not_those_of_retries() -> None:
     assert items[0].by_type == {FIFO: [1, 4097]}
 
 
-def test_a_deleted_topic_is_forgotten() -> None:
+def test_items_of_a_deleted_topic_are_removed() -> None:
     stats = BrokerStats(CLUSTER, 0)
     for topic in ("T", "U"):
         stats.on_put(topic, 0, NORMAL, 1, 100, 0)
@@ -156,7 +156,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
         assert minute(stats, stats_name, key.format("U")) is not None
 
 
-def test_a_deleted_group_is_forgotten() -> None:
+def test_items_of_a_deleted_group_are_removed() -> None:
     stats = BrokerStats(CLUSTER, 0)
     for group in ("g", "h"):
         stats.on_get(group, "T", 0, 1, 100, 0)
@@ -168,7 +168,7 @@ def test_a_deleted_group_is_forgotten() -> None:
         assert minute(stats, stats_name, "T@h") is not None
 
 
-def test_what_has_no_place_of_its_own_still_counts_for_the_broker(
+def test_keys_beyond_the_limit_count_only_in_the_totals(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stats = BrokerStats(CLUSTER, 0, items_max=2)
@@ -181,7 +181,7 @@ def test_what_has_no_place_of_its_own_still_counts_for_the_broker(
     assert caplog.messages == ["stats.filled items=2"]
 
 
-def test_an_idle_item_makes_room_and_is_counted_anew_later() -> None:
+def test_an_idle_item_is_removed_and_created_again_later() -> None:
     stats = BrokerStats(CLUSTER, 0, items_max=12)
     stats.on_put("T", 0, NORMAL, 1, 100, 0)
     stats.on_get("g", "T", 0, 1, 100, 0)
@@ -199,7 +199,7 @@ def test_an_idle_item_makes_room_and_is_counted_anew_later() -> None:
     assert stats.values("TOPIC_PUT_NUMS", "T", Window.DAY) == BrokerStatsItem(2, 2 / 3600, 2.0)
 
 
-def test_an_idle_item_of_a_deleted_topic_does_not_take_the_new_one_with_it() -> None:
+def test_removing_an_idle_item_of_a_deleted_topic_keeps_the_new_item() -> None:
     stats = BrokerStats(CLUSTER, 0)
     stats.on_put("T", 0, NORMAL, 1, 100, 0)
     stats.sample(3_600_000)
@@ -210,7 +210,7 @@ def test_an_idle_item_of_a_deleted_topic_does_not_take_the_new_one_with_it() -> 
     assert minute(stats, "TOPIC_PUT_NUMS", "T") is not None
 
 
-def test_connections_that_end_are_counted() -> None:
+def test_closed_connections_are_counted() -> None:
     stats = BrokerStats(CLUSTER, 0)
     stats.on_closed()
     sampled(stats)

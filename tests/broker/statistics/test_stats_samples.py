@@ -23,7 +23,7 @@ def tick_until(sampler: Sampler, end_ms: int, *, begin_ms: int, step_ms: int = T
         sampler.sample(now_ms)
 
 
-def test_what_came_before_the_first_sample_of_the_day_is_in_its_sum() -> None:
+def test_counts_before_the_first_sample_of_the_day_are_in_its_sum() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     sampler.touch(item)
     item.calls, item.messages, item.size_bytes, item.took_ms = 2, 6, 60, 1
@@ -42,7 +42,7 @@ def test_before_the_first_sample_nothing_has_grown() -> None:
     assert sampler.growth(Window.MINUTE, [item]) == Growth()
 
 
-def test_the_first_sample_tells_what_came_since_the_start_of_its_interval() -> None:
+def test_the_first_sample_contains_the_counts_since_the_start_of_its_interval() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item, 30, calls=3)
     sampler.sample(TEN_S)
@@ -57,7 +57,7 @@ def test_a_minute_spans_the_last_six_intervals() -> None:
     assert sampler.growth(Window.MINUTE, [item]) == Growth(6, 6, span_ms=6 * TEN_S)
 
 
-def test_what_came_more_than_a_minute_ago_is_out_of_the_minute() -> None:
+def test_counts_older_than_a_minute_are_not_in_the_minute() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item, 5)
     tick_until(sampler, 6 * TEN_S, begin_ms=TEN_S)
@@ -66,7 +66,7 @@ def test_what_came_more_than_a_minute_ago_is_out_of_the_minute() -> None:
     assert sampler.growth(Window.MINUTE, [item]) == Growth(span_ms=6 * TEN_S)
 
 
-def test_an_item_that_was_idle_between_grows_by_the_new_ones_only() -> None:
+def test_an_item_that_was_idle_grows_only_by_its_new_counts() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item, 5)
     tick_until(sampler, 30 * TEN_S, begin_ms=TEN_S)
@@ -75,7 +75,7 @@ def test_an_item_that_was_idle_between_grows_by_the_new_ones_only() -> None:
     assert sampler.growth(Window.MINUTE, [item]) == Growth(1, 2, span_ms=6 * TEN_S)
 
 
-def test_items_are_added_up_over_the_time_of_the_oldest() -> None:
+def test_items_are_summed_over_the_time_of_the_oldest() -> None:
     sampler, old, new = Sampler(0), StatsItem(("old",)), StatsItem(("new",))
     count(sampler, old, 1)
     sampler.sample(TEN_S)
@@ -102,7 +102,7 @@ def test_an_item_counted_just_before_an_hourly_sample_is_in_it() -> None:
     assert sampler.growth(Window.HOUR, [item]).messages == 1
 
 
-def test_a_pause_makes_one_sample_and_not_many() -> None:
+def test_a_long_pause_causes_one_sample() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item, 9)
     sampler.sample(95_000)
@@ -113,7 +113,7 @@ def test_a_pause_makes_one_sample_and_not_many() -> None:
     assert sampler.growth(Window.MINUTE, [item]).span_ms == 100_000
 
 
-def test_an_item_that_is_idle_for_a_day_is_given_up_once() -> None:
+def test_an_item_that_is_idle_for_a_day_is_returned_once() -> None:
     sampler, idle, busy = Sampler(0), StatsItem(("idle",)), StatsItem(("busy",))
     count(sampler, idle)
     given_up = []
@@ -123,7 +123,7 @@ def test_an_item_that_is_idle_for_a_day_is_given_up_once() -> None:
     assert given_up == [idle]
 
 
-def test_samples_cost_what_was_counted_and_not_what_exists() -> None:
+def test_a_sample_processes_only_counted_items() -> None:
     sampler, item = Sampler(0), StatsItem(("x",))
     count(sampler, item)
     sampler.sample(TEN_S)
@@ -132,7 +132,7 @@ def test_samples_cost_what_was_counted_and_not_what_exists() -> None:
     assert [list(points) for points in item.points] == before
 
 
-def test_an_item_that_is_counted_all_the_time_takes_at_most_three_kilobytes() -> None:
+def test_a_constantly_counted_item_takes_at_most_three_kilobytes() -> None:
     """A broker may have 200,000 of them."""
     sampler, items = Sampler(0), [StatsItem((str(number),)) for number in range(20)]
     tracemalloc.start()
@@ -140,7 +140,7 @@ def test_an_item_that_is_counted_all_the_time_takes_at_most_three_kilobytes() ->
         before, _ = tracemalloc.get_traced_memory()
         for hour in range(1, 30):
             for item in items:
-                item.size_bytes += 10**12  # beyond the numbers that are there anyway
+                item.size_bytes += 10**12  # larger than the integers that Python caches
                 count(sampler, item, 10**9)
             sampler.sample(hour * HOUR)
         taken = tracemalloc.get_traced_memory()[0] - before

@@ -7,7 +7,7 @@ import pytest
 from kourou.broker.statistics.store_stats import StoreStats
 
 
-def test_rates_are_unknown_until_the_broker_runs_as_long() -> None:
+def test_a_rate_is_none_until_its_span_has_passed() -> None:
     stats = StoreStats(0)
     assert stats.rates("puts") == [None, None, None]
     for second in range(11):
@@ -67,7 +67,7 @@ def test_the_slowest_put_is_known_at_once_and_stays() -> None:
     assert stats.took_max_ms() == 70
 
 
-def test_a_new_day_moves_the_morning_totals() -> None:
+def test_a_new_day_shifts_the_morning_totals() -> None:
     stats = StoreStats(0)
     stats.note_day(1)
     stats.put_messages, stats.get_messages, stats.system_puts = 10, 8, 1

@@ -1,4 +1,4 @@
-"""The flusher syncs on its own thread, one plan at a time, and tells the loop of every end."""
+"""The flusher syncs on its own thread, one plan at a time, and reports each end on the loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAFT = RecordDraft(b"T", 0, 0, 0, 0, HOST, HOST, 0, 0, b"hello", b"")
 
 
 class _Store:
-    """Stands for a store: notes on which thread it is synced, and fails when told to."""
+    """Fake store that records the thread of each sync, and fails on demand."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -55,11 +55,11 @@ def test_a_sync_runs_off_the_loop() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug")])
-def test_whatever_fails_is_told(error: Exception) -> None:
+def test_every_error_of_a_sync_is_reported(error: Exception) -> None:
     assert asyncio.run(sync_once(_Store(error))) is error
 
 
-def test_each_sync_is_told_its_own_end_and_on_the_loop() -> None:
+def test_each_sync_calls_its_own_done_on_the_loop() -> None:
     refused = OSError(5, "Input/output error")
 
     async def main() -> None:
@@ -81,7 +81,7 @@ def test_each_sync_is_told_its_own_end_and_on_the_loop() -> None:
     asyncio.run(main())
 
 
-def test_the_next_sync_may_be_asked_for_by_the_end_of_the_one_before() -> None:
+def test_done_may_start_the_next_sync() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         flusher = ThreadFlusher(loop)
@@ -102,7 +102,7 @@ def test_the_next_sync_may_be_asked_for_by_the_end_of_the_one_before() -> None:
     asyncio.run(main())
 
 
-def test_a_flusher_closed_during_a_sync_tells_nobody_and_ends_its_thread() -> None:
+def test_closing_during_a_sync_ends_the_thread_without_calling_done() -> None:
     gate = threading.Event()
     told: list[Exception | None] = []
 
@@ -166,7 +166,7 @@ def test_a_closed_flusher_runs_no_sync() -> None:
     assert store.threads == []
 
 
-def test_flushers_that_come_and_go_leave_no_descriptor_open() -> None:
+def test_closed_flushers_leave_no_descriptor_open() -> None:
     def open_files() -> int:
         return len(list(Path("/dev/fd").iterdir()))
 

@@ -1,4 +1,4 @@
-"""A message is written, synced, shown and acknowledged in this order, whatever the disk does."""
+"""A message is written, synced, made visible and acknowledged in this order on any disk."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draft(body: bytes = b"hello", topic: bytes = b"T", queue_id: int = 0) -> Rec
 
 @dataclass
 class Bench:
-    """A group commit on a simulated disk, and the log of what it did."""
+    """A group commit on a simulated disk, and a log of its steps."""
 
     disk: SimDisk
     config: BrokerConfig
@@ -104,7 +104,7 @@ def run(
     return disk
 
 
-def test_in_sync_mode_the_sync_comes_before_consumers_and_producer_hear_of_it() -> None:
+def test_in_sync_mode_the_sync_precedes_visibility_and_acknowledgement() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         bench.put()
@@ -130,7 +130,7 @@ def test_in_async_mode_the_sync_comes_last() -> None:
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
 
 
-def test_what_comes_while_a_sync_runs_shares_the_next_one() -> None:
+def test_puts_during_a_sync_share_the_next_one() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         await asyncio.sleep(0)
@@ -147,7 +147,7 @@ def test_what_comes_while_a_sync_runs_shares_the_next_one() -> None:
     run(test)
 
 
-def test_a_message_that_does_not_wait_is_answered_when_written_and_shown_when_synced() -> None:
+def test_a_put_without_wait_is_answered_when_written_and_visible_when_synced() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.stall()
         bench.put(wait_for_sync=False)
@@ -161,7 +161,7 @@ def test_a_message_that_does_not_wait_is_answered_when_written_and_shown_when_sy
     run(test)
 
 
-def test_a_batch_gets_neighbouring_places_and_one_reply() -> None:
+def test_a_batch_gets_consecutive_positions_and_one_reply() -> None:
     async def test(bench: Bench) -> None:
         bench.put(draft(b"a"), draft(b"b"), draft(b"c"))
         await asyncio.sleep(0.1)
@@ -173,7 +173,7 @@ def test_a_batch_gets_neighbouring_places_and_one_reply() -> None:
     run(test)
 
 
-def test_waiting_for_one_put() -> None:
+def test_put_and_wait_returns_the_result() -> None:
     async def test(bench: Bench) -> None:
         result = await bench.commit.put_and_wait([draft()], EPOCH_MS)
         refused = await bench.commit.put_and_wait([draft(topic=b"t" * 200)], EPOCH_MS)
@@ -185,7 +185,7 @@ def test_waiting_for_one_put() -> None:
     run(test)
 
 
-def test_a_failed_sync_refuses_everybody_and_is_never_tried_again() -> None:
+def test_a_failed_sync_refuses_all_puts_and_is_not_retried() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         await asyncio.sleep(0.1)
@@ -209,7 +209,7 @@ def test_a_failed_sync_refuses_everybody_and_is_never_tried_again() -> None:
     run(test)
 
 
-def test_a_failed_background_sync_stops_writes_but_takes_nothing_back() -> None:
+def test_a_failed_background_sync_stops_writes_but_keeps_written_messages() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.fail_next(BROKEN)
         bench.put()
@@ -222,7 +222,7 @@ def test_a_failed_background_sync_stops_writes_but_takes_nothing_back() -> None:
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
-def test_a_late_sync_is_told_after_the_timeout_and_the_message_stays() -> None:
+def test_a_late_sync_is_reported_after_the_time_out_and_the_message_stays() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.stall()
         bench.put()
@@ -245,7 +245,7 @@ def test_a_late_sync_is_told_after_the_timeout_and_the_message_stays() -> None:
     run(test, sync_flush_timeout_ms=5000)
 
 
-def test_timeouts_come_although_the_sync_that_hangs_began_with_nobody_waiting() -> None:
+def test_puts_time_out_while_a_sync_hangs_that_started_before_them() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.stall()
         bench.put(wait_for_sync=False)
@@ -258,7 +258,7 @@ def test_timeouts_come_although_the_sync_that_hangs_began_with_nobody_waiting() 
     run(test)
 
 
-def test_a_full_disk_refuses_and_takes_messages_again_when_there_is_space() -> None:
+def test_a_full_disk_refuses_messages_until_there_is_space() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         await asyncio.sleep(0.1)
@@ -279,7 +279,7 @@ def test_a_full_disk_refuses_and_takes_messages_again_when_there_is_space() -> N
     run(test)
 
 
-def test_a_write_that_fails_refuses_its_messages_and_those_that_wait_for_a_sync() -> None:
+def test_a_failed_write_refuses_its_messages_and_those_that_wait_for_a_sync() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.stall()
         bench.put()
@@ -298,7 +298,7 @@ def test_a_write_that_fails_refuses_its_messages_and_those_that_wait_for_a_sync(
     run(test)
 
 
-def test_bytes_that_wait_are_bounded_in_all_and_for_each_connection() -> None:
+def test_pending_bytes_are_bounded_in_total_and_per_connection() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.stall()
         for _ in range(5):
@@ -323,7 +323,7 @@ def test_bytes_that_wait_are_bounded_in_all_and_for_each_connection() -> None:
     run(test)
 
 
-def test_sends_that_wait_are_bounded_in_number() -> None:
+def test_pending_sends_are_bounded_in_number() -> None:
     async def test(bench: Bench) -> None:
         for _ in range(4):
             bench.put()
@@ -336,7 +336,7 @@ def test_sends_that_wait_are_bounded_in_number() -> None:
     run(test, pending_requests_max=3)
 
 
-def test_closing_answers_what_was_accepted_and_refuses_what_comes_after() -> None:
+def test_close_answers_accepted_puts_and_refuses_later_ones() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         closing = asyncio.create_task(bench.commit.close())
@@ -350,11 +350,11 @@ def test_closing_answers_what_was_accepted_and_refuses_what_comes_after() -> Non
     run(test)
 
 
-def test_closing_syncs_also_what_came_while_the_last_background_sync_ran() -> None:
+def test_close_syncs_records_written_during_the_last_background_sync() -> None:
     async def test(bench: Bench) -> None:
         bench.put()
         bench.flusher.stall()
-        await asyncio.sleep(0.3)  # the sync in the background has begun
+        await asyncio.sleep(0.3)  # until the background sync has started
         bench.put()
         closing = asyncio.create_task(bench.commit.close())
         await asyncio.sleep(0)
@@ -362,13 +362,13 @@ def test_closing_syncs_also_what_came_while_the_last_background_sync_ran() -> No
         await closing
 
         assert bench.statuses == [PutStatus.OK, PutStatus.OK]
-        # Tables that lean on the log are saved right after this.
+        # Tables that refer to the log are saved right after this.
         assert bench.store.synced_position == bench.store.written_position
 
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
 
 
-def test_an_abandoned_commit_answers_nobody() -> None:
+def test_an_abandoned_group_commit_answers_no_put() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = SimDisk()
@@ -390,7 +390,7 @@ def test_an_abandoned_commit_answers_nobody() -> None:
     run_virtual(main())
 
 
-def test_one_reply_or_wake_up_that_raises_harms_no_other(
+def test_a_reply_or_wake_up_that_raises_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(bench: Bench) -> None:
@@ -412,7 +412,7 @@ def test_one_reply_or_wake_up_that_raises_harms_no_other(
 
 
 @pytest.mark.parametrize("step", ["write", "dispatch"])
-def test_a_bug_on_the_way_is_a_refusal_and_not_silence(
+def test_an_internal_error_refuses_the_pending_puts(
     caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
     async def test(bench: Bench) -> None:
@@ -432,7 +432,7 @@ def test_a_bug_on_the_way_is_a_refusal_and_not_silence(
     assert "group_commit.failed" in caplog.text
 
 
-def test_deleting_a_topic_loses_no_other_topics_message() -> None:
+def test_deleting_a_topic_loses_no_message_of_other_topics() -> None:
     async def test(bench: Bench) -> None:
         bench.put(draft(topic=b"Gone"))
         bench.put(draft(topic=b"Kept"))
@@ -454,7 +454,7 @@ def test_deleting_a_topic_loses_no_other_topics_message() -> None:
     run(test)
 
 
-def test_a_disk_that_fails_while_a_topic_is_deleted_is_noticed_by_those_who_wait() -> None:
+def test_a_failed_write_at_a_topic_deletion_refuses_the_pending_puts() -> None:
     async def test(bench: Bench) -> None:
         bench.put(draft(topic=b"Gone"))
         await asyncio.sleep(0.1)
@@ -492,7 +492,7 @@ def test_a_message_refused_while_a_topic_is_deleted_is_not_acknowledged_with_a_l
     crash_at_ms=st.floats(0, 60),
     is_full=st.booleans(),
 )
-def test_what_was_acknowledged_survives_a_crash_at_any_time(
+def test_acknowledged_messages_survive_a_crash_at_any_time(
     seed: int, bodies: list[int], crash_at_ms: float, is_full: bool
 ) -> None:
     """Bodies arrive 2 ms apart; the power fails in between, perhaps on a disk that is full."""

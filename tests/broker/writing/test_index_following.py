@@ -1,4 +1,4 @@
-"""The index follows what is synced, is saved now and then, and fails as the other files do."""
+"""The index follows the synced log, is saved periodically, and handles failed writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def send(parts: BrokerParts, *keys: str) -> None:
         await parts.store_messages([parts.draft(properties={"KEYS": key})])
 
 
-def test_messages_are_indexed_when_they_are_told_of() -> None:
+def test_messages_are_indexed_after_notify() -> None:
     async def test(parts: BrokerParts) -> None:
         index = following(parts)
         for _ in range(3):
@@ -55,7 +55,7 @@ def test_messages_are_indexed_when_they_are_told_of() -> None:
     run_with_parts(test)
 
 
-def test_without_messages_nothing_is_done() -> None:
+def test_without_messages_the_index_is_not_touched() -> None:
     async def test(parts: BrokerParts) -> None:
         index = following(parts)
         await send(parts, "a")
@@ -69,7 +69,7 @@ def test_without_messages_nothing_is_done() -> None:
     run_with_parts(test)
 
 
-def test_the_index_is_saved_and_the_checkpoint_says_so() -> None:
+def test_the_index_is_saved_and_recorded_in_the_checkpoint() -> None:
     async def test(parts: BrokerParts) -> None:
         index = following(parts)
         await send(parts, "a")
@@ -101,7 +101,7 @@ def test_a_clock_that_is_set_back_delays_no_save() -> None:
     run_with_parts(test)
 
 
-def test_a_full_disk_is_waited_for_and_the_store_goes_on() -> None:
+def test_indexing_continues_after_a_full_disk_without_affecting_the_store() -> None:
     async def test(parts: BrokerParts) -> None:
         full = [True]
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_waited_for_and_the_store_goes_on() -> None:
     run_with_parts(test)
 
 
-def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog: Any) -> None:
+def test_any_other_failure_makes_the_store_read_only_with_a_remedy(caplog: Any) -> None:
     async def test(parts: BrokerParts) -> None:
         index = following(parts)
         await send(parts, "a")
@@ -139,7 +139,7 @@ def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog:
         assert "directory `index`" in (parts.store.read_only_reason or "")
         await index.stop()
 
-    with pytest.raises(AssertionError, match="not closed cleanly"):  # as the check finds then
+    with pytest.raises(AssertionError, match="not closed cleanly"):  # the check finds this then
         run_with_parts(test)
     assert "store.became_read_only" in caplog.text
 
@@ -153,7 +153,7 @@ def test_any_other_failure_makes_the_store_read_only_and_says_what_to_do(caplog:
         (1 << 60, 0.5, 6, SLICE_MS + 3),
     ],
 )
-def test_a_slice_ends_by_the_time_its_steps_take(
+def test_a_slice_ends_by_the_duration_of_its_steps(
     behind_bytes: int,
     feed_fullness: float,
     turn_ms: float,
@@ -219,7 +219,7 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
     run_with_parts(test)
 
 
-def test_an_unforeseen_failure_is_said_once_and_leaves_no_record_out(
+def test_an_unexpected_failure_is_logged_once_and_skips_no_record(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_all = ActiveIndexFile.put_all

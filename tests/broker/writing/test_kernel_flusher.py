@@ -1,4 +1,4 @@
-"""The kernel's syncs are told as those of a thread, failures too; what it leaves a thread does."""
+"""Syncs by the kernel are reported like those of a thread, which runs the syncs it cannot."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ OpenKernel = Callable[[], KernelSyncs | None]
 
 
 class Failing(KernelSyncs):
-    """Stands for a device that takes nothing."""
+    """Reports every sync of the kernel as failed."""
 
     def result(self) -> int | None:
         return None if super().result() is None else errno.EIO
 
 
 class _Store:
-    """Stands for a store; notes which threads sync it, and how often its file was let go."""
+    """Fake store that records the threads of its syncs and the releases of its file."""
 
     def __init__(self, fd: int | None) -> None:
         self.threads: list[str] = []
@@ -56,7 +56,7 @@ class _Store:
 
 
 @pytest.mark.parametrize("open_kernel", [KernelSyncs.open, lambda: None])
-def test_all_that_is_put_is_synced_across_segments(open_kernel: OpenKernel, tmp_path: Path) -> None:
+def test_all_puts_are_synced_across_segments(open_kernel: OpenKernel, tmp_path: Path) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         disk = OsDisk(tmp_path)
@@ -80,7 +80,7 @@ def test_all_that_is_put_is_synced_across_segments(open_kernel: OpenKernel, tmp_
     asyncio.run(main())
 
 
-def test_a_sync_of_one_file_takes_no_thread(tmp_path: Path) -> None:
+def test_a_sync_of_one_file_uses_no_thread(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         store = _Store(file.fileno())
         told = asyncio.run(sync_once(store))
@@ -95,7 +95,7 @@ def test_a_sync_of_one_file_takes_no_thread(tmp_path: Path) -> None:
 async def sync_once(
     store: _Store, open_kernel: OpenKernel = KernelSyncs.open
 ) -> tuple[Exception | None, str]:
-    """Return how the sync ended, and which thread was told."""
+    """Return the error of the sync, and the thread on which `done` was called."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[Exception | None, str]] = loop.create_future()
     flusher = KernelFlusher(loop, open_kernel)
@@ -111,13 +111,13 @@ async def sync_once(
 
 
 class Refusing(KernelSyncs):
-    """Stands for a kernel that is short of something."""
+    """Refuses every sync, like a kernel that lacks a resource."""
 
     def start(self, fd: int) -> bool:
         return False
 
 
-def test_what_the_kernel_does_not_do_a_thread_does() -> None:
+def test_a_thread_runs_the_syncs_that_the_kernel_refuses() -> None:
     reads, writes = os.pipe()
     for fd, open_kernel in ((writes, KernelSyncs.open), (writes, Refusing.open), (None, None)):
         store = _Store(fd)
@@ -129,10 +129,10 @@ def test_what_the_kernel_does_not_do_a_thread_does() -> None:
     os.close(writes)
 
 
-def test_a_failed_sync_is_noted_before_anybody_is_told(tmp_path: Path) -> None:
+def test_a_failed_sync_is_recorded_before_done_is_called(tmp_path: Path) -> None:
     kernel = KernelSyncs.open()
     if kernel is None:
-        return  # threads do it: tests/broker/writing/test_flusher.py
+        return  # threads run the syncs: tests/broker/writing/test_flusher.py
     kernel.close()
     noted: list[bool] = []
 
@@ -154,7 +154,7 @@ def test_a_failed_sync_is_noted_before_anybody_is_told(tmp_path: Path) -> None:
 
         flusher = Watched(loop, Failing.open)
         commit = GroupCommit(store, flusher, loop, config, lambda _: None)
-        # The first sync is a thread's: the segment is new, and has to have a name.
+        # A thread runs the first sync: the segment is new, and its directory is synced too.
         assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.OK
         assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.SERVICE_NOT_AVAILABLE
         assert "Input/output error" in str(store.read_only_reason)
@@ -166,7 +166,7 @@ def test_a_failed_sync_is_noted_before_anybody_is_told(tmp_path: Path) -> None:
     assert noted == [False, True]
 
 
-def test_a_closed_one_tells_nobody_and_syncs_nothing(tmp_path: Path) -> None:
+def test_a_closed_kernel_flusher_calls_no_done_and_runs_no_sync(tmp_path: Path) -> None:
     told: list[Exception | None] = []
 
     async def main(store: _Store) -> None:

@@ -1,4 +1,4 @@
-"""A message lies in its own queue, or in that of its delay level until it is due."""
+"""A message is stored in its own queue, or in that of its delay level until it is due."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kourou.errors import MessageIllegalError
 LEVELS = 18
 
 
-def test_a_plain_message_lies_in_its_own_queue() -> None:
+def test_a_message_without_delay_is_stored_in_its_own_queue() -> None:
     properties = {"TAGS": "TagA", "DELAY": "0"}
 
     assert place("T", 3, properties, LEVELS) == Placement("T", 3)
     assert properties == {"TAGS": "TagA", "DELAY": "0"}
 
 
-def test_a_delayed_message_lies_in_the_queue_of_its_level_and_knows_where_it_belongs() -> None:
+def test_a_delayed_message_is_stored_in_the_queue_of_its_level_with_its_destination() -> None:
     properties = {"TAGS": "TagA", "DELAY": "3", "TIMER_DELAY_SEC": "5"}
 
     placement = place("T", 3, properties, LEVELS)

@@ -1,4 +1,4 @@
-"""A topic's queues are removed while the broker goes on serving the others."""
+"""The queues of a topic are deleted while the broker serves other topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKEN = OSError(errno.EIO, "Input/output error")
 
 
 class SlowOffload:
-    """Runs what it is given after a second, as a slow disk would.
+    """Runs each call after a second, like a slow disk.
 
     Attributes:
         is_running: whether a call is made just now.
@@ -60,7 +60,7 @@ def with_slow_disk(test: Callable[[BrokerParts, QueueDeletion], Awaitable[None]]
     run_with_parts(main)
 
 
-def test_others_are_served_and_the_name_is_refused_while_its_files_go() -> None:
+def test_other_topics_are_served_and_the_name_is_refused_during_a_deletion() -> None:
     async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
         deleting = asyncio.create_task(queues.delete("Gone"))
         for _ in range(3):  # before the note, before the removal, before its end
@@ -89,10 +89,12 @@ def test_topics_are_deleted_one_after_the_other() -> None:
     with_slow_disk(test)
 
 
-def test_a_failed_removal_is_told_and_a_second_one_ends_it() -> None:
+def test_a_failed_removal_is_reported_and_a_second_one_completes_it() -> None:
     async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
         parts.disk.fail_after(0, BROKEN, ["unlink"])
-        with pytest.raises(StoreError, match="messages to topic Gone are refused until it is deleted"):
+        with pytest.raises(
+            StoreError, match="messages to topic Gone are refused until it is deleted"
+        ):
             await queues.delete("Gone")
         assert parts.store.queues() == {"Kept": [0]}
         assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED

@@ -1,4 +1,4 @@
-"""A round of queue files goes on beside the log's syncs, and leaves time to others."""
+"""Syncs of queue files do not delay syncs of the log, and leave half of the time to others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ QUEUES = 100
 
 
 def noted(bench: Bench) -> int:
-    """Return the place of the record up to which the queues are known durable."""
+    """Return the log position up to which the queues are durable."""
     bench.commit.flush(EPOCH_MS)
     return load_checkpoint(bench.disk).queues_offset
 
 
 async def begin_round(bench: Bench) -> None:
-    """Let many queues wait for a sync, and the log for none."""
+    """Leave many queues unsynced, and the log synced."""
     for queue_id in range(QUEUES):
         bench.put(draft(queue_id=queue_id))
     await asyncio.sleep(1)
@@ -53,7 +53,7 @@ def test_many_idle_queues_are_synced_soon(options: dict[str, Any]) -> None:
     run(test, **options)
 
 
-def test_no_send_waits_for_queue_files() -> None:
+def test_no_send_waits_for_syncs_of_queue_files() -> None:
     async def test(bench: Bench) -> None:
         bench.flusher.sync_queues = lambda *_: None  # type: ignore[method-assign]  # never ends
         await begin_round(bench)
@@ -79,7 +79,7 @@ def test_queue_files_that_cannot_be_synced_make_the_store_read_only() -> None:
     run(test, **SYNC)
 
 
-def test_a_round_leaves_half_of_the_time_to_others() -> None:
+def test_a_round_uses_at_most_half_of_the_time() -> None:
     async def test(bench: Bench) -> None:
         await begin_round(bench)
         before = bench.flusher.sync_count
@@ -91,7 +91,7 @@ def test_a_round_leaves_half_of_the_time_to_others() -> None:
     run(test, **SYNC)
 
 
-def test_a_round_that_goes_on_keeps_nobody_from_closing() -> None:
+def test_a_running_round_does_not_delay_close() -> None:
     async def test(bench: Bench) -> None:
         await begin_round(bench)
         await bench.commit.close()

@@ -1,4 +1,4 @@
-"""A broker removes what expired at its hour, on a full disk or on request, beside all else."""
+"""Expired messages are removed at their hour, on a full disk, or on request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUSY = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
 
 def config(**retention: Any) -> BrokerConfig:
-    """Return the config of a broker that removes only on request, unless it is told otherwise."""
+    """Return the config of a broker that removes messages only on request, unless changed."""
     now_hour = datetime.fromtimestamp(EPOCH_MS / 1000).astimezone().hour
     options: dict[str, Any] = {
         "file_reserved_hours": 2,
@@ -74,7 +74,7 @@ def run_until_read_only(test: Callable[[BrokerParts], Awaitable[None]]) -> None:
 def with_old_messages(
     test: Callable[[BrokerParts], Awaitable[None]],
 ) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
-    """Return what makes the messages, and then runs the test."""
+    """Return a function that stores the messages, and then runs `test`."""
 
     async def main(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
@@ -93,7 +93,7 @@ async def store(parts: BrokerParts, count: int) -> None:
 
 
 async def settle(parts: BrokerParts) -> None:
-    """Let the seconds pass until all queue entries are durable."""
+    """Wait until all queue entries are durable."""
     async with asyncio.timeout(60):
         while parts.store.expiry.awaits_queues:
             await asyncio.sleep(1)
@@ -104,7 +104,7 @@ def segments(parts: BrokerParts) -> int:
     return len(parts.disk.list("commitlog"))
 
 
-def test_nothing_goes_without_a_reason() -> None:
+def test_nothing_is_removed_without_a_trigger() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.retention.run()
         assert segments(parts) == 10
@@ -112,7 +112,7 @@ def test_nothing_goes_without_a_reason() -> None:
     run_with_old_messages(test)
 
 
-def test_expired_segments_go_at_their_hour_and_their_queue_files_with_them() -> None:
+def test_expired_segments_and_their_queue_files_are_removed_at_the_configured_hour() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.retention.run()
         assert segments(parts) == 2
@@ -123,7 +123,7 @@ def test_expired_segments_go_at_their_hour_and_their_queue_files_with_them() -> 
     run_with_old_messages(test, delete_when=f"{at_hour:02d}")
 
 
-def test_files_of_the_key_index_that_name_only_removed_messages_go_too() -> None:
+def test_index_files_of_removed_messages_are_removed() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
         following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
@@ -145,7 +145,7 @@ def test_files_of_the_key_index_that_name_only_removed_messages_go_too() -> None
     run_with_parts(test, config=config())
 
 
-def test_a_full_disk_lets_expired_segments_go_at_any_hour_and_no_others(
+def test_a_full_disk_removes_expired_segments_at_any_hour_and_no_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -165,7 +165,7 @@ def test_a_full_disk_lets_expired_segments_go_at_any_hour_and_no_others(
     assert [record.message.split()[0] for record in caplog.records] == ["retention.found_nothing"]
 
 
-def test_a_request_holds_for_twenty_runs_and_each_removes_only_so_many() -> None:
+def test_a_request_applies_to_twenty_runs_with_a_limit_per_run() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         left = []
@@ -187,7 +187,7 @@ def test_a_request_holds_for_twenty_runs_and_each_removes_only_so_many() -> None
     run_with_old_messages(test, delete_files_max=3)
 
 
-def test_a_pause_lies_between_two_files() -> None:
+def test_there_is_a_pause_between_two_segments() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         unlinked: list[int] = []
@@ -206,7 +206,7 @@ def test_a_pause_lies_between_two_files() -> None:
     run_with_old_messages(test)
 
 
-def test_the_first_minute_after_a_start_removes_nothing_unless_asked_to() -> None:
+def test_nothing_is_removed_in_the_first_minute_except_on_request() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = lambda: 0
         await store(parts, 9)
@@ -234,7 +234,7 @@ def test_a_store_that_is_read_only_keeps_all_its_files() -> None:
     run_until_read_only(test)
 
 
-def test_the_life_of_messages_can_be_changed_while_it_runs() -> None:
+def test_the_retention_time_can_be_changed_at_run_time() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         parts.live.update({"fileReservedTime": "4"}, parts.clock.now_ms())
@@ -247,7 +247,7 @@ def test_the_life_of_messages_can_be_changed_while_it_runs() -> None:
     run_with_old_messages(test)
 
 
-def test_a_segment_that_cannot_be_removed_is_tried_again() -> None:
+def test_removal_of_a_segment_is_retried_after_a_failure() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         parts.disk.fail_after(0, BUSY, ("unlink",))
@@ -260,7 +260,7 @@ def test_a_segment_that_cannot_be_removed_is_tried_again() -> None:
     run_with_old_messages(test)
 
 
-def test_a_queues_file_that_cannot_be_removed_is_said_so_and_tried_again(
+def test_removal_of_a_queue_file_is_logged_and_retried_after_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -300,12 +300,13 @@ def test_a_sync_that_fails_makes_the_store_read_only() -> None:
             await parts.retention.run()
         parts.disk.on_operation = None
         assert "a sync failed" in (parts.store.read_only_reason or "")
-        assert parts.disk.list("consumequeue/T/0")[0] == f"{0:020d}"  # its records may come back
+        # The queue file is kept, because a power cut may restore the segment.
+        assert parts.disk.list("consumequeue/T/0")[0] == f"{0:020d}"
 
     run_until_read_only(test)
 
 
-def test_consumers_of_removed_messages_go_on_where_the_queue_begins() -> None:
+def test_consumers_of_removed_messages_continue_at_the_begin_of_the_queue() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         await parts.retention.run()
@@ -318,11 +319,11 @@ def test_consumers_of_removed_messages_go_on_where_the_queue_begins() -> None:
     run_with_old_messages(test)
 
 
-def test_a_read_that_meets_a_removal_skips_nothing_that_is_left() -> None:
+def test_a_read_during_a_removal_skips_no_remaining_message() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, 6)
         peer = FakePeer()
-        assert parts.pull(peer) is None  # it has to wait for the device
+        assert parts.pull(peer) is None  # the read waits for the device
         expiry = parts.store.expiry
         expiry.remove([expiry.hide_segment()])
         await parts.later.close()
@@ -335,7 +336,7 @@ def test_a_read_that_meets_a_removal_skips_nothing_that_is_left() -> None:
     run_with_parts(test, ColdDisk(), config=config())
 
 
-def test_sends_and_topic_deletions_go_on_beside_a_run() -> None:
+def test_sends_and_topic_deletions_work_during_a_run() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         run = asyncio.create_task(parts.retention.run())
@@ -348,7 +349,7 @@ def test_sends_and_topic_deletions_go_on_beside_a_run() -> None:
     run_with_old_messages(test)
 
 
-def test_a_stop_in_the_middle_waits_for_the_file_that_is_being_removed() -> None:
+def test_stop_waits_for_the_file_that_is_being_removed() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
         run = asyncio.create_task(parts.retention.run())
@@ -368,7 +369,7 @@ def step(parts: BrokerParts, ms: int) -> None:
 
 
 async def runs(parts: BrokerParts, hours: float) -> None:
-    """Let the cleaner run as often as a broker lets it, on request."""
+    """Run the retention on request, as often as a broker does."""
     parts.retention.request()
     for _ in range(int(hours * 6)):
         await parts.retention.run()
@@ -377,7 +378,7 @@ async def runs(parts: BrokerParts, hours: float) -> None:
     await parts.retention.run()
 
 
-def test_a_clock_that_is_days_ahead_for_some_seconds_removes_nothing() -> None:
+def test_a_wall_clock_days_ahead_for_some_seconds_removes_nothing() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
         await store(parts, 15)
@@ -432,7 +433,7 @@ def test_files_that_were_written_while_the_clock_was_behind_do_not_expire_early(
     run_with_parts(test, config=config())
 
 
-def test_a_clock_that_was_put_right_counts_after_an_hour() -> None:
+def test_a_corrected_wall_clock_applies_after_an_hour() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
         await store(parts, 9)
@@ -447,7 +448,7 @@ def test_a_clock_that_was_put_right_counts_after_an_hour() -> None:
     run_with_parts(test, config=config())
 
 
-def test_a_broker_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour() -> None:
+def test_a_broker_started_with_its_clock_ahead_removes_nothing_for_an_hour() -> None:
     async def before(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
         await store(parts, 9)
@@ -466,7 +467,7 @@ def test_a_broker_that_starts_with_its_clock_ahead_removes_nothing_for_an_hour()
     run_with_parts(test, disk, config=config(), later_ms=73 * HOUR_MS)
 
 
-def test_a_jump_is_remembered_over_starts() -> None:
+def test_a_clock_jump_is_remembered_across_restarts() -> None:
     async def before(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
         await store(parts, 9)
