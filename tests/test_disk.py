@@ -36,7 +36,7 @@ def open_descriptors() -> int:
     return len(list(Path("/dev/fd").iterdir()))
 
 
-def test_at_most_so_many_files_stay_open(tmp_path: Path) -> None:
+def test_the_number_of_open_files_is_bounded(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path, open_files_max=4)
     before = open_descriptors()
     for number in range(50):
@@ -113,7 +113,7 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     disk.close()
 
 
-def test_the_lock_is_the_one_that_java_takes(tmp_path: Path) -> None:
+def test_the_lock_is_javas_record_lock(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path)
     unlock = disk.lock("lock")
     assert is_locked_for_others(tmp_path / "lock")
@@ -163,7 +163,7 @@ def test_a_lock_of_another_process_is_refused(tmp_path: Path) -> None:
     OsDisk(tmp_path).lock("lock")()
 
 
-def test_a_file_system_that_cannot_tell_what_is_resident_reads_none(
+def test_a_resident_read_is_none_on_a_file_system_without_nowait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsupported(*_: object) -> int:

@@ -1,4 +1,4 @@
-"""The kernel syncs a file by itself where it can, and says how that ended."""
+"""KernelSyncs starts syncs without waiting and returns their results."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from kourou.kernel_syncs import NOT_BEGUN, KernelSyncs
 
 
 def wait_for_the_end(syncs: KernelSyncs) -> None:
-    # not select, which takes no descriptor from 1024 on: the whole suite has some of those open
+    # not select, which refuses descriptors from 1024 on, as the whole test suite has
     ended = select.poll()
     ended.register(syncs.ended_fd, select.POLLIN)
     assert ended.poll(30_000)
 
 
 def sync(syncs: KernelSyncs, fd: int) -> int | None:
-    """Return how the sync of the file ended."""
+    """Return the result of a sync of the file."""
     assert syncs.start(fd)
     wait_for_the_end(syncs)
     return syncs.result()
 
 
-def test_each_sync_tells_of_its_end_once(tmp_path: Path) -> None:
+def test_each_sync_has_one_result(tmp_path: Path) -> None:
     syncs = KernelSyncs.open()
     if syncs is None:
-        return  # the system has none: all syncs are the threads'
+        return  # no io_uring: all syncs run on threads
     with (tmp_path / "file").open("wb") as file:
-        for _ in range(20):  # more than there is room for at once
+        for _ in range(20):  # more than the ring has entries
             os.write(file.fileno(), b"more")
             assert sync(syncs, file.fileno()) == 0
             assert syncs.result() is None
     syncs.close()
 
 
-def test_what_cannot_be_synced_is_told_by_its_error() -> None:
+def test_a_failed_sync_returns_its_errno() -> None:
     syncs = KernelSyncs.open()
     if syncs is None:
         return
@@ -49,7 +49,7 @@ def test_what_cannot_be_synced_is_told_by_its_error() -> None:
     syncs.close()
 
 
-def test_those_that_come_and_go_leave_no_descriptor_open(tmp_path: Path) -> None:
+def test_closed_instances_leave_no_descriptor_open(tmp_path: Path) -> None:
     def come_and_go(*, is_waited_for: bool) -> None:
         syncs = KernelSyncs.open()
         if syncs is not None:

@@ -1,4 +1,4 @@
-"""Mapped files show what is in memory and there, and nothing else."""
+"""MappedFiles returns only bytes that are in memory and inside the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mapped(fd: int, offset: int = 0, *, windows_max: int = 2) -> MappedFiles:
     return files
 
 
-def test_bytes_in_memory_are_shown(fd: int) -> None:
+def test_bytes_in_memory_are_returned(fd: int) -> None:
     files = mapped(fd)
 
     assert bytes(files.find("file", 3, 5) or b"") == b"34567"
@@ -34,7 +34,7 @@ def test_bytes_in_memory_are_shown(fd: int) -> None:
     assert files.find("other", 3, 5) is None
 
 
-def test_what_has_left_the_memory_is_not_shown(fd: int) -> None:
+def test_evicted_bytes_are_not_returned(fd: int) -> None:
     os.fsync(fd)
     files = mapped(fd)
     assert files.find("file", PAGESIZE, 5) is not None
@@ -47,7 +47,7 @@ def test_what_has_left_the_memory_is_not_shown(fd: int) -> None:
     assert bytes(files.find("file", PAGESIZE, 5) or b"") == os.pread(fd, 5, PAGESIZE)
 
 
-def test_a_file_that_was_cut_short_is_shown_up_to_its_end(fd: int) -> None:
+def test_a_truncated_file_is_readable_up_to_its_end(fd: int) -> None:
     files = mapped(fd)
 
     os.ftruncate(fd, PAGESIZE + 3)
@@ -57,13 +57,13 @@ def test_a_file_that_was_cut_short_is_shown_up_to_its_end(fd: int) -> None:
     assert files.find("file", 3 * PAGESIZE, 1) is None
 
 
-def test_a_hole_that_was_never_written_is_not_shown(fd: int) -> None:
+def test_an_unwritten_hole_is_not_returned(fd: int) -> None:
     os.ftruncate(fd, 1000 * PAGESIZE)
 
     assert mapped(fd).find("file", 900 * PAGESIZE, 5) is None
 
 
-def test_what_crosses_into_the_next_window_is_not_shown(fd: int) -> None:
+def test_a_range_across_two_windows_is_not_returned(fd: int) -> None:
     os.pwrite(fd, b"12345678", WINDOW_BYTES - 4)
     files = mapped(fd)
 
@@ -74,7 +74,7 @@ def test_what_crosses_into_the_next_window_is_not_shown(fd: int) -> None:
     assert bytes(files.find("file", WINDOW_BYTES, 4) or b"") == b"5678"
 
 
-def test_the_window_that_was_not_read_for_longest_goes_first(fd: int) -> None:
+def test_the_least_recently_read_window_is_unmapped_first(fd: int) -> None:
     files = mapped(fd)
     os.pwrite(fd, b"12345678", 2 * WINDOW_BYTES)
     files.add("file", fd, WINDOW_BYTES)
@@ -85,7 +85,7 @@ def test_the_window_that_was_not_read_for_longest_goes_first(fd: int) -> None:
     assert [files.lacks("file", n * WINDOW_BYTES) for n in range(3)] == [False, True, False]
 
 
-def test_what_was_shown_stays_readable_for_who_has_it(fd: int) -> None:
+def test_a_returned_view_stays_readable(fd: int) -> None:
     files = mapped(fd)
     view = files.find("file", 3, 5)
 
@@ -96,5 +96,5 @@ def test_what_was_shown_stays_readable_for_who_has_it(fd: int) -> None:
     assert files.find("file", 3, 5) is None
 
 
-def test_nothing_behind_the_end_is_mapped(fd: int) -> None:
+def test_nothing_beyond_the_end_is_mapped(fd: int) -> None:
     assert mapped(fd, 5 * WINDOW_BYTES).lacks("file", 5 * WINDOW_BYTES)

@@ -1,10 +1,11 @@
-"""The only module that touches the operating system's files.
+"""File access: the only module that calls the operating system's file functions.
 
-Everything above asks a `Disk`; `OsDisk` is the real one, `kourou.testing.disk.SimDisk` forgets
-what was not synced when it crashes. Both are held to tests/contracts/test_disk.py.
+All other modules use the `Disk` protocol. `OsDisk` is the real implementation;
+`kourou.testing.disk.SimDisk` simulates a crash by dropping data that was not synced. Both pass
+tests/contracts/test_disk.py.
 
-Names are '/'-separated and relative to the disk's root. Every OSError passes through unchanged:
-who asked knows whether a missing file or a full disk is an error.
+File names are '/'-separated and relative to the disk's root. Every OSError passes through
+unchanged: the caller decides whether a missing file or a full disk is an error.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from kourou.open_files import OpenFiles, PinnedFile
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
-"""Buffers that one pwritev takes (IOV_MAX of Linux and macOS)."""
+"""The most buffers that one pwritev accepts (IOV_MAX of Linux and macOS)."""
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 
 _SYNC_THREADS: Final = 16
-"""Syncs that wait at once: the file system takes several in one turn of its journal. On ext4 this
-takes 5,000 queues in a third of the time of one after the other; 64 are no faster."""
+"""Concurrent syncs: the file system combines several into one commit of its journal. On ext4,
+syncing 5,000 queues takes a third of the time of sequential syncs; 64 threads are no faster."""
 
 _WRITEBACK_SYNCS: Final = 2_000
-"""From so many syncs on, one writeback of the whole file system comes first. It writes the files in
-the order of the device and commits the journal once, which halves the time of 40,000 syncs. It may
-write what other programs wrote, too: not worth it for few files."""
+"""The number of syncs from which the whole file system is written back first. The writeback writes
+the files in device order and commits the journal once, which halves the time of 40,000 syncs. It
+also writes data of other programs, so it does not pay for few files."""
 
 
 class Disk(Protocol):
@@ -50,7 +51,7 @@ class Disk(Protocol):
     """
 
     root: str
-    """Where the files are, for messages only."""
+    """The path of the root directory, for messages only."""
 
     def exists(self, name: str) -> bool:
         """Tell whether there is a file or directory of that name."""
@@ -73,79 +74,79 @@ class Disk(Protocol):
         """Return what `read` would, or None if that might wait for the device."""
 
     def view_resident(self, name: str, offset: int, size: int) -> memoryview | None:
-        """Return the bytes where they are in memory, for at once and not to be kept; or None.
+        """Return a view of the bytes in memory, without a copy, or None.
 
-        None wherever this is not done, or might wait, or the file ends before: `read_resident`
-        then tells what is the case.
+        The caller must use the view at once and not store it. None if views are not supported, if
+        the read might wait, or if the file ends before the range does; `read_resident` tells these
+        cases apart.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
 
     def next_data(self, name: str, offset: int) -> int:
-        """Return the first byte at or behind `offset` that is in no hole; the size if none is.
+        """Return the first byte at or after `offset` that is not in a hole; else the file's size.
 
-        A hole reads as zeros. A file system that knows none answers `offset`.
+        A hole reads as zeros. A file system that does not report holes returns `offset`.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers one after the other at `offset`, creating the file if need be.
+        """Write the buffers one after the other at `offset`; creates the file if it is missing.
 
         Raises:
             OSError: any part of the buffers may have been written.
         """
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut the file to `size`, or extend it by zeros that take no space; creates the file."""
+        """Cut the file to `size`, or extend it with a hole; creates the file if it is missing."""
 
     def sync(self, name: str) -> None:
-        """Make every earlier write to the file durable; safe beside writes on another thread.
+        """Make every earlier write to the file durable; safe during writes on another thread.
 
         Raises:
-            OSError: what was not durable before may never become so, even if a later call
-                succeeds.
+            OSError: data that was not durable before may never become durable, even if a later
+                call succeeds.
         """
 
     def pinned(self, name: str) -> PinnedFile | None:
-        """Return the open file, for who does in another way what `sync` does.
+        """Return the open file, for a caller that syncs it by other means than `sync`.
 
-        None where only `sync` can do it.
+        None if only `sync` can sync the file.
 
         Raises:
             OSError: the file could not be opened.
         """
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
-        """Do `sync` with the files and `sync_directory` with the directories, in any order.
+        """Call `sync` for the files and `sync_directory` for the directories, in any order.
 
-        Faster than one after the other where there are many. One that is not there has nothing to
-        be synced.
+        Faster than single calls where there are many. Missing files and directories are ignored.
 
         Raises:
-            OSError: as `sync`, of any of them; the others may not have been synced.
+            OSError: as `sync`, for any of them; the others may not have been synced.
         """
 
     def sync_directory(self, name: str) -> None:
         """Make every earlier creation, rename and removal in the directory durable."""
 
     def forget(self, name: str, offset: int = 0) -> None:
-        """Drop what is cached of the file from `offset` on and not waiting to be written.
+        """Drop the file's clean cached pages from `offset` on.
 
-        The next read asks the device. After a failed `sync` the cache may hold, as clean,
-        what the device never got.
+        The next read then reads the device. This matters after a failed `sync`: the cache may hold
+        pages marked clean that never reached the device.
         """
 
     def make_directory(self, name: str) -> None:
         """Create the directory and its parents, if they do not exist."""
 
     def list(self, name: str) -> list[str]:
-        """Return the sorted names in the directory; none if there is no such directory."""
+        """Return the sorted names in the directory; an empty list if it does not exist."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give the file another name in the same directory, replacing what had it."""
+        """Rename the file within its directory; replaces an existing file `new`."""
 
     def unlink(self, name: str) -> None:
         """Remove the file.
@@ -161,30 +162,30 @@ class Disk(Protocol):
         """Return when the file was last written, in epoch milliseconds."""
 
     def free_bytes(self) -> int:
-        """Return how many bytes the file system would still take."""
+        """Return how many bytes an unprivileged process can still write to the file system."""
 
     def space(self) -> tuple[int, int, int]:
-        """Return bytes of the file system: in all, free, and free for everybody."""
+        """Return three sizes of the file system in bytes: total, free, free without privileges."""
 
     def lock(self, name: str) -> Callable[[], None]:
         """Lock the file against other processes and other holders in this one.
 
         Returns:
-            What gives the lock back; calling it twice does no harm.
+            A function that releases the lock; a second call has no effect.
 
         Raises:
-            StoreLockedError: someone has it.
+            StoreLockedError: the file is already locked.
         """
 
     def close(self) -> None:
-        """Let go of open files. Nothing is synced."""
+        """Close all open files. Nothing is synced."""
 
 
 def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
-    """Make `data` the durable contents of the file; a crash leaves the old or the new, whole.
+    """Replace the file's contents durably; after a crash they are either the old or the new ones.
 
-    With `backup` the old contents stay under that name, as RocketMQ keeps its `.bak` files. Then a
-    crash between the two renames leaves no file `name`, and its reader must take the backup.
+    With `backup` the old contents are renamed to that name, like RocketMQ's `.bak` files. A crash
+    between the two renames then leaves no file `name`; its reader must read the backup.
     """
     temporary = f"{name}.tmp"
     disk.truncate(temporary, 0)
@@ -197,10 +198,10 @@ def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
 
 
 def require_file_calls(purpose: str) -> None:
-    """Refuse a system that lacks the file calls of `OsDisk`, such as Windows.
+    """Refuse an operating system that lacks the file calls of `OsDisk`, such as Windows.
 
     Args:
-        purpose: the thing that needs them, for the text.
+        purpose: begins the error's text: the feature that needs the calls.
 
     Raises:
         UsageError: the calls are missing.
@@ -208,7 +209,7 @@ def require_file_calls(purpose: str) -> None:
     if not hasattr(os, "pwritev"):
         raise UsageError(
             f"{purpose} needs Linux or macOS: servers, stores, and the offset files of "
-            "broadcasting consumers do not work on Windows, other clients do"
+            "broadcasting consumers do not work on Windows; other clients do"
         )
 
 
@@ -216,7 +217,7 @@ class OsDisk:
     """A directory of a local file system; at most `open_files_max` descriptors stay open.
 
     Raises:
-        UsageError: the system lacks the calls, as Windows does.
+        UsageError: the operating system lacks the file calls (Windows).
     """
 
     def __init__(self, root: Path, *, open_files_max: int = 512) -> None:
@@ -235,7 +236,7 @@ class OsDisk:
         file = self._files.acquire(name, for_writing=False)
         try:
             data = os.pread(file.fd, size, offset)
-            # A regular file is read short at its end only, or beyond 2 GiB a call.
+            # pread returns less than asked only at the end of a regular file, or beyond 2 GiB.
             while 0 < len(data) < size:
                 more = os.pread(file.fd, size - len(data), offset + len(data))
                 if not more:
@@ -256,7 +257,7 @@ class OsDisk:
                 return None
             return bytes(memoryview(buffer)[:count])
         except OSError as error:
-            # Cold pages; or a file system that cannot tell, where only a thread may read.
+            # EAGAIN: not in memory. EOPNOTSUPP: the file system has no RWF_NOWAIT.
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return None
             raise
@@ -281,7 +282,7 @@ class OsDisk:
 
     def next_data(self, name: str, offset: int) -> int:
         file = self._files.acquire(name, for_writing=False)
-        try:  # nobody uses the descriptor's own place, which this moves
+        try:  # lseek moves the descriptor's file offset, which nothing else uses
             return os.lseek(file.fd, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno != errno.ENXIO:
@@ -329,7 +330,7 @@ class OsDisk:
         if len(syncs) >= _WRITEBACK_SYNCS:
             write_back_file_system(self.root)
         with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="kourou-sync") as threads:
-            # a slice for each thread: one task for each file costs as much CPU as its sync
+            # one slice per thread: one task per file costs as much CPU as the sync itself
             for _ in threads.map(
                 _sync_each, (syncs[n::_SYNC_THREADS] for n in range(_SYNC_THREADS))
             ):
@@ -345,10 +346,10 @@ class OsDisk:
     def forget(self, name: str, offset: int = 0) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
-        self._drop_mapped(name)  # pages that are mapped would stay
+        self._drop_mapped(name)  # the kernel does not drop mapped pages
         file = self._files.acquire(name, for_writing=False)
         try:
-            # A page that it would take a part of stays as a whole: begin where one begins.
+            # The kernel drops whole pages only, so the range begins at a page boundary.
             os.posix_fadvise(file.fd, offset & -_PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
         finally:
             self._files.release(file)
@@ -369,7 +370,7 @@ class OsDisk:
 
     def unlink(self, name: str) -> None:
         Path(self._path(name)).unlink()
-        self._drop(name)  # not before: another thread could open it again in between
+        self._drop(name)  # after the unlink: another thread could reopen it in between
 
     def remove_directory(self, name: str) -> None:
         Path(self._path(name)).rmdir()
@@ -397,7 +398,7 @@ class OsDisk:
         return f"{self.root}/{name}" if name else self.root
 
     def _drop(self, name: str) -> None:
-        """Hold nothing of the file open any more."""
+        """Close the file's cached descriptor and its mappings."""
         self._files.drop(name)
         self._drop_mapped(name)
 
@@ -407,7 +408,7 @@ class OsDisk:
 
 
 def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
-    """Finish a short write: the next call either goes on or tells why not (ENOSPC)."""
+    """Finish a short write: the next call either continues it or raises the cause (ENOSPC)."""
     rest = memoryview(data)[written:]
     while rest:
         count = os.pwrite(fd, rest, offset + len(data) - len(rest))
@@ -415,17 +416,17 @@ def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
 
 
 def _sync_each(syncs: Sequence[Callable[[], None]]) -> None:
-    """Run the syncs in order; a missing file has nothing to be synced."""
+    """Run the syncs in order; missing files are ignored."""
     for sync in syncs:
         with suppress(FileNotFoundError):
             sync()
 
 
 def _sync_descriptor(fd: int) -> None:
-    """Make the file's contents durable, past the drive's cache where the system allows it."""
+    """Make the file's contents durable, including the drive's cache where the system allows it."""
     if sys.platform == "darwin":
         import fcntl  # noqa: PLC0415  # not on Windows, where clients import this module
 
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # its fsync stops at the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS's fsync leaves data in the drive's cache
     else:
         os.fdatasync(fd)

@@ -1,6 +1,6 @@
-"""Locks on files, against other processes and against other holders in this one.
+"""Exclusive file locks, between processes and within one process.
 
-Source: for the lock itself DefaultMessageStore.start, apache/rocketmq 5.5.0.
+Source: DefaultMessageStore.start (the lock itself), apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ _LOCK_TEXT: Final = b"lock"
 
 
 class FileLocks:
-    """Who holds which lock file in this process.
+    """Registry of the lock files that this process holds.
 
-    The lock is an fcntl record lock on byte 0, as Java's FileChannel.tryLock(0, 1, false) takes it.
-    Such locks belong to the process: a second taker in the same process would get it too, and
-    closing *any* descriptor of the file gives it up. Hence the registry, asked before opening.
+    The lock is an fcntl record lock on byte 0, the same as Java's FileChannel.tryLock(0, 1, false).
+    Such locks belong to the process: a second request in the same process would succeed as well,
+    and closing *any* descriptor of the file releases the lock. Therefore every opening of a file
+    asks this registry first.
     """
 
     def __init__(self) -> None:
@@ -28,10 +29,10 @@ class FileLocks:
         self._mutex = threading.Lock()
 
     def acquire(self, path: str) -> Callable[[], None]:
-        """Lock byte 0 of the file, and return what gives the lock back, once.
+        """Lock byte 0 of the file; return a function that releases the lock.
 
         Raises:
-            StoreLockedError: another process has it, or another holder in this one.
+            StoreLockedError: another process, or another holder in this process, has the lock.
             OSError: the file cannot be opened or written.
         """
         import fcntl  # noqa: PLC0415  # not on Windows, where clients import this module
@@ -46,7 +47,7 @@ class FileLocks:
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
                 os.pwrite(fd, _LOCK_TEXT, 0)
-            except (BlockingIOError, PermissionError):  # POSIX leaves the choice to the system
+            except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES
                 os.close(fd)
                 raise StoreLockedError(
                     f"{path} is locked by another process: stop that broker, or use another store"
@@ -65,9 +66,9 @@ class FileLocks:
         return unlock
 
     def refuse(self, path: str) -> None:
-        """Raise if opening and closing the file would give up a lock that is held.
+        """Raise StoreLockedError if opening and closing the file would release a held lock.
 
-        Asked before each opening of any file: only one with the name of a lock is resolved.
+        Called before each opening of any file: only a file with the name of a lock is resolved.
         """
         name = path.rpartition("/")[2]
         held = [real for real in self._held if real.rpartition("/")[2] == name]
@@ -76,4 +77,4 @@ class FileLocks:
 
 
 FILE_LOCKS: Final = FileLocks()
-"""Of the process, because the operating system's locks are."""
+"""One instance per process, because the operating system's locks belong to the process."""

@@ -1,18 +1,19 @@
-"""Syncs that the kernel runs by itself, and says when they are over: Linux's io_uring.
+"""Asynchronous file syncs with Linux's io_uring.
 
-`os.fdatasync` on a thread does the same, but a thread of Python needs the interpreter to begin its
-sync and to tell of its end, and has to wait for it while the event loop works. One call here begins
-the sync, a thread of the kernel's does it, and a descriptor that the loop watches becomes readable
-at its end. Figures: docs/performance.md.
+`os.fdatasync` on a thread does the same, but a Python thread needs the GIL to begin the sync and to
+report its end, and must wait for the GIL while the event loop works. Here one system call starts
+the sync, a kernel thread runs it, and a descriptor that the event loop watches becomes readable at
+its end. Figures: docs/performance.md.
 
-Two rings are shared with the kernel: requests, of which there is never more than one, and ends. A
-number of each tells how many there were so far, and is written by one side alone:
+Two rings are shared with the kernel: requests (the submission queue, never more than one entry) and
+ends (the completion queue). Each ring has two counters, each written by one side only:
 
-    requests    tail: we have written so many      head: the kernel has taken so many
-    ends        tail: the kernel has written       head: we have read
+    requests    tail: entries written by this process    head: entries read by the kernel
+    ends        tail: entries written by the kernel      head: entries read by this process
 
-Begin and end are calls of the system, so that neither side sees half of what the other one wrote.
-Not every kernel has this, and a container may forbid it: then there is none, and threads do it.
+A system call separates each write from the other side's read, so that neither side sees a
+half-written entry. Older kernels have no io_uring, and a container may forbid it; the caller then
+runs its syncs on threads.
 
 Source: io_uring_setup(2), io_uring_enter(2), linux/io_uring.h; Linux 5.4.
 """
@@ -31,7 +32,7 @@ from typing import Final, NamedTuple
 _SETUP: Final = 425
 _ENTER: Final = 426
 _REGISTER: Final = 427
-"""Numbers of the calls, the same on all machines; the C library has no names for them."""
+"""System call numbers, the same on all architectures; the C library has no functions for them."""
 
 _REGISTER_EVENTFD: Final = 4
 _SINGLE_MMAP: Final = 1
@@ -39,25 +40,26 @@ _REQUESTS_AT: Final = 0x1000_0000
 _ENTRIES: Final = 2
 
 _PARAMETERS: Final = struct.Struct("=10I")
-"""`struct io_uring_params`: its first fields; the places within the rings follow."""
+"""`struct io_uring_params`: its first fields; the offsets within the two rings follow."""
 _PLACES: Final = struct.Struct("=8IQ")
 _PARAMETERS_BYTES: Final = _PARAMETERS.size + 2 * _PLACES.size
 
 _REQUEST: Final = struct.Struct("=BBHiQQIIQ24x")
 """`struct io_uring_sqe`: operation, its flags, priority, descriptor, offset, address, size, flags
-of the sync, what is handed back."""
+of the sync, user data."""
 _FSYNC: Final = 3
 _DATA_ONLY: Final = 1
 
 NOT_BEGUN: Final = frozenset({errno.EAGAIN, errno.ECANCELED, errno.EINTR, errno.EINVAL})
-"""No thread could be had for it, or it cannot be done in this way."""
+"""Results of a sync that the kernel did not begin: it had no thread for it, or cannot run it
+asynchronously."""
 
 _END: Final = struct.Struct("=QiI")
-"""`struct io_uring_cqe`: what is handed back, the result, flags."""
+"""`struct io_uring_cqe`: user data, the result, flags."""
 
 
 class _Places(NamedTuple):
-    """Where the numbers of a ring, and what it holds, are in what is mapped; in bytes."""
+    """Byte offsets of a ring's counters and entries in the mapped memory."""
 
     head: int
     tail: int
@@ -79,7 +81,7 @@ class _Places(NamedTuple):
 
 
 class KernelSyncs:
-    """Runs one sync at a time. Made by `open`; none of its calls waits for a device."""
+    """Runs one sync at a time; created by `open`. None of its calls waits for a device."""
 
     def __init__(self, ring_fd: int, ended_fd: int, parameters: bytes) -> None:
         self._ring_fd = ring_fd
@@ -91,11 +93,11 @@ class KernelSyncs:
         self._places, self._ends = requests, ends
         self._begun = self._told = 0
         self.ended_fd = ended_fd
-        """Readable when a sync has ended: then ask for its `result`."""
+        """A descriptor that is readable once the sync has ended; then call `result`."""
 
     @classmethod
     def open(cls) -> KernelSyncs | None:
-        """Return one; None where the system has or allows none."""
+        """Return a new instance; None if the kernel has no io_uring or does not permit it."""
         if sys.platform != "linux":
             return None
         parameters = ctypes.create_string_buffer(_PARAMETERS_BYTES)
@@ -115,10 +117,10 @@ class KernelSyncs:
         return None
 
     def start(self, fd: int) -> bool:
-        """Begin `fdatasync` of the file; False, and nothing is begun, if the kernel takes none.
+        """Start `fdatasync` of the file; return False if the kernel refuses the request.
 
-        The descriptor must stay open until the sync has ended: the kernel's thread looks at it
-        when it begins. The sync before must have ended.
+        The descriptor must stay open until the sync has ended, because the kernel thread reads it
+        when it begins. The previous sync must have ended.
         """
         places, numbers = self._places, self._numbers
         index = self._begun & numbers[places.mask // 4]
@@ -134,9 +136,10 @@ class KernelSyncs:
         return True
 
     def result(self) -> int | None:
-        """Return 0 for a sync that has ended well, else its errno; None if none has ended.
+        """Return 0 for a sync that succeeded, else its errno; None if none has ended.
 
-        After one of `NOT_BEGUN` nothing was synced, nor lost: another way may be tried.
+        After an errno in `NOT_BEGUN` nothing was synced and nothing was lost: the caller may sync
+        the file by other means.
         """
         try:
             os.eventfd_read(self.ended_fd)
@@ -152,7 +155,7 @@ class KernelSyncs:
         return -result
 
     def close(self) -> None:
-        """Let go of it; nobody is told whether a sync that runs comes to its end."""
+        """Close the rings; the result of a running sync is lost."""
         self._numbers.release()
         self._rings.close()
         self._requests.close()
@@ -163,8 +166,8 @@ class KernelSyncs:
 def write_back_file_system(path: str) -> None:
     """Write the cached data of the file system that holds `path` to its device, and wait.
 
-    Errors are ignored, and a system without `syncfs` does nothing: callers still sync each file,
-    which reports errors and is then quick. Other threads run meanwhile.
+    Errors are ignored, and on a system without `syncfs` nothing happens: the caller still syncs
+    each file, which reports errors and is fast after the writeback. Releases the GIL.
     """
     call = getattr(_LIBC, "syncfs", None)
     if call is None:
@@ -177,15 +180,15 @@ def write_back_file_system(path: str) -> None:
 
 
 def _system(number: int, *arguments: object) -> int:
-    """Do a system call; -1 if it fails."""
+    """Make a system call and return its result; -1 if it fails."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     called: int = _call(ctypes.c_long(number), *words)
     return called
 
 
-if sys.platform != "win32":  # where clients import this module, and nothing calls it
-    # PyDLL keeps the interpreter: these calls take microseconds, and giving it away to a thread
-    # that works could take milliseconds.
+if sys.platform != "win32":  # clients on Windows import this module but call nothing in it
+    # PyDLL keeps the GIL: the calls take microseconds, but reacquiring the GIL from a busy thread
+    # could take milliseconds.
     _call: Final = ctypes.PyDLL(None).syscall
     _call.restype = ctypes.c_long
 

@@ -1,14 +1,14 @@
-"""Parts of files mapped into memory, to be read only where that cannot wait for the device.
+"""Memory-mapped parts of files, read only where the read cannot wait for the device.
 
-A call of preadv that gathers 32 records of 1 KB from among those of seven other queues copies eight
-times what is wanted; a mapping lets each be copied once, to where it is sent from. Two things make
-that safe, and both are asked of the kernel at each read (about 3 us):
+A preadv that reads 32 records of 1 KB lying between records of seven other queues copies eight
+times the wanted bytes; with a mapping each record is copied once, into the buffer that is sent.
+Two checks make each read safe; both ask the kernel (about 3 us):
 
-    a page that is not in memory   would block who reads it: it is not handed out
-    a page behind the file's end   would kill the process (SIGBUS): the size is looked at as well
+    a page not in memory            reading it would block: no view is returned
+    a page beyond the file's end    reading it would kill the process (SIGBUS): the size is checked
 
-Nothing is written through a mapping. What was handed out stays readable for as long as somebody has
-it, whatever becomes of the file; so nobody may keep it.
+Nothing is written through a mapping. A returned view keeps its window mapped, even after the file
+is removed; so callers must not store views.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from collections import OrderedDict
 from typing import Final
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-"""Bytes mapped at once: what is unmapped in one go must not take long (about 1 ms)."""
+"""Bytes of one mapping; unmapping one must not take long (about 1 ms)."""
 
 _WINDOWS_MAX: Final = 32
-"""Windows kept, the least recently read are unmapped first: 2 GiB of addresses, no memory of our
-own. Each holds a descriptor."""
+"""Windows that stay mapped; the least recently read is unmapped first. They take 2 GiB of address
+space but no memory of the process. Each holds a descriptor."""
 
 _PAGES_MAX: Final = 1024
-"""Pages asked about at once; what is larger is read in another way."""
+"""The most pages of one `mincore` call; `find` returns None for larger reads."""
 _PAGE_BYTES: Final = mmap.PAGESIZE
 _ALL_THERE: Final = b"\1" * _PAGES_MAX
 
 
 class _PyBuffer(ctypes.Structure):
-    """`Py_buffer` of CPython's stable ABI, for the address of a mapping."""
+    """`Py_buffer` of CPython's stable ABI; gives the address of a mapping."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -68,31 +68,31 @@ class _Window:
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self.address = _address(mapping)
-        self.bytes = memoryview(mapping)  # which keeps the mapping, as its slices do
-        self.file_size = mapping.size  # asks the system, each time
+        self.bytes = memoryview(mapping)  # it and its slices keep the mapping alive
+        self.file_size = mapping.size  # a function: asks the system at each call
 
 
 class MappedFiles:
     """The mapped parts of the files of one disk. Any thread may use it."""
 
     def __init__(self, *, windows_max: int = _WINDOWS_MAX) -> None:
-        """Start with nothing mapped.
+        """Create an empty table.
 
         Args:
-            windows_max: windows that are kept.
+            windows_max: the most windows that stay mapped.
         """
         self._windows_max = windows_max
         self._windows: OrderedDict[tuple[str, int], _Window] = OrderedDict()
         self._mutex = threading.Lock()
-        self._is_of_use = True  # until the file system turns out not to know what would wait
-        # Without the GIL released: that takes longer than the call does.
+        self._is_of_use = True  # False once the file system turns out to have no RWF_NOWAIT
+        # PyDLL does not release the GIL, because that takes longer than the call.
         self._mincore = ctypes.PyDLL(None).mincore
         self._mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
         self._present = bytearray(_PAGES_MAX)
         self._there = (ctypes.c_char * _PAGES_MAX).from_buffer(self._present)
 
     def find(self, name: str, offset: int, size: int) -> memoryview | None:
-        """Return bytes of a file that is mapped there, if they are in memory."""
+        """Return a view of the bytes if they are mapped and in memory; else None."""
         number, at = divmod(offset, WINDOW_BYTES)
         with self._mutex:
             key = (name, number)
@@ -107,15 +107,16 @@ class MappedFiles:
                 return None
             if self._mincore(window.address + start, pages * _PAGE_BYTES, self._there):
                 return None
-            # Only the lowest bit of each says it today; were others set, none would count.
+            # Only the lowest bit of each byte is defined; a page with other bits set counts as
+            # not in memory.
             return found if self._present.startswith(_ALL_THERE[:pages]) else None
 
     def lacks(self, name: str, offset: int) -> bool:
-        """Tell whether the part of the file that has the byte is not mapped, and might be."""
+        """Tell whether the window that contains the byte is not mapped but could be."""
         return self._is_of_use and (name, offset // WINDOW_BYTES) not in self._windows
 
     def add(self, name: str, fd: int, offset: int) -> None:
-        """Map the part of the file that has the byte, if it can be."""
+        """Map the window that contains the byte, if possible."""
         number = offset // WINDOW_BYTES
         start = number * WINDOW_BYTES
         file_size = os.fstat(fd).st_size
@@ -127,9 +128,9 @@ class MappedFiles:
             return
         try:
             mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start)
-        except (OSError, ValueError):  # no room for it, or the file was cut meanwhile
+        except (OSError, ValueError):  # no address space left, or the file was truncated meanwhile
             return
-        # Should a page leave just before it is read, it comes back alone, without those behind it.
+        # A page evicted between check and read is read alone, without read-ahead.
         mapping.madvise(mmap.MADV_RANDOM)
         with self._mutex:
             self._windows[name, number] = _Window(mapping)
@@ -137,25 +138,30 @@ class MappedFiles:
                 self._windows.popitem(last=False)
 
     def drop(self, name: str) -> None:
-        """Map no part of the file any more, so that its space is free once it is unlinked."""
+        """Unmap the file, so that its space is freed once it is unlinked."""
         with self._mutex:
             for key in [key for key in self._windows if key[0] == name]:
                 del self._windows[key]
 
     def clear(self) -> None:
-        """Map nothing any more."""
+        """Unmap all files."""
         with self._mutex:
             self._windows.clear()
 
 
 def _tells_what_waits(fd: int, file_size: int) -> bool:
-    """Tell whether the file system knows what would wait; others may say that nothing does."""
+    """Tell whether the file system supports RWF_NOWAIT.
+
+    A file system without it may report all pages as in memory.
+    """
     try:
-        os.preadv(fd, [bytearray(1)], file_size, os.RWF_NOWAIT)  # reads nothing, not even ahead
+        os.preadv(
+            fd, [bytearray(1)], file_size, os.RWF_NOWAIT
+        )  # at the end: no read, no read-ahead
     except OSError:
         return False
     return True
 
 
 CAN_MAP: Final = sys.platform == "linux" and hasattr(os, "RWF_NOWAIT")
-"""Whether this system has what that needs."""
+"""Whether this system supports `MappedFiles`."""

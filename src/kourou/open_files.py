@@ -1,8 +1,8 @@
-"""Descriptors of one directory's files, kept open between calls.
+"""Cache of open file descriptors for the files of one directory.
 
-At most so many stay open (a store of 5,000 topics has 40,000 files), the least recently used are
-closed first; one in use by another thread is closed when that is done. Linux keeps a writeback
-error for the next descriptor's sync, so that closing one hides none.
+The number of open descriptors is bounded, because a store of 5,000 topics has 40,000 files. The
+least recently used is closed first; one that another thread uses is closed after that use. Closing
+a descriptor hides no writeback error: Linux reports it to the next descriptor that syncs the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kourou.file_locks import FILE_LOCKS
 
 
 class OpenFile:
-    """A descriptor that some threads may be using."""
+    """A descriptor with a count of its current users."""
 
     __slots__ = ("fd", "is_cached", "is_writable", "users")
 
@@ -30,7 +30,7 @@ class OpenFile:
 
 
 class PinnedFile(NamedTuple):
-    """The descriptor of a file, which stays open until `release` is called."""
+    """A descriptor that stays open until `release` is called."""
 
     fd: int
     release: Callable[[], None]
@@ -40,11 +40,11 @@ class OpenFiles:
     """The open files of one directory, by name. Any thread may use it."""
 
     def __init__(self, path_of: Callable[[str], str], open_files_max: int) -> None:
-        """Start with nothing open.
+        """Create an empty cache.
 
         Args:
-            path_of: from a name to the file's path.
-            open_files_max: descriptors that are kept.
+            path_of: maps a name to the file's path.
+            open_files_max: the most descriptors that stay open.
         """
         self._path_of = path_of
         self._open_files_max = open_files_max
@@ -52,7 +52,7 @@ class OpenFiles:
         self._mutex = threading.Lock()
 
     def acquire(self, name: str, *, for_writing: bool) -> OpenFile:
-        """Return the open file, pinned until `release`; only writers create it."""
+        """Return the open file, pinned until `release`; only `for_writing` creates a file."""
         with self._mutex:
             file = self._files.get(name)
             if file is not None and (file.is_writable or not for_writing):
@@ -77,7 +77,7 @@ class OpenFiles:
                 os.close(file.fd)
 
     def pinned(self, name: str) -> PinnedFile:
-        """Return the file, opened for reading if it is not open, for who keeps it for a while."""
+        """Return the file for a caller that keeps it open; opens it for reading if necessary."""
         file = self.acquire(name, for_writing=False)
         return PinnedFile(file.fd, partial(self.release, file))
 
@@ -93,7 +93,7 @@ class OpenFiles:
             os.close(file.fd)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all descriptors; those in use are closed when their users release them."""
         with self._mutex:
             for name in list(self._files):
                 self._evict(name)

@@ -1,4 +1,4 @@
-"""OsDisk and SimDisk keep the same contract; only SimDisk can crash."""
+"""Contract of OsDisk and SimDisk; only SimDisk can crash."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_there_is_no_view_of_a_missing_file(disk: Disk) -> None:
         disk.view_resident("log", 0, 1)
 
 
-def test_a_view_is_of_the_file_that_has_the_name_now(disk: Disk) -> None:
+def test_a_view_shows_the_file_that_currently_has_the_name(disk: Disk) -> None:
     disk.write("log", 0, [b"old"])
     disk.view_resident("log", 0, 3)
     disk.unlink("log")
@@ -77,11 +77,11 @@ def test_a_sync_changes_nothing_that_is_read(disk: Disk) -> None:
     assert disk.read("log", 1, 99) == b"bc"
 
 
-def test_a_pinned_file_stays_open_until_it_is_let_go(disk: Disk) -> None:
+def test_a_pinned_file_stays_open_until_it_is_released(disk: Disk) -> None:
     disk.write("log", 0, [b"abc"])
     file = disk.pinned("log")
     if file is None:
-        return  # there are no descriptors
+        return  # SimDisk has no descriptors
     disk.unlink("log")
     disk.write("log", 0, [b"another"])
     assert os.fstat(file.fd).st_size == 3
@@ -90,7 +90,7 @@ def test_a_pinned_file_stays_open_until_it_is_let_go(disk: Disk) -> None:
         os.fstat(file.fd)
 
 
-def test_many_files_are_synced_at_once_and_missing_ones_passed_over(disk: Disk) -> None:
+def test_sync_all_syncs_many_files_and_ignores_missing_ones(disk: Disk) -> None:
     disk.make_directory("d")
     names = [f"d/{number}" for number in range(3_000)]
     for name in names:
@@ -110,7 +110,7 @@ def test_buffers_are_written_one_after_the_other(disk: Disk) -> None:
     assert contents(disk, "log") == b"\0\0abcdef"
 
 
-def test_more_buffers_than_one_call_takes_are_written(disk: Disk) -> None:
+def test_more_buffers_than_one_call_accepts_are_written(disk: Disk) -> None:
     buffers = [b"%05d" % number for number in range(3000)]
 
     disk.write("log", 0, buffers)
@@ -124,7 +124,7 @@ def test_an_empty_write_creates_the_file(disk: Disk) -> None:
     assert disk.size("log") == 0
 
 
-def test_a_read_behind_the_end_is_empty(disk: Disk) -> None:
+def test_a_read_beyond_the_end_is_empty(disk: Disk) -> None:
     disk.write("log", 0, [b"abc"])
 
     assert disk.read("log", 3, 10) == b""
@@ -146,7 +146,7 @@ def test_a_missing_file_is_an_error(disk: Disk, call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["sync", "sync_directory", "forget"])
-def test_what_is_missing_cannot_be_synced(disk: Disk, call: str) -> None:
+def test_a_missing_file_cannot_be_synced(disk: Disk, call: str) -> None:
     with pytest.raises(FileNotFoundError):
         getattr(disk, call)("absent")
 
@@ -171,7 +171,7 @@ def test_truncate_creates_the_file(disk: Disk) -> None:
     assert contents(disk, "log") == bytes(10_000)
 
 
-def test_directories_are_made_with_their_parents_and_listed_sorted(disk: Disk) -> None:
+def test_directories_are_created_with_their_parents_and_listed_sorted(disk: Disk) -> None:
     disk.make_directory("a/b")
     disk.make_directory("a/b")
     disk.write("a/z", 0, [b""])
@@ -186,14 +186,14 @@ def test_directories_are_made_with_their_parents_and_listed_sorted(disk: Disk) -
     assert not disk.exists("a/x")
 
 
-def test_a_file_in_the_way_of_a_directory_is_an_error(disk: Disk) -> None:
+def test_a_file_with_the_name_of_a_directory_is_an_error(disk: Disk) -> None:
     disk.write("a", 0, [b""])
 
     with pytest.raises(FileExistsError):
         disk.make_directory("a")
 
 
-def test_rename_replaces_what_had_the_name(disk: Disk) -> None:
+def test_rename_replaces_an_existing_file(disk: Disk) -> None:
     disk.write("old", 0, [b"new contents"])
     disk.write("name", 0, [b"old contents"])
     disk.rename("old", "name")
@@ -221,7 +221,7 @@ def test_a_directory_must_be_empty_to_be_removed(disk: Disk) -> None:
     assert disk.list("") == []
 
 
-def test_a_lock_is_refused_to_a_second_holder_until_it_is_given_back(disk: Disk) -> None:
+def test_a_lock_is_refused_to_a_second_holder_until_it_is_released(disk: Disk) -> None:
     unlock = disk.lock("lock")
     with pytest.raises(StoreLockedError, match="lock"):
         disk.lock("lock")
@@ -232,7 +232,7 @@ def test_a_lock_is_refused_to_a_second_holder_until_it_is_given_back(disk: Disk)
     assert contents(disk, "lock") == b"lock"
 
 
-def test_giving_back_a_lock_twice_does_not_take_it_from_the_next_holder(disk: Disk) -> None:
+def test_releasing_a_lock_twice_does_not_release_the_next_holders_lock(disk: Disk) -> None:
     first = disk.lock("lock")
     first()
     second = disk.lock("lock")
@@ -243,11 +243,11 @@ def test_giving_back_a_lock_twice_does_not_take_it_from_the_next_holder(disk: Di
     second()
 
 
-def test_there_is_some_free_space(disk: Disk) -> None:
+def test_free_space_is_positive(disk: Disk) -> None:
     assert disk.free_bytes() > 0
 
 
-def test_space_is_told_in_all_and_free(disk: Disk) -> None:
+def test_space_is_consistent(disk: Disk) -> None:
     total, free, available = disk.space()
     assert total >= free >= available > 0
 
@@ -308,7 +308,7 @@ def test_sparse_pages_read_as_one_file(steps: list[tuple[str, int, bytes]]) -> N
     assert contents(disk, "log") == model
 
 
-def test_data_is_found_behind_a_hole(disk: Disk) -> None:
+def test_data_is_found_after_a_hole(disk: Disk) -> None:
     disk.truncate("log", 1 << 20)
     assert disk.next_data("log", 5) == 1 << 20
     disk.write("log", 600_000, [b"abc"])

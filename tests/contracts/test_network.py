@@ -1,4 +1,4 @@
-"""What servers and clients rely on, held by TCP (on asyncio and uvloop) and by MemoryNetwork."""
+"""Contract of the networks: TCP on asyncio and uvloop, and MemoryNetwork."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_each_end_knows_both_addresses(world: Worlds) -> None:
     in_pair(world, test)
 
 
-def test_what_was_written_before_a_close_still_arrives(world: Worlds) -> None:
+def test_bytes_written_before_a_close_still_arrive(world: Worlds) -> None:
     async def test(pair: Pair) -> None:
         sent = bytes(1_000_000)
         pair.client.write(sent)
@@ -136,7 +136,7 @@ def test_an_abort_ends_both_ends(world: Worlds) -> None:
     in_pair(world, test)
 
 
-def test_a_writer_is_told_to_pause_until_the_reader_reads(world: Worlds) -> None:
+def test_a_writer_pauses_until_the_reader_reads(world: Worlds) -> None:
     async def test(pair: Pair) -> None:
         pair.client.pause()
         sent = 0
@@ -167,7 +167,7 @@ def test_a_closed_listener_refuses_but_keeps_what_it_accepted(world: Worlds) -> 
     in_pair(world, test)
 
 
-def test_connecting_to_nobody_names_the_address(world: Worlds) -> None:
+def test_a_refused_connection_names_the_address(world: Worlds) -> None:
     async def test(pair: Pair) -> None:
         host, port = pair.listener.address
         pair.listener.close()

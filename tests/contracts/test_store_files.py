@@ -21,7 +21,7 @@ def commit(store: MessageStore) -> None:
 
 
 def live_a_day(disk: Disk) -> None:
-    """Send, flush, kill, tear, recover, delete a topic and stop."""
+    """Send, flush, kill, tear the tail, recover, delete a topic and stop."""
     store = MessageStore.open(disk, CONFIG, 1_000, pid=7)
     for number in range(30):
         store.append(draft(b"%d" % number * 300, queue_id=number % 3), 1_000 + number)
