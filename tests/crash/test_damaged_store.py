@@ -1,4 +1,4 @@
-"""A store that cannot be served is refused by name, with the remedy, and is left as it was."""
+"""A damaged store is refused with its name and the remedy, and is not changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with three messages of one topic, and another topic, cleanly closed."""
+    """A cleanly closed store with three messages in one topic, and a second topic."""
     store = tmp_path_factory.mktemp("pattern") / "store"
     conf = small_segments(store.parent)
     with Serving.start(store, "--config", str(conf)) as serving:
@@ -36,7 +36,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small_segments(directory: Path) -> Path:
-    """Return a config file for a log in small files."""
+    """Return a config file for a log with small segments."""
     conf = directory / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=1 MiB\nmaxMessageSize=64 KiB\n")
     return conf
@@ -44,7 +44,7 @@ def small_segments(directory: Path) -> Path:
 
 @pytest.fixture
 def store(pattern: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy of the store to damage."""
     small_segments(tmp_path)
     copy = tmp_path / "store"
     for name, data in contents(pattern).items():
@@ -54,7 +54,7 @@ def store(pattern: Path, tmp_path: Path) -> Path:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return what the files say, by name; how often one was saved does not count."""
+    """Return the files' contents by name, without the counters of saves."""
     return {str(p.relative_to(root)): said(p.read_bytes()) for p in root.rglob("*") if p.is_file()}
 
 
@@ -66,18 +66,18 @@ def said(text: bytes) -> bytes:
 
 
 def settings_of(store: Path) -> tuple[str, str]:
-    """Return the option that names the settings which the store was made with."""
+    """Return the option with the config file with which the store was created."""
     return "--config", str(store.parent / "broker.conf")
 
 
 def serve(store: Path) -> Outcome:
-    """Try to serve; it must end by itself."""
+    """Run `kourou serve`, which must exit by itself."""
     ports = ("--port", "0", "--namesrv-port", "0", "--log-level", "error")
     return run_command("serve", "--store", str(store), *ports, *settings_of(store))
 
 
 def overwrite(name: str, data: bytes = GARBAGE) -> Callable[[Path], None]:
-    """Return what writes over the beginning of a file, and of its backup."""
+    """Return a function that overwrites the beginning of a file and of its backup."""
 
     def damage(store: Path) -> None:
         for file in (store / name, store / f"{name}.bak"):
@@ -126,7 +126,7 @@ def test_damage_is_refused_by_name_and_nothing_is_changed(
     }
 
 
-def test_a_table_that_does_not_parse_gives_way_to_its_backup_with_a_warning(store: Path) -> None:
+def test_a_table_that_does_not_parse_is_replaced_by_its_backup_with_a_warning(store: Path) -> None:
     (store / "config/topics.json").write_bytes(GARBAGE)
 
     with Serving.start(store, *settings_of(store)) as serving:
@@ -150,17 +150,17 @@ def test_other_file_sizes_than_the_stores_own_change_nothing(store: Path, tmp_pa
     assert_in_order(store)
 
 
-def test_files_of_another_size_are_refused_with_both(store: Path) -> None:
+def test_files_of_another_size_are_refused_with_both_sizes(store: Path) -> None:
     (store / "commitlog" / "00000000000000000123").write_bytes(b"x" * 100)
 
     outcome = serve(store)
 
     assert outcome.code == 3
     assert "commitlog/00000000000000000123 does not begin at a multiple of 1048576" in outcome.err
-    assert "the store was made with another file size" in outcome.err
+    assert "the store was created with another file size" in outcome.err
 
 
-def test_a_limit_that_does_not_fit_the_stores_sizes_says_where_they_are_from(store: Path) -> None:
+def test_a_limit_that_conflicts_with_the_stores_sizes_names_their_source(store: Path) -> None:
     outcome = run_command("serve", "--store", str(store), "--port", "0", "--namesrv-port", "0")
 
     assert outcome.code == 2

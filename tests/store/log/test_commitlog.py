@@ -1,4 +1,4 @@
-"""The log rolls where Java's does, and a failed write leaves no trace."""
+"""The log rolls at the same positions as Java's, and a failed write leaves no trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(log: CommitLog, size: int) -> int:
 @pytest.mark.parametrize(
     ("size", "position"),
     [
-        (SEGMENT - 1000 - 8, 1000),  # a blank fits behind it, exactly
+        (SEGMENT - 1000 - 8, 1000),  # a blank exactly fits after it
         (SEGMENT - 1000 - 7, SEGMENT),  # it does not
         (SEGMENT - 8, SEGMENT),
     ],
@@ -47,7 +47,7 @@ def test_a_record_must_leave_room_for_a_blank(size: int, position: int) -> None:
     assert add(log, size) == position
 
 
-def test_the_blank_says_how_much_of_the_segment_is_left() -> None:
+def test_a_blank_has_the_size_of_the_segments_rest() -> None:
     disk = SimDisk()
     log = new_log(disk)
     add(log, 1000)
@@ -69,7 +69,7 @@ def test_a_record_larger_than_a_segment_is_refused_with_the_limit() -> None:
 
 
 @given(st.lists(st.integers(1, SEGMENT - 8), max_size=30), st.sets(st.integers(0, 30)))
-def test_however_appends_are_written_the_files_are_the_same(
+def test_the_files_do_not_depend_on_how_appends_are_grouped_into_writes(
     sizes: list[int], writes: set[int]
 ) -> None:
     disks = SimDisk(), SimDisk()
@@ -89,7 +89,7 @@ def test_however_appends_are_written_the_files_are_the_same(
 
 
 @given(st.lists(st.integers(1, 2000), max_size=8), st.lists(st.integers(1, 2000), max_size=8))
-def test_going_back_to_a_mark_forgets_what_came_after(kept: list[int], dropped: list[int]) -> None:
+def test_back_to_a_mark_drops_later_appends(kept: list[int], dropped: list[int]) -> None:
     disks = SimDisk(), SimDisk()
     log, plain = (new_log(disk) for disk in disks)
     for size in kept:
@@ -111,7 +111,7 @@ def test_going_back_to_a_mark_forgets_what_came_after(kept: list[int], dropped: 
 
 
 @pytest.mark.parametrize("operations", range(6))
-def test_undo_leaves_the_files_as_they_were(operations: int) -> None:
+def test_undo_restores_the_files(operations: int) -> None:
     disk = SimDisk(operations)
     log = new_log(disk)
     add(log, 500)
@@ -145,7 +145,7 @@ def test_undo_of_the_first_write_leaves_no_file() -> None:
     assert disk.read(FIRST, 0, 30) == b"r" * 20 + bytes(10)
 
 
-def test_a_log_goes_on_in_a_segment_that_is_not_made_yet() -> None:
+def test_a_log_continues_in_a_segment_that_does_not_exist_yet() -> None:
     disk = SimDisk()
     log = new_log(disk)
     log.segments.create(0)

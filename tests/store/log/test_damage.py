@@ -1,4 +1,4 @@
-"""One flipped bit anywhere in log or queues: each message is exactly right, or refused by name."""
+"""With one flipped bit in log or queues, each message is correct or refused by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Messages = dict[Place, bytes]
 
 
 def filled(count: int = 60, *, is_expired: bool = False) -> tuple[SimDisk, Messages]:
-    """Return a store that was stopped, and each of its records by topic, queue and offset."""
+    """Return a stopped store, and its records by topic, queue and offset."""
     rig = Rig(config=CONFIG_OF_A_FILE)
     for number in range(count):
         topic, queue_id = QUEUES[number % len(QUEUES)]
@@ -50,7 +50,7 @@ def opened(disk: SimDisk) -> MessageStore:
 
 
 def read_all(store: MessageStore) -> tuple[Messages, list[Place]]:
-    """Read each queue from its begin to its end as a consumer does; damaged messages are noted."""
+    """Read each queue from begin to end like a consumer, and collect damaged messages."""
     messages: Messages = {}
     damaged = []
     for topic, queue_ids in store.queues().items():
@@ -76,14 +76,14 @@ def read_all(store: MessageStore) -> tuple[Messages, list[Place]]:
 
 
 def flip(disk: SimDisk, name: str, bit: int) -> None:
-    """Change one bit of a file, behind the back of whoever has it open."""
+    """Flip one bit of a file, without the store that has it open."""
     byte = disk.read(name, bit // 8, 1)
     disk.write(name, bit // 8, [bytes((byte[0] ^ (1 << bit % 8),))])
     disk.sync(name)
 
 
 def used_bits(disk: SimDisk, directory: str) -> list[tuple[str, int]]:
-    """Return each file below the directory, and how many of its bits are used."""
+    """Return each file below the directory with its number of used bits."""
     found = []
     for name in disk.list(directory):
         path = f"{directory}/{name}"
@@ -96,7 +96,7 @@ def used_bits(disk: SimDisk, directory: str) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("is_expired", [False, True], ids=["all kept", "some expired"])
 @pytest.mark.parametrize("directory", ["commitlog", "consumequeue"])
-def test_with_any_bit_flipped_all_messages_are_right_or_refused_by_name(
+def test_with_any_flipped_bit_each_message_is_correct_or_refused_by_name(
     directory: str, is_expired: bool
 ) -> None:
     dice = random.Random(directory)

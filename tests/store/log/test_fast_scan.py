@@ -1,4 +1,4 @@
-"""The quick check takes no record that the complete one would not, and gives the same fields."""
+"""The fast scan accepts no record that the complete check refuses, and yields the same fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scan(data: bytes, position: int = 0, end: int = SEGMENT_END) -> list[Scanned
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
-def test_records_in_a_row_are_given_with_what_recovery_needs(encode: object) -> None:
+def test_consecutive_records_are_yielded_with_the_fields_for_recovery(encode: object) -> None:
     assert callable(encode)
     first = encode(PLAIN, 5, 4096, 99)
     second = encode(replace(PLAIN, sys_flag=4, queue_id=0), 6, 4096 + len(first), 100)
@@ -36,7 +36,7 @@ def test_records_in_a_row_are_given_with_what_recovery_needs(encode: object) -> 
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
-def test_what_is_not_ordinary_ends_the_loop(encode: object) -> None:
+def test_unordinary_bytes_end_the_loop(encode: object) -> None:
     assert callable(encode)
     record = encode(PLAIN, 0, 0, 1)
     for odd in (
@@ -48,13 +48,13 @@ def test_what_is_not_ordinary_ends_the_loop(encode: object) -> None:
         assert len(scan(data)) == 1
     assert scan(record, position=1) == []
     assert scan(record[:-1]) == []
-    assert scan(record, end=len(record) + 7) == []  # no room for a blank
+    assert scan(record, end=len(record) + 7) == []  # no space for a blank
     assert scan(record, end=len(record) + 8) != [] or scan(record + bytes(9)) != []
     assert scan(bytes(300)) == []
 
 
 @pytest.mark.parametrize("encode", ENCODERS)
-def test_any_flipped_bit_is_found_or_left_to_the_complete_check(encode: object) -> None:
+def test_any_flipped_bit_is_detected_or_left_to_the_complete_check(encode: object) -> None:
     assert callable(encode)
     record = encode(PLAIN, 0, 0, 1)
     for bit in range(len(record) * 8):
@@ -67,7 +67,7 @@ def test_any_flipped_bit_is_found_or_left_to_the_complete_check(encode: object) 
             assert found.topic.decode() == header.topic
 
 
-def test_a_flipped_bit_of_a_sealed_record_is_always_found() -> None:
+def test_any_flipped_bit_of_a_sealed_record_is_detected() -> None:
     record = encode_sealed(PLAIN, 0, 0, 1)
     for bit in range(len(record) * 8):
         data = bytearray(record + bytes(100))
@@ -76,7 +76,7 @@ def test_a_flipped_bit_of_a_sealed_record_is_always_found() -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_mangled_records_are_never_taken_where_the_complete_check_refuses(seed: int) -> None:
+def test_mangled_records_are_only_accepted_if_the_complete_check_accepts_them(seed: int) -> None:
     dice = random.Random(seed)
     for encode in ENCODERS:
         properties = encode_properties({"A" * dice.randrange(1, 9): "b" * dice.randrange(1, 30)})

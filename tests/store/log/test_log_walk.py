@@ -1,4 +1,4 @@
-"""A walk over a damaged log finds each whole record, and tells what lies between."""
+"""A walk over a damaged log finds each whole record and reports the damage in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECOND = "commitlog/00000000000000004096"
 
 
 def stored(count: int = 12) -> tuple[SimDisk, list[int]]:
-    """Return a closed store of two segments, and where its records begin."""
+    """Return a closed store of two segments, and the positions of its records."""
     rig = Rig()
     places = [rig.put(b"%d" % n + b"x" * 300).physical_offset for n in range(count)]
     rig.store.close(rig.now_ms)
@@ -45,7 +45,7 @@ def test_the_pieces_of_a_whole_log_fill_it_without_a_gap() -> None:
     assert pieces[-1].kind is Piece.UNUSED
 
 
-def test_a_damaged_record_is_stepped_over() -> None:
+def test_a_damaged_record_is_skipped() -> None:
     disk, places = stored()
     disk.write(FIRST, places[2] + 120, [b"?"])
     pieces = walk(disk)
@@ -64,7 +64,7 @@ def test_a_damaged_size_hides_only_its_own_record(junk: bytes) -> None:
     assert records(walk(disk)) == [at for at in places if at != places[4]]
 
 
-def test_several_records_in_a_row_are_one_damage() -> None:
+def test_consecutive_damaged_records_are_one_piece() -> None:
     disk, places = stored()
     disk.write(FIRST, places[1], [b"\xaa" * (places[4] - places[1])])
     pieces = walk(disk)
@@ -91,7 +91,7 @@ def test_a_missing_segment_is_damage() -> None:
     assert records(pieces) == [at for at in places if not 4096 <= at < 8192]
 
 
-def test_a_short_segment_is_read_as_far_as_it_goes() -> None:
+def test_a_short_segment_is_read_to_its_end() -> None:
     disk, places = stored()
     disk.truncate(FIRST, places[3] + 10)
     pieces = walk(disk)

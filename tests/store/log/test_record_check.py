@@ -1,4 +1,4 @@
-"""A record passes as the one wanted only if it is that one, to the last bit."""
+"""A record passes the check only if it is the wanted one, bit for bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sealed(one: RecordDraft | None = None) -> bytes:
 def is_right(record: bytes, wanted: Wanted, check: RecordCheck = CHECK) -> bool:
     """Tell whether the record passes, alone and among others."""
     among = check.first_wrong(bytes(3) + record, [Wanted(0, 0, 3, 0), wanted])
-    assert among is not None  # the first three bytes are no record
+    assert among is not None  # the first three bytes are not a record
     try:
         check.check(b"before" + record + b"behind", 6, wanted)
     except MalformedMessageError:
@@ -47,7 +47,7 @@ LONG = replace(draft(), topic=b"x" * 200)
 @pytest.mark.parametrize(
     ("one", "topic"), [(draft(), "T"), (V6, "T"), (LONG, "x" * 200)], ids=["v1", "v6 hosts", "v2"]
 )
-def test_a_sealed_record_passes_whole_and_with_no_bit_changed(one: RecordDraft, topic: str) -> None:
+def test_a_sealed_record_passes_but_not_with_any_bit_changed(one: RecordDraft, topic: str) -> None:
     record, check = sealed(one), RecordCheck(topic, 0, (1_000,))
     wanted = wanted_of(record)
     assert is_right(record, wanted, check)
@@ -57,14 +57,14 @@ def test_a_sealed_record_passes_whole_and_with_no_bit_changed(one: RecordDraft, 
         assert not is_right(bytes(changed), wanted, check), f"bit {bit}"
 
 
-def test_a_record_without_a_seal_passes_and_not_with_a_changed_body() -> None:
+def test_a_record_without_a_seal_passes_but_not_with_a_changed_body() -> None:
     record = encode_record(draft(), 7, 4096, 1_000_000)
     assert is_right(record, wanted_of(record))
     assert not is_right(record.replace(b"hello", b"hallo"), wanted_of(record))
 
 
 @pytest.mark.parametrize("encode", [encode_sealed, encode_record])
-def test_a_record_of_another_place_does_not_pass(encode: type) -> None:
+def test_another_queues_record_does_not_pass(encode: type) -> None:
     wanted = wanted_of(encode(draft(), 7, 4096, 1_000_000))
     for other in (
         encode(draft(), 8, 4096, 1_000_000),
@@ -97,7 +97,7 @@ def test_an_entry_has_the_code_of_the_tag(properties: dict[str, str], code: int)
     assert not is_right(record, address), "a flipped bit, where there are no extension units"
 
 
-def test_an_entry_of_a_delayed_message_has_the_time_when_it_is_due() -> None:
+def test_an_entry_of_a_delayed_message_has_its_due_time() -> None:
     check = RecordCheck(SCHEDULE_TOPIC, 1, (1_000, 5_000))
     one = draft(topic=SCHEDULE_TOPIC, queue_id=1, properties={"DELAY": "2"})
     record = sealed(one)
@@ -105,7 +105,7 @@ def test_an_entry_of_a_delayed_message_has_the_time_when_it_is_due() -> None:
     assert not is_right(record, wanted_of(record, code=1_001_000), check)
 
 
-def test_a_record_passes_for_the_light_queues_that_java_put_it_in() -> None:
+def test_a_record_passes_for_its_light_queues() -> None:
     properties = {"INNER_MULTI_DISPATCH": "%LMQ%x,%LMQ%y", "INNER_MULTI_QUEUE_OFFSET": "7,9"}
     record = sealed(draft(properties=properties))
     wanted = wanted_of(record, code=0)
@@ -115,7 +115,7 @@ def test_a_record_passes_for_the_light_queues_that_java_put_it_in() -> None:
     assert not is_right(record, wanted, RecordCheck("%LMQ%x", 1, (1_000,)))
 
 
-def test_a_record_without_a_seal_whose_properties_are_no_text_does_not_pass() -> None:
+def test_a_record_without_a_seal_whose_properties_are_not_utf8_does_not_pass() -> None:
     record = encode_record(draft(properties={"TAGS": "a", "note": "text"}), 7, 4096, 1_000_000)
     assert is_right(record, wanted_of(record))
     assert not is_right(record.replace(b"text", b"\xf8ext"), wanted_of(record))

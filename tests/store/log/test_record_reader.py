@@ -1,4 +1,4 @@
-"""However many calls it takes, a plan's ranges are read as they are stored, in their order."""
+"""A plan's ranges are read correctly and in order, with any number of calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEGMENT = 64 * 1024
 
 
 class CountingDisk(SimDisk):
-    """A disk that counts how often it is asked for what is in memory."""
+    """A disk that counts the reads of resident data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class CountingDisk(SimDisk):
 
 
 def filled_log(disk: SimDisk, segments: int) -> tuple[CommitLog, bytes]:
-    """Return a log of whole segments, and what is in it."""
+    """Return a log of whole segments, and its bytes."""
     disk.make_directory("commitlog")
     log = CommitLog(disk, SEGMENT)
     log.start_at(0)
@@ -50,7 +50,7 @@ def filled_log(disk: SimDisk, segments: int) -> tuple[CommitLog, bytes]:
         max_size=12,
     )
 )
-def test_ranges_in_any_order_are_read_as_they_are_stored(ranges: list[tuple[int, int]]) -> None:
+def test_ranges_are_returned_in_the_given_order(ranges: list[tuple[int, int]]) -> None:
     log, data = filled_log(SimDisk(), 3)
 
     read = read_resident_ranges(log, ranges)
@@ -58,7 +58,7 @@ def test_ranges_in_any_order_are_read_as_they_are_stored(ranges: list[tuple[int,
     assert read == b"".join(data[at : at + size] for at, size in ranges)
 
 
-def test_the_records_of_one_queue_among_others_take_one_call() -> None:
+def test_close_records_take_one_call() -> None:
     disk = CountingDisk()
     log, data = filled_log(disk, 1)
     ranges = [(at, 100) for at in range(0, SEGMENT, 800)]
@@ -69,7 +69,7 @@ def test_the_records_of_one_queue_among_others_take_one_call() -> None:
     assert disk.calls == 1
 
 
-def test_records_far_apart_are_read_each_by_itself() -> None:
+def test_distant_records_take_one_call_each() -> None:
     disk = CountingDisk()
     disk.make_directory("commitlog")
     log = CommitLog(disk, 1024 * 1024)
@@ -80,7 +80,7 @@ def test_records_far_apart_are_read_each_by_itself() -> None:
     assert (disk.calls, disk.largest) == (2, 10)
 
 
-def test_what_is_not_in_memory_is_not_waited_for_and_a_segment_that_is_gone_is_none() -> None:
+def test_a_read_never_waits_and_a_removed_segment_gives_none() -> None:
     class HalfColdDisk(CountingDisk):
         def read_resident(self, name: str, offset: int, size: int) -> bytes | None:
             return None if offset + size > 1000 else super().read_resident(name, offset, size)
@@ -92,7 +92,7 @@ def test_what_is_not_in_memory_is_not_waited_for_and_a_segment_that_is_gone_is_n
     assert read_resident_ranges(log, [(5 * SEGMENT, 10), (5 * SEGMENT + 20, 10)]) is None
 
 
-def test_a_segment_cut_short_is_an_error_that_names_the_byte() -> None:
+def test_a_truncated_segment_raises_an_error_that_names_the_byte() -> None:
     disk = SimDisk()
     log, _ = filled_log(disk, 1)
     disk.truncate(log.segments.name(0), 1000)

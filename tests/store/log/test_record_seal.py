@@ -1,4 +1,4 @@
-"""The checksum property of a record is Java's, and covers all of the record."""
+"""The checksum property of a record has Java's format and covers the whole record."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ from tests.store.rig import CONFIG, Rig, draft
 @pytest.mark.parametrize(
     ("checksum", "text"),
     [
-        # What MessageDecoder.createCrc32 of Apache RocketMQ 5.5.0 writes.
+        # Written by MessageDecoder.createCrc32 of Apache RocketMQ 5.5.0.
         (0, b"__CRC32#\x010000000000\x02"),
         (1, b"__CRC32#\x011000000000\x02"),
         (1486039724, b"__CRC32#\x014279306841\x02"),
         (2147483647, b"__CRC32#\x017463847412\x02"),
     ],
 )
-def test_the_digits_are_written_as_java_does(checksum: int, text: bytes) -> None:
+def test_the_digits_have_javas_order(checksum: int, text: bytes) -> None:
     assert encode_seal(checksum) == text
     assert len(text) == SEAL_BYTES
 
 
 @given(body=st.binary(max_size=50), note=st.text("abc", max_size=20), ends=st.booleans())
-def test_a_sealed_record_is_the_plain_one_and_its_checksum(
+def test_a_sealed_record_is_the_unsealed_one_with_a_checksum(
     body: bytes, note: str, ends: bool
 ) -> None:
     message = draft(body, properties={"NOTE": note} if note else {"A": "b"})
     if not ends:
-        message.properties = message.properties[:-1]  # as clients of other languages send them
+        message.properties = message.properties[:-1]  # like clients in other languages
     record = encode_sealed(message, 3, 5, 7)
 
     assert len(record) == sealed_size(message)
     assert record[-SEAL_BYTES:] == encode_seal(crc32(record[:-SEAL_BYTES]))
     plain = decode_message(encode_record(message, 3, 5, 7))
     sealed = decode_message(record)
-    assert "__CRC32#" not in sealed.properties  # the store's own, hidden from who reads messages
+    assert "__CRC32#" not in sealed.properties  # internal to the store, hidden from consumers
     assert replace(sealed, store_size=plain.store_size) == plain
     assert read_checked(record, 0).queue_offset == 3
 
 
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
-def test_any_damage_before_the_checksum_is_noticed(at: int, flip: int) -> None:
+def test_any_damage_before_the_checksum_is_detected(at: int, flip: int) -> None:
     record = bytearray(encode_sealed(draft(b"hello", properties={"NOTE": "n" * 99}), 3, 5, 7))
     record[at % (len(record) - SEAL_BYTES)] ^= flip
     with pytest.raises(MalformedMessageError):
@@ -68,7 +68,7 @@ def test_any_damage_before_the_checksum_is_noticed(at: int, flip: int) -> None:
 
 
 @given(start=st.integers(0, 400), size=st.integers(1, 200))
-def test_zeros_in_place_of_any_part_are_noticed(start: int, size: int) -> None:
+def test_zeros_in_place_of_any_part_are_detected(start: int, size: int) -> None:
     record = encode_sealed(draft(b"hello", properties={"NOTE": "n" * 300}), 3, 5, 7)
     start %= len(record)
     torn = record[:start] + bytes(len(record[start : start + size])) + record[start + size :]
@@ -78,13 +78,13 @@ def test_zeros_in_place_of_any_part_are_noticed(start: int, size: int) -> None:
         read_checked(torn, 0)
 
 
-def test_a_record_of_java_has_no_seal_and_is_read() -> None:
+def test_an_unsealed_record_of_java_is_read() -> None:
     record = encode_record(draft(b"hello"), 3, 5, 7)
 
     assert read_checked(record, 0).queue_offset == 3
 
 
-def test_properties_of_java_that_end_in_zeros_were_torn() -> None:
+def test_unsealed_properties_that_end_in_zeros_are_corrupt() -> None:
     record = encode_record(draft(b"hello", properties={"NOTE": "n" * 99}), 3, 5, 7)
     with pytest.raises(MalformedMessageError, match="zeros"):
         read_checked(record[:-10] + bytes(10), 0)
@@ -109,7 +109,7 @@ def test_properties_longer_than_a_record_holds_are_refused() -> None:
         encode_sealed(draft(properties={"KEYS": "k" * 32_762}), 0, 0, 0)
 
 
-def test_the_seal_of_another_record_is_taken_off() -> None:
+def test_a_seal_copied_from_another_record_is_removed() -> None:
     message = draft(properties={"A": "1", "__CRC32#": "0123456789", "TAGS": "a"})
 
     assert unsealed(message).properties == b"A\x011\x02TAGS\x01a\x02"
@@ -131,7 +131,7 @@ def test_a_message_stored_again_has_one_seal(rig: Rig) -> None:
     assert second.count(b"__CRC32#") == 1
 
 
-def test_seals_can_be_left_off() -> None:
+def test_seals_can_be_disabled() -> None:
     rig = Rig(config=replace(CONFIG, append_property_crc=False))
     appended = rig.put(b"one")
 
@@ -139,7 +139,7 @@ def test_seals_can_be_left_off() -> None:
     assert rig.problems() == []
 
 
-def test_one_bit_flipped_in_the_checksum_itself_is_noticed() -> None:
+def test_one_flipped_bit_in_the_seal_itself_is_detected() -> None:
     record = encode_sealed(draft(b"hello", properties={"NOTE": "n"}), 3, 5, 7)
     for bit in range(8 * SEAL_BYTES):
         flipped = bytearray(record)

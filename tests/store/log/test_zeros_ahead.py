@@ -1,4 +1,4 @@
-"""Zeros go ahead of the log's records, never over one, and no failure of theirs harms any."""
+"""Zeros are written ahead of the log's records, never over one, and their failures are harmless."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_rig(disk: SimDisk | None = None) -> Rig:
 
 
 def put(rig: Rig, count: int = 1) -> None:
-    """Store messages as a broker in sync mode does, but for the order of its calls' callers."""
+    """Store messages with the same calls as a broker with SYNC_FLUSH."""
     for _ in range(count):
         rig.append(BODY)
         rig.store.write()
@@ -43,7 +43,7 @@ def check(rig: Rig, count: int) -> None:
     assert rig.problems() == []
 
 
-def test_zeros_keep_ahead_of_what_is_written_within_its_segment() -> None:
+def test_zeros_stay_ahead_of_the_written_records_within_a_segment() -> None:
     random = Random(6)
     step = 2 * len(ZEROS) + 4096
     zeros, written, zeros_end = ZerosAhead(step), 0, 0
@@ -59,7 +59,7 @@ def test_zeros_keep_ahead_of_what_is_written_within_its_segment() -> None:
         assert zeros_end >= min(written + len(ZEROS) // 2, segment_end)
 
 
-def test_large_syncs_get_none_until_they_are_small_again() -> None:
+def test_no_zeros_are_written_while_syncs_are_large() -> None:
     zeros = ZerosAhead(1 << 30)
     zeros.synced(SMALL_BYTES + 1)
     assert zeros.take(1000) == (1000, 0)
@@ -68,7 +68,7 @@ def test_large_syncs_get_none_until_they_are_small_again() -> None:
     assert zeros.take(1000) == (1000, 0)
 
 
-def test_a_log_of_several_segments_is_whole_with_zeros_ahead() -> None:
+def test_a_log_of_several_segments_with_zeros_ahead_is_intact() -> None:
     rig = new_rig()
     put(rig)
     assert rig.disk.next_data(FIRST, 32_768) == 32_768
@@ -79,7 +79,7 @@ def test_a_log_of_several_segments_is_whole_with_zeros_ahead() -> None:
     check(rig, 30)
 
 
-def test_without_them_there_is_a_hole() -> None:
+def test_without_zeros_the_rest_of_the_segment_is_a_hole() -> None:
     rig = new_rig()
     rig.put(BODY)
     assert rig.disk.next_data(FIRST, 32_768) == SEGMENT_BYTES
@@ -110,10 +110,10 @@ def test_a_crash_at_any_step_loses_nothing(*, is_power_lost: bool) -> None:
 
 
 class StoppedError(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
-def test_a_disk_without_room_for_zeros_takes_messages() -> None:
+def test_a_disk_without_space_for_zeros_accepts_messages() -> None:
     rig = new_rig()
     refused = []
 
@@ -133,7 +133,7 @@ def test_a_disk_without_room_for_zeros_takes_messages() -> None:
     check(rig, 2)
 
 
-def test_a_device_that_fails_at_zeros_makes_the_store_read_only() -> None:
+def test_a_device_error_while_writing_zeros_makes_the_store_read_only() -> None:
     rig = new_rig()
     rig.append(BODY)
     rig.store.write()
@@ -145,7 +145,7 @@ def test_a_device_that_fails_at_zeros_makes_the_store_read_only() -> None:
     assert rig.disk.operations == operations
 
 
-def test_a_write_that_was_taken_back_gets_zeros_again() -> None:
+def test_zeros_are_written_again_after_an_undone_write() -> None:
     rig = new_rig()
     put(rig)
     rig.append(BODY)
@@ -160,7 +160,7 @@ def test_a_write_that_was_taken_back_gets_zeros_again() -> None:
     check(rig, 4)
 
 
-def test_a_segment_of_zeros_behind_the_end_is_cut_off() -> None:
+def test_a_segment_of_zeros_after_the_end_is_removed() -> None:
     rig = new_rig()
     put(rig)
     ahead = f"{COMMITLOG}/{SEGMENT_BYTES:020d}"

@@ -1,1 +1,1 @@
-"""The commit log: its files, its records, and walking over them, damaged ones too."""
+"""The commit log: its files and records, and scans that continue after damaged records."""

@@ -1,13 +1,13 @@
-"""The commit log: all records of all topics, one after another; the truth of the store.
+"""The commit log: all records of all topics, one after another; queues and index derive from it.
 
-A record takes these steps, and a position tells how far each has come:
+A record passes three states. One position for each state tells how far the log has reached it:
 
-    appended_position   in memory, its place in the log decided
-    written_position    in the files, so that it survives a kill of this process
-    synced_position     on the device, so that it survives a power cut
+    appended_position   in memory, with its position in the log assigned
+    written_position    in the files: survives a kill of the process
+    synced_position     on the device: survives a power cut
 
-Where the next record and the 8 bytes of a blank do not fit into the rest of a segment, the blank
-goes there and the record to the start of the next one.
+If the next record and the 8 bytes of a blank do not fit into the rest of a segment, a blank fills
+the rest, and the record goes to the start of the next segment.
 
 Source: CommitLog.java, DefaultAppendMessageCallback.doAppend, apache/rocketmq 5.5.0.
 """
@@ -33,11 +33,11 @@ class LogMark(NamedTuple):
 
 
 class CommitLog:
-    """Appends in memory, writes what was appended in one call a segment, and reads.
+    """Appends records in memory, writes them with one call per segment, and reads.
 
     Args:
-        disk: where the segments are.
-        segment_bytes: the size of each.
+        disk: the disk that holds the segments.
+        segment_bytes: the size of each segment.
     """
 
     def __init__(self, disk: Disk, segment_bytes: int) -> None:
@@ -49,8 +49,8 @@ class CommitLog:
         self.synced_position = 0
         self._zeros = ZerosAhead(segment_bytes)
         self._durable_end = 0  # the names of segments that begin below are synced
-        # Appends since the last write: (position, buffers that follow one another from there),
-        # one for each segment they go to. The last one grows.
+        # Appends since the last write: (position, consecutive buffers from there), one item for
+        # each segment. Appends extend the last item.
         self._runs: list[tuple[int, list[bytes]]] = [(0, [])]
         self._run = self._runs[0][1]
         self._segment_end = segment_bytes  # of the segment that holds appended_position
@@ -61,30 +61,30 @@ class CommitLog:
         return self.segments.first
 
     def start_at(self, position: int) -> None:
-        """Go on at `position`, below which everything is durable; recovery found it."""
+        """Set the end of the log that recovery found; everything below is durable."""
         self.appended_position = self.written_position = self.synced_position = position
         self._durable_end = self.segments.end
         self._zeros.forget(position)
         self._begin_run(position)
 
     def place(self, size: int) -> int:
-        """Return where a record of `size` bytes goes, or a batch that must not be parted.
+        """Return the position for a record of `size` bytes, or for a batch that must not be split.
 
         Raises:
-            InvalidMessageError: it would not fit into any segment.
+            InvalidMessageError: it does not fit into a segment.
         """
         position = self.appended_position
         if position + size + BLANK_BYTES <= self._segment_end:
             return position
         if size + BLANK_BYTES > self._segment_bytes:
             raise InvalidMessageError(
-                f"record of {size} bytes, at most {self._segment_bytes - BLANK_BYTES} fit into a "
-                "commit log segment"
+                f"the record has {size} bytes; a commit log segment holds at most "
+                f"{self._segment_bytes - BLANK_BYTES}"
             )
         return self._segment_end
 
     def add(self, position: int, record: bytes) -> None:
-        """Append the record at the position that `place` gave for it."""
+        """Append the record at the position that `place` returned for it."""
         if position != self.appended_position:
             self._run.append(encode_blank(self._segment_end - self.appended_position))
             self._begin_run(position, keep=True)
@@ -92,19 +92,19 @@ class CommitLog:
         self.appended_position = position + len(record)
 
     def run(self) -> tuple[int, list[bytes]]:
-        """Return the buffers that records may be put into by hand, and their limit.
+        """Return the limit and the list of buffers for direct appends of records.
 
-        The first one belongs at `appended_position`; none may end behind the limit. Then call
-        `end_run`.
+        The first record belongs at `appended_position`; none may end after the limit. Afterwards
+        the caller must call `end_run`.
         """
         return self._segment_end - BLANK_BYTES, self._run
 
     def end_run(self, position: int) -> None:
-        """Take the records up to `position` as appended."""
+        """Accept the records up to `position` as appended."""
         self.appended_position = position
 
     def mark(self) -> LogMark:
-        """Return what `back_to` takes to drop the appends from here on."""
+        """Return a mark, with which `back_to` drops later appends."""
         return LogMark(self.appended_position, len(self._runs), len(self._run))
 
     def back_to(self, mark: LogMark) -> None:
@@ -116,10 +116,10 @@ class CommitLog:
         self._segment_end = self.segment_end(run_position)
 
     def write(self) -> None:
-        """Write all that was appended since the last write: one call for each segment.
+        """Write all records appended since the last write, with one call per segment.
 
         Raises:
-            OSError: some of it may be in the files: call `undo`.
+            OSError: a part may be in the files: call `undo`.
         """
         for position, buffers in self._runs:
             if not buffers:
@@ -131,10 +131,10 @@ class CommitLog:
         self._begin_run(self.written_position)
 
     def fill_ahead(self) -> None:
-        """Write some zeros behind what is written, if it is time for that.
+        """Write zeros after the written records, if due.
 
         Raises:
-            OSError: some of them may be there, which does no harm.
+            OSError: a part may be in the file, which is harmless.
         """
         start, size = self._zeros.take(self.written_position)
         if size:
@@ -142,13 +142,13 @@ class CommitLog:
             self._disk.write(name, start % self._segment_bytes, [memoryview(ZEROS)[:size]])
 
     def undo(self) -> None:
-        """Take back all appends since the last write that succeeded, in memory and in the files.
+        """Undo all appends since the last successful write, in memory and in the files.
 
-        The files are synced, so that no crash brings back a record that was taken back and would
-        stand behind one that takes its place.
+        The files are synced, so that no crash can restore an undone record after a record that
+        replaced it.
 
         Raises:
-            OSError: the appends are gone from memory; the files may hold something of them.
+            OSError: the appends are removed from memory; the files may still hold a part of them.
         """
         self.appended_position = self.written_position
         self._begin_run(self.written_position)
@@ -161,12 +161,12 @@ class CommitLog:
             self._durable_end = self.segments.end
 
     def drop_appends(self) -> None:
-        """Take back all appends since the last write, none of which reached a file."""
+        """Undo all appends since the last write, none of which reached a file."""
         self.appended_position = self.written_position
         self._begin_run(self.written_position)
 
     def unsynced_files(self) -> tuple[str, ...]:
-        """Return the segments that hold bytes between the synced and the written position."""
+        """Return the segments with bytes between the synced and the written position."""
         if self.synced_position == self.written_position:
             return ()
         step = self._segment_bytes
@@ -174,21 +174,21 @@ class CommitLog:
         return tuple(self.segments.name(at) for at in range(first, self.written_position, step))
 
     def unsynced_directories(self) -> tuple[str, ...]:
-        """Return the log's directory if a segment was created that its last sync did not cover."""
+        """Return the log's directory if it has a new segment since its last sync."""
         return (COMMITLOG,) if self.segments.end > self._durable_end else ()
 
     def synced(self, position: int) -> None:
-        """Note that everything below `position` is durable."""
+        """Record that everything below `position` is durable."""
         if position > self.synced_position:
             self._zeros.synced(position - self.synced_position)
             self.synced_position = position
             self._durable_end = max(self._durable_end, self.segment_end(position - 1))
 
     def read(self, position: int, size: int) -> bytes:
-        """Return `size` bytes of one segment; fewer where the log ends. Thread-safe.
+        """Return `size` bytes of one segment; fewer at the end of the log. Thread-safe.
 
         Raises:
-            FileNotFoundError: the segment is not there, or no longer.
+            FileNotFoundError: the segment does not exist or was removed.
         """
         return self._disk.read(self.segments.name(position), position % self._segment_bytes, size)
 
@@ -199,17 +199,17 @@ class CommitLog:
         )
 
     def view_resident(self, position: int, size: int) -> memoryview | None:
-        """Return bytes of one segment where they are in memory, not to be kept; see `Disk`."""
+        """Return a view of bytes of one segment, not to be stored; see `Disk.view_resident`."""
         return self._disk.view_resident(
             self.segments.name(position), position % self._segment_bytes, size
         )
 
     def file_offset(self, position: int) -> int:
-        """Return which byte of its segment the position is."""
+        """Return the offset of the position within its segment."""
         return position % self._segment_bytes
 
     def segment_end(self, position: int) -> int:
-        """Return where the segment that holds `position` ends."""
+        """Return the end position of the segment that contains `position`."""
         return position - position % self._segment_bytes + self._segment_bytes
 
     def _begin_run(self, position: int, *, keep: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Spans of the commit log whose records cannot be read, with whole records behind them."""
+"""Damaged spans of the commit log: unreadable records that whole records follow."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 
 class DamagedSpan(NamedTuple):
-    """Bytes of one segment that recovery stepped over.
+    """Bytes of one segment that recovery skipped.
 
-    The queue entries of what was there point at the span: its position, its size, and tags code 0.
+    The queue entries of the lost records point at the span: its position, its size, and tags
+    code 0.
 
     Attributes:
-        position: the byte of the log at which it begins.
+        position: the byte of the log at which the span begins.
         size: in bytes, up to the next whole record or the segment's end.
-        reason: why the bytes at its start are no record.
+        reason: why the bytes at its start are not a valid record.
     """
 
     position: int

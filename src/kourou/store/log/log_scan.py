@@ -1,18 +1,19 @@
-"""Reading a commit log from end to end: record after record, across blanks, up to what is none.
+"""Sequential scan of a commit log: reads record after record, across blanks, to the log's end.
 
-A place that is no record is one of two things. Below `durable_below` records were once durable: it
-is damage, and the scan steps over it to the next place that is certainly a record, or to where the
-log is known to go on. From there on it is where the log ends: an append that was cut short.
+Bytes that are not a valid record mean one of two things. Below `durable_below` the records were
+once durable: the bytes are damaged, and the scan skips them to the next position that certainly
+holds a record or a blank, or to the durable end. At or above `durable_below` they are the end of
+the log: an incomplete append.
 
-    next place              how it is found
-    behind the bad record   by its size, if a whole record or the durable end is there
-    later in the segment    by a record's magic and own position, or a blank's, then its checksums
+    next position           condition
+    after the bad record    by its size, if a whole record or the durable end is there
+    later in the segment    a record's magic and own position, or a blank's magic, then checksums
     the next segment        the same, from its start
-    the durable end         nothing whole is left before it, but bytes are there, in every page up
-                            to the last: the last record is damaged
+    the durable end         no whole record is left before it, but every page up to it has bytes
+                            other than zero: the last record is damaged
 
-Where those bytes are zeros, or their file is missing, the log lost its end: no damage, and for
-whoever scans to refuse.
+If those bytes are zeros, or their file is missing, the log lost its end. The scan reports no damage
+then and stops before the durable end; the caller must refuse the log.
 """
 
 from __future__ import annotations
@@ -35,32 +36,33 @@ _FIRST_READ_BYTES: Final = 4096
 _PAGE_BYTES: Final = 4096
 _MAGIC_AT: Final = 4
 _RECORD_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
-"""What the magics of both versions begin with."""
+"""The first bytes of both versions' magic."""
 _BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 _MAGICS: Final = re.escape(_RECORD_MAGIC) + b"|" + re.escape(_BLANK_MAGIC)
 _OWN_POSITION_AT: Final = 28
 
 
 class LogScan:
-    """Walks the records from a position on and stops before the first that is not whole.
+    """Iterates over the records from a position and stops before the first that is not whole.
 
-    Iterating gives each record's header and the buffer that its places refer to; `records` gives
-    less of each, four times as fast. Afterwards, or at any time between:
+    Iteration yields each record's header and the buffer that the header's offsets refer to;
+    `records` yields fewer fields, four times as fast. The attributes are valid during and after the
+    iteration.
 
     Args:
-        disk: where the segments are.
-        segments: all of them.
-        start: where to begin: a record, a blank, or the log's end.
-        durable_below: damage below is stepped over; 0 steps over none.
-        is_end: `durable_below` is known to be where a record ends.
+        disk: the disk that holds the segments.
+        segments: all segments of the log.
+        start: the position of a record, a blank, or the log's end.
+        durable_below: damage below this position is skipped; 0 skips none.
+        is_end: `durable_below` is known to be the end of a record.
 
     Attributes:
-        position: just behind the last whole record or blank.
-        problem: why the next bytes are no record; empty when they are zeros or there are none.
-        blanks: how many segments ended by a blank.
-        damaged: what was stepped over, in log order.
-        damaged_headers: of the damaged records, by position, what they say of themselves; it cannot
-            be relied on.
+        position: the end of the last whole record or blank.
+        problem: why the next bytes are not a record; empty if they are zeros or missing.
+        blanks: the number of blanks passed.
+        damaged: the skipped spans, in log order.
+        damaged_headers: headers of damaged records by position, as far as they can be parsed; their
+            values may be wrong.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class LogScan:
             self.position += header.total_size
 
     def records(self) -> Iterator[Fields]:
-        """Walk on, yielding the fields of a `ScannedRecord` for each record."""
+        """Continue the scan, yielding the fields of a `ScannedRecord` for each record."""
         step = self._segments.file_bytes
         while True:
             at = self.position - self._buffer_start
@@ -106,7 +108,7 @@ class LogScan:
             self.position += header.total_size
 
     def _next(self) -> RecordHeader | None:
-        """Return the next record's header, at the position; None where the log ends."""
+        """Return the header of the record at the position; None at the end of the log."""
         while self.position < self._segments.end:
             header = self._record()
             if header is not None:
@@ -116,7 +118,7 @@ class LogScan:
         return None
 
     def _pass_blank(self) -> bool:
-        """Go on in the next segment, if a blank says that this one ends here."""
+        """Move to the next segment if a blank ends this one at the position."""
         step = self._segments.file_bytes
         left = step - self.position % step
         at = self._require(RECORD_START.size)
@@ -128,7 +130,7 @@ class LogScan:
         return True
 
     def _record(self) -> RecordHeader | None:
-        """Return the header of the record at the position, if there is a whole one."""
+        """Return the header of the record at the position; None if it is not whole."""
         at = self._require(RECORD_START.size)
         if at is None:
             self.problem = "the file is cut short"
@@ -156,7 +158,10 @@ class LogScan:
         return header
 
     def _require(self, size: int) -> int | None:
-        """Return where in the buffer the position is, with `size` bytes from there; None if cut."""
+        """Return the buffer offset of the position; None if fewer than `size` bytes follow.
+
+        Reads the file if the buffer lacks them.
+        """
         at = self.position - self._buffer_start
         if at >= 0 and at + size <= len(self._buffer):
             return at
@@ -173,7 +178,7 @@ class LogScan:
     # Damage ------------------------------------------------------------------------------------
 
     def _pass_damage(self) -> bool:
-        """Step over what is no record, if it was one and the log goes on behind it."""
+        """Skip the invalid bytes at the position if they are damage and the log continues."""
         start, problem = self.position, self.problem
         if start >= self._durable_below:
             return False
@@ -196,7 +201,7 @@ class LogScan:
         return True
 
     def _damaged_header(self) -> RecordHeader | None:
-        """Return what the damaged record at the position says of itself, if it is in one piece."""
+        """Return the header of the damaged record at the position, if its layout is intact."""
         at = self._require(RECORD_START.size)
         if at is None:
             return None
@@ -213,7 +218,7 @@ class LogScan:
         return header if is_here else None
 
     def _last_header(self) -> RecordHeader | None:
-        """Return what the log's last record says of itself if nothing but its size is damaged."""
+        """Return the header of the log's last record if only its size field is damaged."""
         size = self._durable_below - self.position
         left = self._segments.file_bytes - self.position % self._segments.file_bytes
         at = self._require(size) if size <= left - BLANK_BYTES else None
@@ -228,7 +233,7 @@ class LogScan:
         return header if is_here else None
 
     def _is_there_to_the_end(self, start: int) -> bool:
-        """Tell whether something is in every page up to the durable end, and in its last byte."""
+        """Tell whether every page up to the durable end, and its last byte, is not zero."""
         end, step = self._durable_below, self._segments.file_bytes
         if not self._is_end or end > self._segments.end:
             return False
@@ -242,7 +247,7 @@ class LogScan:
         return data[-1:] != b"\0"
 
     def _behind_damaged_record(self) -> int | None:
-        """Return the place behind the record at the position, by its size, if the log goes on."""
+        """Return the end of the record at the position by its size, if the log continues there."""
         start = self.position
         at = self._require(RECORD_START.size)
         size = 0 if at is None else RECORD_START.unpack_from(self._buffer, at)[0]
@@ -252,7 +257,7 @@ class LogScan:
         return start + size if self._goes_on_at(start + size) else None
 
     def _goes_on_at(self, position: int) -> bool:
-        """Tell whether there is a record or a blank, or where the durable log ends."""
+        """Tell whether the position holds a record or a blank, or is the durable end."""
         if position >= self._durable_below:
             return position == self._durable_below
         self.position = position
@@ -264,7 +269,7 @@ class LogScan:
         return is_blank
 
     def _search(self, start: int) -> int | None:
-        """Return the first place behind `start` where the log surely goes on; None if nowhere."""
+        """Return the first position after `start` where the log certainly continues; else None."""
         step, at = self._segments.file_bytes, start + 1
         end = min(self._durable_below, self._segments.end)
         while at < end:
@@ -278,7 +283,7 @@ class LogScan:
         return None
 
     def _search_segment(self, start: int, end: int) -> int | None:
-        """Return the first record or blank from `start` on, in one segment."""
+        """Return the position of the first record or blank from `start`, in one segment."""
         at = start
         while at < end:
             name, file_offset = self._segments.name(at), at % self._segments.file_bytes
@@ -297,7 +302,7 @@ class LogScan:
 
 
 def _places(data: bytes, position: int) -> Iterator[int]:
-    """Yield the positions at which `data`, read from `position` on, may have a record or blank."""
+    """Yield the positions of possible records and blanks in `data`, read from `position`."""
     for magic in re.finditer(_MAGICS, data):
         at = magic.start() - _MAGIC_AT
         own = data[at + _OWN_POSITION_AT : at + _OWN_POSITION_AT + 8] if at >= 0 else b""
@@ -321,9 +326,10 @@ def _fields(header: RecordHeader, buffer: bytes) -> Fields:
 
 
 def used_bytes(disk: Disk, segments: SegmentList, position: int) -> int:
-    """Return the bytes of one file from the position to its last that is not zero; 0 if all are.
+    """Return the number of bytes from the position to the file's last one that is not zero.
 
-    Holes are not read, and little where there is little: a store may have 40,000 such files.
+    0 if all are zero. Holes are not read, and small reads come first, because a store may have
+    40,000 such files.
     """
     used, at, step = 0, position, segments.file_bytes
     name, file_end = segments.name(position), position - position % step + step

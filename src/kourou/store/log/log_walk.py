@@ -1,15 +1,16 @@
-"""Walking a whole commit log for tools: record after record, over damage, to the last file.
+"""Walk over a whole commit log for tools: yields records, blanks and damage up to the last file.
 
-Where recovery stops at what is no record, a tool goes on: the next record is the next place whose
-magic, own position and checksum fit. What lies between is damage, told with its place and size.
+Recovery stops at bytes that are not a record; a tool continues at the next position whose magic,
+own position and checksum are valid. The bytes in between are damage, yielded with position and
+size.
 
-    piece      what it is
-    RECORD     a whole record, its checksums compared
-    BLANK      the rest of a segment that the next record did not fit
-    DAMAGE     bytes that were a record once, or a file that is missing
+    piece      meaning
+    RECORD     a whole record, its checksums verified
+    BLANK      the rest of a segment that was too short for the next record
+    DAMAGE     bytes that are not a valid record, or a missing file
     UNUSED     zeros to the end of a segment
 
-Damage is also an unused rest that records follow; `damage_in` tells.
+An unused rest that records follow is damage as well; `damage_in` reports it so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from kourou.store.paths import COMMITLOG, file_name
 from kourou.store.state.store_sizes import LogFile
 
 Progress = Callable[[int, int], None]
-"""Told (bytes of the log read, bytes of all its files) now and then."""
+"""Called at intervals with (bytes of the log read, bytes of all its files)."""
 
 _READ_BYTES: Final = 1024 * 1024
 _POSITION_AT: Final = 28
@@ -38,7 +39,7 @@ _PROGRESS_PIECES: Final = 4096
 
 
 class Piece(StrEnum):
-    """What a part of the log is."""
+    """The kind of a part of the log."""
 
     RECORD = "record"
     BLANK = "blank"
@@ -50,10 +51,10 @@ class LogPiece(NamedTuple):
     """A part of the log.
 
     Attributes:
-        position: the byte of the log where it begins.
+        position: the byte of the log at which it begins.
         size: in bytes.
-        problem: why it is no record; empty unless it is damage.
-        header: of a record; its places are in `buffer`.
+        problem: why it is not a valid record; empty unless it is damage.
+        header: the header of a record; its offsets refer to `buffer`.
     """
 
     kind: Piece
@@ -65,7 +66,7 @@ class LogPiece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte of the log just behind it."""
+        """The byte of the log just after it."""
         return self.position + self.size
 
 
@@ -77,15 +78,15 @@ def walk_log(
     start: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[LogPiece]:
-    """Return the pieces of a log, from the first that begins at `start` or behind it.
+    """Yield the pieces of a log that begin at or after `start`.
 
     Args:
-        disk: where the files are.
-        files: of the log, oldest first.
-        segment_bytes: the size that each should have.
-        start: a byte of the log; files that end before are not read. In the middle of a file it
-            must be where a piece begins, else damage is told up to the next record.
-        progress: told now and then how far this is.
+        disk: the disk that holds the files.
+        files: the log's files, oldest first.
+        segment_bytes: the expected size of each file.
+        start: a byte of the log; files that end before it are not read. In the middle of a file it
+            must be the start of a piece, else damage is reported up to the next record.
+        progress: called at intervals.
     """
     expected, total, seen = None, sum(file.size for file in files), 0
     for file in files:
@@ -95,7 +96,7 @@ def walk_log(
         if expected is not None and file.start > expected:
             yield LogPiece(Piece.DAMAGE, expected, file.start - expected, "the file is missing")
         if file.start % segment_bytes:
-            problem = f"no multiple of {segment_bytes}, the size of a segment"
+            problem = f"it does not begin at a multiple of {segment_bytes}, the size of a segment"
             yield LogPiece(Piece.DAMAGE, file.start, file.size, problem)
             continue
         for piece in _FileWalk(disk, file, segment_bytes).pieces(max(start, file.start)):
@@ -107,9 +108,9 @@ def walk_log(
 
 
 def damage_in(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
-    """Return the pieces, an unused rest that records follow as the damage that it is.
+    """Yield the pieces, with an unused rest that records follow changed to damage.
 
-    Damage that nothing whole follows is returned as well: a torn append, or a lost end.
+    Damage that no whole piece follows is yielded as well: a torn append, or a lost end.
     """
     rest: LogPiece | None = None
     for piece in pieces:
@@ -128,12 +129,12 @@ def damage_in(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
 
 
 def read_log_record(disk: Disk, segment_bytes: int, position: int) -> bytes | None:
-    """Return the bytes that begin at a byte of the log and are as long as they say; None if none.
+    """Return the unverified record at a byte of the log, as long as its size field says.
 
-    What they are is not checked.
+    None if the size is not possible there, or the file does not exist.
 
     Raises:
-        OSError: the file cannot be read, but for one that is not there.
+        OSError: the file exists but cannot be read.
     """
     at = position % segment_bytes
     name = f"{COMMITLOG}/{file_name(position - at)}"
@@ -146,7 +147,7 @@ def read_log_record(disk: Disk, segment_bytes: int, position: int) -> bytes | No
 
 
 class _FileWalk:
-    """One file of the log."""
+    """Walks one file of the log."""
 
     def __init__(self, disk: Disk, file: LogFile, segment_bytes: int) -> None:
         self._disk = disk
@@ -157,7 +158,7 @@ class _FileWalk:
         self._buffer_start = 0
 
     def pieces(self, position: int) -> Iterator[LogPiece]:
-        """Return what the file holds from a byte of the log on."""
+        """Yield the pieces of the file from a byte of the log."""
         while position < self._end:
             problem, piece = self._piece(position)
             if piece is None:
@@ -166,7 +167,7 @@ class _FileWalk:
             position = piece.end
 
     def _piece(self, position: int) -> tuple[str, LogPiece | None]:
-        """Return the record or blank at the position; or why there is none."""
+        """Return the record or blank at the position, or the problem that prevents it."""
         at = self._require(position, RECORD_START.size)
         if at is None:
             return self._short_problem(), None
@@ -197,7 +198,7 @@ class _FileWalk:
         return "the file is cut short" if self._is_readable else "the file cannot be read"
 
     def _damage(self, position: int, problem: str) -> LogPiece:
-        """Return the damage at the position, to the next record; or the unused rest of the file."""
+        """Return the damage from the position to the next piece, or the unused rest of the file."""
         used = self._used_end(position)
         if used == position:
             kind = Piece.UNUSED if problem == "zeros" else Piece.DAMAGE
@@ -207,7 +208,7 @@ class _FileWalk:
         return LogPiece(Piece.DAMAGE, position, (end or used) - position, problem)
 
     def _used_end(self, position: int) -> int:
-        """Return the byte behind the file's last that is not zero, from the position on."""
+        """Return the end of the file's last byte that is not zero; the position if all are zero."""
         used = position
         while position < self._end:
             data = self._read(position, _READ_BYTES)
@@ -219,7 +220,7 @@ class _FileWalk:
         return used
 
     def _next_piece(self, position: int, stop: int) -> int | None:
-        """Return where the next whole record or blank before `stop` begins."""
+        """Return the position of the next whole record or blank before `stop`."""
         while position < stop:
             data = self._read(position, _READ_BYTES)
             if len(data) < RECORD_START.size:
@@ -233,7 +234,10 @@ class _FileWalk:
         return None
 
     def _require(self, position: int, size: int) -> int | None:
-        """Return where in the buffer the position is, `size` bytes from there; None if cut."""
+        """Return the buffer offset of the position; None if fewer than `size` bytes follow.
+
+        Reads the file if the buffer lacks them.
+        """
         at = position - self._buffer_start
         if at < 0 or at + size > len(self._buffer):
             self._buffer = self._read(position, max(size, _READ_BYTES))
@@ -253,6 +257,6 @@ _BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 
 
 def _next_magic(data: bytes, at: int) -> int | None:
-    """Return where the next record or blank may begin, by its magic in bytes 4 to 7."""
+    """Return the start of the next possible record or blank, by the magic in its bytes 4 to 7."""
     found = [data.find(_MAGIC_START, at + 4), data.find(_BLANK_MAGIC, at + 4)]
     return min((one - 4 for one in found if one >= 0), default=None)

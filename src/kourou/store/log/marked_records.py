@@ -1,4 +1,7 @@
-"""What the end of the commit log says that no other file does yet: read at a start after a kill."""
+"""Search for records with a given property at the end of the commit log.
+
+Used at a start after a kill, for state that only the log holds.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from kourou.store.state.store_sizes import log_files
 
 
 def stored_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
-    """Return a byte of the commit log where a file begins; what lies before is older than a time.
+    """Return the start of a commit log file before which all records are older than a time.
 
-    For a store that nobody noted the place in: Java's. Store times follow a clock that may be set.
+    For stores without a recorded position, such as those that Java wrote. The result is
+    approximate: store times follow a clock that may have been set.
 
     Raises:
         OSError: the log cannot be read.
@@ -31,16 +35,16 @@ def stored_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
 def marked_records(
     disk: Disk, segment_bytes: int, start: int, name: str
 ) -> Iterator[tuple[RecordHeader, bytes]]:
-    """Yield the records from byte `start` on that may have a property; on any thread.
+    """Yield the records from byte `start` that may have a property; on any thread.
 
     Args:
-        disk: the commit log.
-        segment_bytes: of its files.
-        start: of a record.
-        name: of the property; where a value ends with it, the record is yielded as well.
+        disk: the disk that holds the commit log.
+        segment_bytes: the size of its files.
+        start: the position of a record.
+        name: the property; records of which another name ends with this one are yielded as well.
 
     Yields:
-        Header, and properties as they are stored.
+        The header and the stored properties.
 
     Raises:
         OSError: the log cannot be read.
@@ -57,8 +61,8 @@ def marked_records(
 
 
 def is_set_aside(header: RecordHeader) -> bool:
-    """Return whether a record waits since its topic took no messages when it was due.
+    """Tell whether the record was set aside because its topic refused messages when it was due.
 
-    Such a record lies in a delay level, and stands for the one that waited before.
+    Such a record is stored in a delay level and replaces the record that was due.
     """
     return header.topic == SCHEDULE_TOPIC and header.prepared_transaction_offset > 0

@@ -1,9 +1,10 @@
-"""Whether stored bytes are the record that a queue entry stands for: whole, and of that place.
+"""Verifies that stored bytes are the whole record that a queue entry refers to.
 
-A record that ends in a seal (`kourou.store.log.record_seal`) takes about 1.2 us and 50 ns a KB; one
-without, as Java writes them, about 5 us. Of the latter only the body has a checksum. Its place, its
-sizes, its topic, its queue and its tag are compared with the queue's entry, and its properties must
-be UTF-8, as all are that Java writes: any other bit that flips in them goes unnoticed.
+A record that ends in a seal (`kourou.store.log.record_seal`) takes about 1.2 us plus 50 ns a KB;
+one without a seal, as Java writes by default, about 5 us. Without a seal only the body has a
+checksum. The check then compares the record's position, sizes, topic, queue and tag with the queue
+entry and requires the properties to be UTF-8, as Java writes them; any other flipped bit in the
+properties stays undetected.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from kourou.store.log.record_seal import SEAL_BYTES, encode_seal, is_sealed, rea
 from kourou.store.queues.dispatch import light_queues, queue_tags_code
 
 HEAD: Final = struct.Struct(">ii4xi4xqqi")
-"""Size, magic, queue id, queue offset, own position, sys flag: with these every record begins."""
+"""Size, magic, queue id, queue offset, own position, sys flag: the start of every record."""
 
 _FIELDS: Final = struct.Struct(">ii4xi4xqqi44xi").unpack_from
-"""Those, and the body's size, where both hosts are IPv4."""
+"""The fields of `HEAD` and the body size, in a record with two IPv4 hosts."""
 _BODY_AT: Final = 88
 _TAG_START: Final = f"{TAGS}\x01".encode()
 _PAIR_END: Final = 2
@@ -34,12 +35,12 @@ _V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _LIGHT_QUEUE_ID: Final = 0
 LIGHT_TOPIC_PREFIX: Final = "%LMQ%"
 _EXTENSION_BELOW: Final = -(1 << 31)
-"""Smaller codes are addresses in extension files, which Java may be told to keep."""
+"""Smaller codes are addresses in extension files, an option of Java's."""
 _NO_ADDRESSES: Final = -(1 << 63)
 
 
 class Wanted(NamedTuple):
-    """A queue entry together with its place in the queue."""
+    """A queue entry together with its queue offset."""
 
     queue_offset: int
     physical_offset: int
@@ -48,13 +49,13 @@ class Wanted(NamedTuple):
 
 
 class RecordCheck:
-    """Checks the records of one queue.
+    """Verifies records against the entries of one queue.
 
     Args:
-        topic: of the queue.
-        queue_id: of the queue.
-        delay_levels_ms: tells when delayed messages are due.
-        has_extension: whether the queue's entries may name extension units instead of a tag.
+        topic: the queue's topic.
+        queue_id: the queue's id.
+        delay_levels_ms: the delays of the levels, for the due times of delayed messages.
+        has_extension: whether the queue's entries may refer to extension units instead of tags.
     """
 
     __slots__ = (
@@ -77,22 +78,22 @@ class RecordCheck:
         self._is_schedule = topic == SCHEDULE_TOPIC
         self._codes: dict[bytes, int] = {}
         name = topic.encode()
-        # As a record of the first version has it; longer names take the slow way.
+        # As in a record of the first version; longer names take the general path.
         self._topic_field = bytes((min(len(name), 255),)) + name
 
     def check(self, data: bytes, at: int, wanted: Wanted) -> None:
-        """Return if the record at byte `at` is the one that is wanted.
+        """Verify that the record at byte `at` is the wanted one.
 
         Raises:
-            MalformedMessageError: it is not what was written, or it is another one.
+            MalformedMessageError: it is corrupt, or it is another record.
         """
         if not self._is_wanted_and_sealed(data, at, memoryview(data), wanted):
             self._check_slowly(data, at, wanted)
 
     def first_wrong(self, data: bytes, wanted: Sequence[Wanted]) -> tuple[int, str] | None:
-        """Return the number of the first of the records that is not the one wanted, and why.
+        """Return the index of the first record that is not the wanted one, and the reason.
 
-        The records are one behind the other.
+        The records follow one another in `data`. None if all are as wanted.
         """
         at, view, is_wanted = 0, memoryview(data), self._is_wanted_and_sealed
         for number, one in enumerate(wanted):
@@ -105,7 +106,10 @@ class RecordCheck:
         return None
 
     def _is_wanted_and_sealed(self, data: bytes, at: int, view: memoryview, wanted: Wanted) -> bool:
-        """Tell whether it is for certain, and cheaply: if not, there is nothing wrong as yet."""
+        """Tell whether the record certainly is the wanted one, by a cheap test of sealed records.
+
+        False means that `_check_slowly` must decide.
+        """
         queue_offset, physical_offset, size, code = wanted
         end = at + size
         seal_at = end - SEAL_BYTES
@@ -126,18 +130,18 @@ class RecordCheck:
         if not data.startswith(self._topic_field, topic_at):
             return False
         if self._is_schedule:
-            return False  # when it is due is not worth a fast way
+            return False  # due times are rare enough for the general path
         tag_at = data.rfind(_TAG_START, topic_at, seal_at)
         if tag_at < 0:
             return code == 0 or code < self._addresses_below
         if data[tag_at - 1] != _PAIR_END and tag_at != topic_at + len(self._topic_field) + 2:
-            return False  # the end of a longer name
+            return False  # it is the end of a longer property name
         tag_at += len(_TAG_START)
         tag = data[tag_at : data.find(_PAIR_END_BYTE, tag_at)]
         return code == self._code_of(tag) or code < self._addresses_below
 
     def _code_of(self, tag: bytes) -> int:
-        """Return a tag's code; those of one queue repeat."""
+        """Return a tag's code, cached because the tags of a queue repeat."""
         code = self._codes.get(tag)
         if code is None:
             code = self._codes[tag] = tags_code(tag.decode(errors="replace"))
@@ -168,7 +172,7 @@ class RecordCheck:
             )
 
     def may_be(self, head: bytes, wanted: Wanted) -> bool:
-        """Tell from a record's first bytes whether it is worth to read all of it."""
+        """Tell from a record's first bytes whether it may be the wanted one."""
         if len(head) < HEAD.size:
             return False
         size, _, queue_id, queue_offset, physical_offset, _ = HEAD.unpack_from(head)
@@ -178,13 +182,13 @@ class RecordCheck:
         return is_own or self.topic.startswith(LIGHT_TOPIC_PREFIX)
 
     def light_offset(self, properties: bytes) -> int | None:
-        """Return the offset at which Java put the record into this queue as well; None if not."""
+        """Return the record's offset in this queue if it is a light queue of it; else None."""
         if self.queue_id != _LIGHT_QUEUE_ID:
             return None
         return dict(light_queues(properties)).get(self.topic)
 
     def tags_code(self, topic: str, properties: bytes, store_at_ms: int) -> int:
-        """Return what the entry of such a record says of its tag, or of when it is due."""
+        """Return the tags code for the record's entry: the tag's hash, or the due time."""
         return queue_tags_code(topic.encode(), properties, store_at_ms, self._delay_levels_ms)
 
 

@@ -1,4 +1,4 @@
-"""Reading stored records as they are: the ranges of a read's plan, or one record by its place."""
+"""Reads stored records: the ranges of a read's plan, or one record at a position."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_seal import read_checked
 
 _READ_WORTH_BYTES: Final = 32 * 1024
-"""Bytes that are copied out of the page cache in the time that one more call would take."""
+"""The bytes that can be copied from the page cache in the time of one more system call."""
 
 
 def read_resident_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
     """Return the bytes of the ranges, one after another, if all are in memory; never waits.
 
-    None if a segment is gone, or that might wait for the device.
+    None if a segment is removed, or the read might wait for the device.
 
     Raises:
         CorruptRecordError: the log's file is shorter than it should be.
@@ -36,17 +36,17 @@ def read_resident_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> b
             return None
         if len(data) < size:
             file, file_offset = log.segments.name(position), log.file_offset(position)
-            raise CorruptRecordError(file, file_offset, f"{len(data)} of {size} bytes are there")
+            raise CorruptRecordError(file, file_offset, f"only {len(data)} of {size} bytes exist")
         parts.append(data)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
-    """Return the ranges' bytes out of one view, or one read, from the first to the last of them.
+    """Return the ranges' bytes from one view, or one read, that spans all of them.
 
-    Records of one queue lie among those of others. Reading those too costs less than a call for
-    each range: with 8 queues of 1 KB messages a quarter of it, and half of that where the file is
-    mapped. None if that is not so here, or something is not in memory.
+    Records of one queue lie between those of others. Reading those as well costs less than a call
+    for each range: with 8 queues of 1 KB messages a quarter, and half of that if the file is
+    mapped. None if one read does not pay here, or not all bytes are in memory.
     """
     if not ranges:
         return None
@@ -67,9 +67,9 @@ def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes |
 
 
 def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
-    """Return the record that begins at the offset and ends at or before `end` of the log.
+    """Return the verified record that begins at the offset and ends at or before `end`.
 
-    None if no whole record begins there: the offset may be a client's guess.
+    None if no whole record begins there: the offset may come from a client.
     """
     if not log.min_position <= physical_offset < end:
         return None

@@ -1,13 +1,13 @@
-r"""The property that ends a record with a checksum of all that is before it, and its check.
+r"""The seal: a property at the end of a record with a checksum of all preceding bytes.
 
 A record's own checksum covers its body only. A crash that loses one sector of the properties would
-leave a record that looks whole; the seal tells. It is 20 bytes of property text:
+leave a record that looks whole; the seal reveals the loss. It is 20 bytes of encoded properties:
 
     __CRC32# \x01 ten decimal digits, the least significant first \x02
 
-A store without seals (Java's default) is read as well. What ends in zeros, in the rest of a seal
-whose beginning became zeros, or in a seal of whose name one bit differs, is not taken for such a
-record.
+Records without a seal (Java's default) are read as well. A record is corrupt, not unsealed, if it
+ends in zeros, in the rest of a seal whose beginning is zeros, or in a seal whose name has one
+flipped bit.
 
 Source: CommitLog.asyncPutMessage with enabledAppendPropCRC, MessageDecoder.createCrc32.
 """
@@ -41,17 +41,19 @@ SEAL_START: Final = _NAME + b"\x01"
 _END: Final = b"\x02"
 SEAL_BYTES: Final = len(SEAL_START) + 10 + len(_END)
 SEAL: Final = SEAL_START + b"%b" + _END
-"""For `bytes %` with the digits; the checksum and `SEAL_TEN_DIGITS` have as many, and one more."""
+"""A format for `bytes %` with the ten digits, reversed."""
 SEAL_TEN_DIGITS: Final = 10**10
+"""Added to a checksum, it gives eleven digits: a 1, which is cut off, and the ten of the seal."""
 _SIZE_BYTES: Final = 2
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _PATTERN: Final = (SEAL_START + b"0" * 10 + _END).translate(_DIGITS_TO_ZERO)
 
 
 def unsealed(draft: RecordDraft) -> RecordDraft:
-    """Return the draft without properties that only a store sets.
+    """Return the draft without the properties that only a store sets.
 
-    They come with properties copied from a stored record: its seal, and its places in light queues.
+    A draft with properties copied from a stored record has them: the seal, and the offsets in light
+    queues.
     """
     if _NAME not in draft.properties and _LIGHT_OFFSETS not in draft.properties:
         return draft
@@ -62,7 +64,7 @@ def unsealed(draft: RecordDraft) -> RecordDraft:
 
 
 def sealed_size(draft: RecordDraft) -> int:
-    """Return the size of the draft's record with its seal, if it has room for that."""
+    """Return the size of the draft's record, with its seal if the properties have room for it."""
     seal_bytes = len(_separator(draft.properties)) + SEAL_BYTES
     fits = len(draft.properties) + seal_bytes <= PROPERTIES_SIZE_MAX
     return record_size(draft) + seal_bytes if fits else record_size(draft)
@@ -71,10 +73,10 @@ def sealed_size(draft: RecordDraft) -> int:
 def encode_sealed(
     draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
 ) -> bytes:
-    """Return the draft's record with its seal: about 1 us more than `encode_record` takes.
+    """Return the draft's record with its seal; takes about 1 us more than `encode_record`.
 
-    Properties that leave no room for it are stored without: those of a message that a store
-    without seals has taken.
+    If the properties leave no room for the seal, the record has none; such messages come from a
+    store without seals.
 
     Raises:
         InvalidMessageError: as `encode_record`.
@@ -100,17 +102,17 @@ def encode_sealed(
 
 
 def encode_seal(checksum: int) -> bytes:
-    """Return the property text of a checksum: 0.15 us, half of what formatting takes."""
+    """Return the seal with a checksum; 0.15 us, half the time of formatting the digits."""
     return SEAL % str(SEAL_TEN_DIGITS + checksum)[:0:-1].encode()
 
 
 def without_seal(properties: bytes) -> bytes:
-    """Return the property text of a record as it was before it was sealed."""
+    """Return a record's encoded properties without the seal."""
     return properties[:-SEAL_BYTES] if is_sealed(properties) else properties
 
 
 def is_sealed(properties: bytes) -> bool:
-    """Tell whether the properties end in a seal, true or not."""
+    """Tell whether the properties end in a seal, valid or not."""
     return properties.startswith(SEAL_START, len(properties) - SEAL_BYTES)
 
 
@@ -119,10 +121,10 @@ def _separator(properties: bytes) -> bytes:
 
 
 def read_checked(buffer: Buffer, at: int) -> RecordHeader:
-    """Return the fields of the record at byte `at`, its body's checksum and its seal checked.
+    """Return the header of the record at byte `at`; verifies the body's checksum and the seal.
 
     Raises:
-        MalformedMessageError: it is not what was written.
+        MalformedMessageError: the record is corrupt.
     """
     header = read_record(buffer, at, check_crc=True)
     end = at + header.total_size
@@ -143,7 +145,7 @@ def read_checked(buffer: Buffer, at: int) -> RecordHeader:
 
 
 def _is_rest_of_seal(tail: bytes) -> bool:
-    """Tell whether zeros took the beginning of a seal: a sector may end within it."""
+    """Tell whether the beginning of a seal is zeros, because a sector boundary lies within it."""
     if tail[0]:
         return False
     rest = tail.lstrip(b"\0").translate(_DIGITS_TO_ZERO)
@@ -151,7 +153,7 @@ def _is_rest_of_seal(tail: bytes) -> bool:
 
 
 def _is_flipped_seal(tail: bytes) -> bool:
-    """Tell whether one bit of a seal's name differs: else it would pass for a user's property."""
+    """Tell whether one bit of a seal's name is flipped, so that it looks like another property."""
     start, rest = tail[: len(SEAL_START)], tail[len(SEAL_START) :].translate(_DIGITS_TO_ZERO)
     if not _PATTERN.endswith(rest):
         return False

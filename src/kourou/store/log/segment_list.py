@@ -1,7 +1,7 @@
-"""The fixed-size files that make up one log: a commit log, or one consume queue.
+"""The fixed-size segment files of one log: of the commit log, or of one consume queue.
 
-Each is named by the log's byte at which it begins and is created at its full size, sparse, so that
-appending never changes a file's size: a sync need not write it.
+Each file is named by the byte of the log at which it begins. It is created at its full size,
+sparse, so that appends never change its size and a sync need not write the inode.
 
 Source: MappedFileQueue.java, apache/rocketmq 5.5.0.
 """
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class SegmentList:
-    """Files that follow one another without a gap, from byte `first` to byte `end` of the log.
+    """Consecutive files without a gap, from byte `first` to byte `end` of the log.
 
     Args:
-        disk: where they are.
-        directory: which directory holds them; it may hold nothing else with such a name.
-        file_bytes: the size of each.
+        disk: the disk that holds them.
+        directory: their directory; all files in it whose names are 20 digits are segments.
+        file_bytes: the size of each file.
     """
 
     __slots__ = ("_disk", "directory", "end", "file_bytes", "first")
@@ -36,10 +36,10 @@ class SegmentList:
         self.end = 0
 
     def load(self) -> list[int]:
-        """Take up the files that are there.
+        """Load the existing files.
 
         Returns:
-            The starts of files behind a gap, which are no part of the list.
+            The starts of files after a gap, which are not part of the list.
 
         Raises:
             StoreConfigError: a file does not begin at a multiple of the file size.
@@ -53,7 +53,7 @@ class SegmentList:
             if start % self.file_bytes:
                 raise StoreConfigError(
                     f"{self.directory}/{file_name(start)} does not begin at a multiple of "
-                    f"{self.file_bytes}: the store was made with another file size"
+                    f"{self.file_bytes}: the store was created with another file size"
                 )
         self.first = self.end = starts[0] if starts else 0
         for index, start in enumerate(starts):
@@ -74,14 +74,14 @@ class SegmentList:
         """Add the next file, or the first one, which may begin anywhere.
 
         Raises:
-            OSError: the list is unchanged, and no file of a wrong size is left.
+            OSError: the list is unchanged, and no file of a wrong size remains.
         """
         if self.first == self.end:
             self.first = self.end = start
         assert start == self.end, f"{self.directory}: {start} leaves a gap after {self.end}"
         name = self.name(start)
         try:
-            self._disk.truncate(name, 0)  # whatever was there is no part of the list
+            self._disk.truncate(name, 0)  # an existing file is not part of the list
             self._disk.truncate(name, self.file_bytes)
         except OSError:
             self._unlink(start)
@@ -89,13 +89,13 @@ class SegmentList:
         self.end += self.file_bytes
 
     def cut(self, position: int) -> list[str]:
-        """Remove all that lies at or behind byte `position` of the log.
+        """Remove all data at or after byte `position` of the log.
 
-        Later files go, and the rest of the one that holds the position becomes zeros, so that
-        nothing old can be taken for what belongs there. Nothing is synced.
+        Later files are removed, and the rest of the file that contains the position becomes zeros,
+        so that no old data can be mistaken for new. Nothing is synced.
 
         Returns:
-            The names of files that remain and were changed, at most one.
+            The names of the changed files that remain, at most one.
         """
         while self.end > self.first and self.end - self.file_bytes >= position:
             start = self.end - self.file_bytes
@@ -109,22 +109,22 @@ class SegmentList:
         return [name]
 
     def hide_first(self, count: int) -> list[int]:
-        """Let the list begin behind its oldest files, which are the caller's to unlink.
+        """Drop the oldest files from the list; the caller must unlink them.
 
         Returns:
-            Where they begin, oldest first. The last file always stays.
+            The start of each dropped file, oldest first. The last file is never dropped.
         """
         hidden = list(self.starts()[: max(0, min(count, len(self.starts()) - 1))])
         self.first += len(hidden) * self.file_bytes
         return hidden
 
     def show_first(self, starts: list[int]) -> None:
-        """Take back files that were hidden and are still there: the last ones of those."""
+        """Add hidden files that still exist to the list again: the newest ones of those hidden."""
         assert not starts or starts[-1] + self.file_bytes == self.first, self.directory
         self.first -= len(starts) * self.file_bytes
 
     def remove(self, starts: list[int]) -> None:
-        """Remove files behind a gap, last first, so that a crash leaves no new gap."""
+        """Remove files after a gap, last first, so that a crash leaves no new gap."""
         for start in reversed(starts):
             self._unlink(start)
 

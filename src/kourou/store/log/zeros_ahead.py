@@ -1,23 +1,23 @@
-"""Zeros ahead of the log's records, so that a sync has nothing but records to write.
+"""Zeros written ahead of the log's records, so that a sync writes only the records.
 
-A sync of what went into a hole also has to write where its new blocks are, and waits for the file
-system's journal, with whoever else writes to that; one of what replaced zeros writes the data only.
-Reserving blocks (fallocate) gains nothing, because that they hold data now has to be noted as well.
-Beside a write of records some zeros follow at times, which the sync of the records takes along:
+A sync of data written into a hole also writes the metadata of the new blocks and waits for the file
+system's journal, which other writers share. A sync of data that replaced zeros writes only the
+data. Reserving blocks (fallocate) does not help, because the file system must then record that the
+blocks are in use. So some writes of records also write zeros, which the same sync makes durable:
 
     | segment  records | zeros      | hole             |
                        ^ written    ^ zeros end
 
-Half a MiB at once takes 0.1 ms to write and doubles what the device gets; it makes syncs of 1 to
-64 KB 1.1 to 1.8 times as many, and those of 160 KB no more: where syncs take more than
-`SMALL_BYTES`, none are written. Of that a tenth is left in a whole broker, where sends wait for
-more than the sync. Figures: `bench/allocation.py`.
+Half a MiB at once takes 0.1 ms to write and doubles the bytes written to the device. It increases
+the rate of syncs of 1 to 64 KB by a factor of 1.1 to 1.8, and that of 160 KB syncs not at all: if
+syncs exceed `SMALL_BYTES`, no zeros are written. In a whole broker the gain is a tenth, because
+sends wait for more than the sync. Figures: `bench/allocation.py`.
 
-Everything is on the store's thread, and the zeros begin where nothing is written: they can never
-replace a record. What a crash leaves of them reads as the hole they fill.
+Everything runs on the store's thread, and the zeros begin after the written records, so they can
+never overwrite a record. Zeros that a crash leaves read the same as the hole they fill.
 
-Source: for what it is good for DefaultMappedFile.warmMappedFile, apache/rocketmq 5.5.0, which does
-that with whole segments, and writes through a mapping.
+Source: DefaultMappedFile.warmMappedFile, apache/rocketmq 5.5.0, for the purpose; Java fills whole
+segments, through a mapping.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from __future__ import annotations
 from typing import Final
 
 ZEROS: Final = bytes(512 * 1024)
-"""Written at once, at most. Never touched, so that they take no memory."""
+"""The most zeros of one write. The bytes are never modified, so they take no memory."""
 
 SMALL_BYTES: Final = 64 * 1024
-"""What one sync takes at most where zeros are worth it. With 128 KiB, a broker that got 64 messages
-of 1 KB a read took a twentieth fewer."""
+"""The largest sync for which zeros pay. With 128 KiB, a broker that received 64 messages of 1 KB a
+read accepted a twentieth fewer."""
 
 _LEAST_AHEAD: Final = len(ZEROS) // 2
 
 
 class ZerosAhead:
-    """Decides when to write zeros, and where.
+    """Decides when and where to write zeros.
 
     Args:
         segment_bytes: the size of each segment.
@@ -49,20 +49,20 @@ class ZerosAhead:
         self._synced_bytes = 0
 
     def forget(self, position: int) -> None:
-        """Take it that there is a hole from `position` on."""
+        """Assume a hole from `position` on."""
         self._end = position
 
     def synced(self, size: int) -> None:
-        """Note how many bytes of records a sync has made durable."""
+        """Record how many bytes of records the last sync made durable."""
         self._synced_bytes = size
 
     def take(self, written: int) -> tuple[int, int]:
-        """Return where zeros begin and how many are to be written, all in one segment; often 0.
+        """Return the position and number of the zeros to write, all in one segment; often 0.
 
         They count as written from now on.
 
         Args:
-            written: where the records end, at least one of them in the segment.
+            written: the end of the records, of which at least one is in the segment.
         """
         if self._end - written >= _LEAST_AHEAD or self._synced_bytes > SMALL_BYTES:
             return written, 0
