@@ -1,4 +1,4 @@
-"""What the broker relies on: order, whole batches, refusals that leave nothing, restarts."""
+"""MessageStore: order, atomic batches, refusals without side effects, restarts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_offsets_count_up_in_each_queue_alone(rig: Rig) -> None:
     assert rig.store.next_queue_offset("absent", 0) == 0
 
 
-def test_nothing_is_shown_before_it_is_dispatched(rig: Rig) -> None:
+def test_message_is_not_visible_before_dispatch(rig: Rig) -> None:
     appended = rig.append()
     assert rig.store.next_queue_offset("T", 0) == 1
     assert rig.store.max_offset("T", 0) == 0
@@ -71,7 +71,7 @@ def test_nothing_is_shown_before_it_is_dispatched(rig: Rig) -> None:
     assert rig.store.read_record(appended.physical_offset) is not None
 
 
-def test_dispatch_shows_what_ends_at_the_position_and_no_more(rig: Rig) -> None:
+def test_dispatch_shows_records_that_end_at_or_below_the_position(rig: Rig) -> None:
     first, second = rig.append(b"1"), rig.append(b"2")
     rig.store.write()
 
@@ -79,13 +79,13 @@ def test_dispatch_shows_what_ends_at_the_position_and_no_more(rig: Rig) -> None:
     assert rig.store.dispatch(second.end) == [second]
 
 
-def test_dispatch_never_goes_beyond_what_is_written(rig: Rig) -> None:
+def test_dispatch_never_shows_unwritten_records(rig: Rig) -> None:
     rig.append()
 
     assert rig.store.dispatch(1 << 40) == []
 
 
-def test_all_appends_leave_in_one_write_for_each_segment(rig: Rig) -> None:
+def test_appends_take_one_write_per_segment(rig: Rig) -> None:
     writes: list[str] = []
     for _ in range(5):
         rig.append(b"x" * 1000)
@@ -99,7 +99,7 @@ def test_all_appends_leave_in_one_write_for_each_segment(rig: Rig) -> None:
     ]
 
 
-def test_writing_nothing_touches_no_file(rig: Rig) -> None:
+def test_write_without_appends_touches_no_file(rig: Rig) -> None:
     rig.put()
     before = rig.disk.operations
 
@@ -137,7 +137,7 @@ def test_a_roll_is_synced_with_both_files_and_the_directory(rig: Rig) -> None:
     rig.commit()
 
 
-def test_appends_go_on_while_a_sync_runs(rig: Rig) -> None:
+def test_appends_work_while_a_sync_runs(rig: Rig) -> None:
     first = rig.append(b"1")
     rig.store.write()
     plan = rig.store.sync_plan()
@@ -156,7 +156,7 @@ def test_appends_go_on_while_a_sync_runs(rig: Rig) -> None:
 # Batches
 
 
-def test_a_batch_takes_neighbouring_places_in_one_segment(rig: Rig) -> None:
+def test_a_batch_is_contiguous_in_one_segment(rig: Rig) -> None:
     rig.put(b"x" * 3000)
     drafts = [draft(b"%d" % number * 300) for number in range(4)]
 
@@ -188,7 +188,7 @@ def test_a_batch_larger_than_a_segment_is_refused(rig: Rig) -> None:
         rig.store.append_batch([draft(b"x" * 1500) for _ in range(3)], rig.now_ms)
 
 
-def test_a_long_retry_topic_is_stored_and_found_again(rig: Rig) -> None:
+def test_a_long_retry_topic_is_stored_and_read_back(rig: Rig) -> None:
     topic = "%RETRY%" + "g" * 248
     stored = rig.put(b"retried", topic=topic)
     rig.kill()
@@ -207,9 +207,9 @@ def test_a_long_retry_topic_is_stored_and_found_again(rig: Rig) -> None:
     ("bad", "words"),
     [
         (draft(b"x" * SEGMENT_BYTES), "segment"),
-        (draft(topic="x" * 128), "topic of 128 bytes, at most 127"),
-        (draft(topic="%DLQ%" + "x" * 123), "topic of 128 bytes, at most 127"),
-        (draft(topic="%RETRY%" + "x" * 249), "topic of 256 bytes, at most 255"),
+        (draft(topic="x" * 128), "the topic has 128 bytes; the limit is 127"),
+        (draft(topic="%DLQ%" + "x" * 123), "the topic has 128 bytes; the limit is 127"),
+        (draft(topic="%RETRY%" + "x" * 249), "the topic has 256 bytes; the limit is 255"),
         (draft(topic="../escape"), "topic"),
         (draft(topic=".."), "topic"),
         (draft(topic=""), "topic"),
@@ -227,7 +227,7 @@ def test_a_message_that_cannot_be_stored_leaves_nothing(rig: Rig, bad: object, w
     assert rig.bodies() == [b"before", b"after"]
 
 
-def test_a_topic_that_is_not_text_is_refused(rig: Rig) -> None:
+def test_a_topic_that_is_not_utf8_is_refused(rig: Rig) -> None:
     bad = draft()
     bad.topic = b"\xff"
     with pytest.raises(InvalidMessageError, match="UTF-8"):
@@ -235,9 +235,7 @@ def test_a_topic_that_is_not_text_is_refused(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "truncate"])
-def test_a_full_disk_refuses_what_was_to_be_written_and_then_goes_on(
-    rig: Rig, operation: str
-) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space(rig: Rig, operation: str) -> None:
     rig.put(b"before")
     for number in range(6):
         rig.append(b"%d" % number * 1000)
@@ -251,7 +249,7 @@ def test_a_full_disk_refuses_what_was_to_be_written_and_then_goes_on(
     assert rig.bodies() == [b"before", b"after"]
 
 
-def test_what_a_failed_write_left_is_gone_from_the_files(rig: Rig) -> None:
+def test_a_failed_write_is_removed_from_the_files(rig: Rig) -> None:
     rig.put(b"before")
     end = rig.store.written_position
     for _ in range(6):
@@ -265,7 +263,7 @@ def test_what_a_failed_write_left_is_gone_from_the_files(rig: Rig) -> None:
     assert left == bytes(SEGMENT_BYTES - end)
 
 
-def test_sends_are_refused_below_the_free_space_that_must_stay() -> None:
+def test_appends_are_refused_below_the_minimum_free_space() -> None:
     rig = Rig(SimDisk(free=49_152), replace(CONFIG, free_bytes_min=30_000))
     rig.put(b"taken")
     rig.disk.free = 29_000
@@ -283,7 +281,7 @@ def test_sends_are_refused_below_the_free_space_that_must_stay() -> None:
     assert rig.problems() == []
 
 
-def test_free_space_is_asked_for_once_in_a_while_only(rig: Rig) -> None:
+def test_free_space_is_checked_at_a_flush_and_not_at_each_write(rig: Rig) -> None:
     asked: list[str] = []
     rig.disk.on_operation = lambda op, _: asked.append(op) if op == "free_bytes" else None
     for _ in range(100):
@@ -294,14 +292,14 @@ def test_free_space_is_asked_for_once_in_a_while_only(rig: Rig) -> None:
     assert asked == ["free_bytes"]
 
 
-def test_the_default_needs_two_segments_and_512_mb_at_least() -> None:
+def test_the_default_minimum_free_space_is_two_segments_or_512_mib() -> None:
     gib = 1 << 30
     assert StoreConfig().free_bytes_needed == 512 << 20
     assert StoreConfig(commitlog_segment_bytes=gib).free_bytes_needed == 2 * gib
     assert StoreConfig(free_bytes_min=7).free_bytes_needed == 7
 
 
-def test_a_failed_write_makes_the_store_read_only_and_reads_go_on(rig: Rig) -> None:
+def test_a_failed_write_makes_the_store_read_only_and_reads_still_work(rig: Rig) -> None:
     rig.put(b"before")
     rig.append(b"lost")
     rig.disk.fail_after(0, BROKEN, ("write",))
@@ -330,7 +328,7 @@ def test_a_write_that_cannot_be_undone_makes_the_store_read_only(rig: Rig) -> No
     assert rig.bodies() == [b"before"]
 
 
-def test_a_read_only_store_takes_back_what_waits_for_a_write(rig: Rig) -> None:
+def test_a_read_only_store_undoes_unwritten_appends(rig: Rig) -> None:
     rig.append(b"waits")
     rig.store.set_read_only("a sync failed")
     with pytest.raises(StoreReadOnlyError, match="a sync failed"):
@@ -342,14 +340,14 @@ def test_a_read_only_store_takes_back_what_waits_for_a_write(rig: Rig) -> None:
     assert rig.put(b"again").queue_offset == 0
 
 
-def test_the_first_reason_for_being_read_only_stays(rig: Rig) -> None:
+def test_the_first_read_only_reason_is_kept(rig: Rig) -> None:
     rig.store.set_read_only("first")
     rig.store.set_read_only("second")
 
     assert rig.store.read_only_reason == "first"
 
 
-def test_a_sync_that_ends_after_another_failed_counts_for_nothing(rig: Rig) -> None:
+def test_a_sync_that_ends_after_a_failed_one_is_ignored(rig: Rig) -> None:
     rig.append()
     rig.store.write()
     plan = rig.store.sync_plan()
@@ -360,7 +358,7 @@ def test_a_sync_that_ends_after_another_failed_counts_for_nothing(rig: Rig) -> N
     assert rig.store.synced_position == 0
 
 
-def test_a_queue_file_that_does_not_fit_stops_sends_until_it_does(rig: Rig) -> None:
+def test_appends_are_refused_while_a_queue_file_does_not_fit_on_the_disk(rig: Rig) -> None:
     rig.put(b"one")
     rig.disk.fail_after(0, NO_SPACE, ("write",))
     rig.tick()
@@ -411,14 +409,14 @@ def test_a_committed_record_is_in_its_queue(rig: Rig) -> None:
 # Reads
 
 
-def test_a_guessed_place_in_the_log_is_no_record(rig: Rig) -> None:
+def test_a_guessed_position_in_the_log_is_not_a_record(rig: Rig) -> None:
     rig.put(b"x" * 100)
 
     for place in (-1, 1, 7, 50, rig.store.written_position, 1 << 50):
         assert rig.store.read_record(place) is None
 
 
-def test_a_record_inside_a_body_is_not_taken_for_one(rig: Rig) -> None:
+def test_a_record_inside_a_body_is_not_accepted_as_a_record(rig: Rig) -> None:
     first = rig.put(b"first")
     record = rig.store.read_record(first.physical_offset)
     assert record is not None
@@ -465,7 +463,7 @@ def test_offsets_by_time(rig: Rig) -> None:
 # Topics
 
 
-def test_a_deleted_topic_begins_anew_and_its_messages_never_come_back(rig: Rig) -> None:
+def test_a_recreated_topic_starts_at_0_without_its_old_messages(rig: Rig) -> None:
     rig.put(b"old")
     rig.put(b"kept", topic="U")
     rig.append(b"old too")
@@ -480,7 +478,7 @@ def test_a_deleted_topic_begins_anew_and_its_messages_never_come_back(rig: Rig) 
         assert rig.bodies("U") == [b"kept"]
 
 
-def test_a_deleted_topic_stays_deleted_when_all_queues_are_made_again(rig: Rig) -> None:
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_rebuilt(rig: Rig) -> None:
     rig.put(b"old")
     rig.put(b"kept", topic="U")
     rig.tick()
@@ -503,7 +501,7 @@ def test_deleting_an_absent_topic_does_nothing(rig: Rig) -> None:
     assert rig.disk.operations == before
 
 
-def test_a_topic_deleted_while_its_queue_files_wait_for_a_sync(rig: Rig) -> None:
+def test_a_topic_can_be_deleted_while_its_queue_files_are_unsynced(rig: Rig) -> None:
     for _ in range(9):
         rig.put()
     rig.tick()
@@ -518,19 +516,19 @@ def test_a_topic_deleted_while_its_queue_files_wait_for_a_sync(rig: Rig) -> None
 # Opening and closing
 
 
-def test_a_store_is_open_once_only(rig: Rig) -> None:
+def test_a_store_can_be_opened_only_once(rig: Rig) -> None:
     with pytest.raises(StoreLockedError):
         MessageStore.open(rig.disk, CONFIG, 0, pid=2)
 
 
-def test_the_abort_file_says_who_has_the_store_open(rig: Rig) -> None:
+def test_the_abort_file_names_the_process(rig: Rig) -> None:
     assert rig.disk.read("abort", 0, 20) == b"42 kourou"
     rig.store.close(0)
     assert not rig.disk.exists("abort")
     rig.open()
 
 
-def test_a_closed_store_refuses_and_closes_again(rig: Rig) -> None:
+def test_a_closed_store_refuses_appends_and_a_second_close_does_nothing(rig: Rig) -> None:
     rig.store.close(0)
     rig.store.close(0)
     with pytest.raises(ClosedError):
@@ -538,7 +536,7 @@ def test_a_closed_store_refuses_and_closes_again(rig: Rig) -> None:
     rig.open()
 
 
-def test_closing_stores_what_was_only_appended(rig: Rig) -> None:
+def test_close_stores_appended_messages(rig: Rig) -> None:
     rig.append(b"last words")
     rig.reopen()
 
@@ -556,7 +554,7 @@ def test_a_close_that_cannot_sync_leaves_recovery_to_the_next_start(rig: Rig) ->
     assert not rig.store.recovery.was_clean
 
 
-def test_a_store_keeps_the_sizes_it_was_made_with(rig: Rig) -> None:
+def test_a_store_refuses_other_file_sizes_than_at_its_creation(rig: Rig) -> None:
     rig.store.close(0)
     for change in ({"commitlog_segment_bytes": 8192}, {"consumequeue_file_bytes": 400}):
         (name,) = change
@@ -567,7 +565,7 @@ def test_a_store_keeps_the_sizes_it_was_made_with(rig: Rig) -> None:
     rig.open()
 
 
-def test_a_failed_open_gives_the_lock_back() -> None:
+def test_a_failed_open_releases_the_lock() -> None:
     disk = SimDisk()
     disk.fail_after(0, BROKEN, ("sync",))
     with pytest.raises(OSError, match="input/output"):

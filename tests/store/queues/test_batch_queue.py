@@ -1,4 +1,4 @@
-"""A batch queue finds the batch of any offset, in memory, in files and across their borders."""
+"""A batch queue finds the batch of any offset, in memory, in files and across both."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def new_queue(disk: SimDisk | None = None) -> BatchQueue:
 
 
 def put(queue: BatchQueue, *counts: int) -> None:
-    """Put batches of so many messages, 100 bytes each batch; batch n lies at byte n * 100."""
+    """Put batches with the given numbers of messages; batch n has 100 bytes at byte n * 100."""
     for count in counts:
         at = queue.end * 100
         queue.put(Appended(at, queue.max_offset, 100, "T", 3, 7, 5000 + at, count))
 
 
 def reloaded(disk: SimDisk) -> BatchQueue:
-    """Return the queue as its files have it."""
+    """Return the queue, loaded from its files."""
     queue = new_queue(disk)
     assert queue.segments.load() == []
     queue.restart_at(queue.find_end())
@@ -38,7 +38,7 @@ def reloaded(disk: SimDisk) -> BatchQueue:
 
 
 def check(queue: BatchQueue, counts: list[int]) -> None:
-    """Compare the place of each offset with the batches that were put."""
+    """Compare the entry of each offset with the batches that were put."""
     wanted = [n * 100 for n, count in enumerate(counts) for _ in range(count)]
     entries = [queue.entry(offset) for offset in range(len(wanted))]
     assert entries == [(at, 100, 7) for at in wanted]
@@ -78,7 +78,7 @@ def test_every_offset_is_found_before_and_after_flushes(flushes: list[list[int]]
 
 
 @given(COUNTS, st.integers(0, 25))
-def test_a_queue_goes_on_behind_the_batches_that_stay(counts: list[int], kept: int) -> None:
+def test_a_restarted_queue_continues_after_the_kept_batches(counts: list[int], kept: int) -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     put(queue, *counts)
@@ -98,7 +98,7 @@ def test_a_queue_goes_on_behind_the_batches_that_stay(counts: list[int], kept: i
     check(reloaded(disk), [*counts[:kept], 4, 1])
 
 
-def test_an_offset_inside_a_batch_is_not_what_comes_before_another() -> None:
+def test_an_offset_inside_a_batch_is_not_the_end_of_an_entry() -> None:
     queue = new_queue()
     put(queue, 5, 5)
     queue.flush()
@@ -122,7 +122,7 @@ def test_the_minimum_is_the_first_batch_whose_record_is_in_the_log(
     assert queue.min_offset == expected
 
 
-def test_files_that_name_only_records_that_are_gone_may_go_but_for_the_last() -> None:
+def test_files_that_refer_only_to_removed_records_are_expired_except_the_last() -> None:
     queue = new_queue()
     put(queue, *[2] * 11)
     queue.flush()
@@ -159,7 +159,7 @@ def test_offsets_of_damaged_records_point_at_the_damage() -> None:
     assert queue.max_offset == 3 + INNER_MESSAGES_MAX + 5
 
 
-def test_an_end_after_a_crash_is_the_end_of_whole_entries_in_order() -> None:
+def test_after_a_crash_the_end_is_that_of_whole_entries_in_order() -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     put(queue, *[3] * 6)
@@ -171,11 +171,11 @@ def test_an_end_after_a_crash_is_the_end_of_whole_entries_in_order() -> None:
     assert queue.find_end_before(200) == 6
     entry = disk.read(name, BATCH_ENTRY_BYTES, BATCH_ENTRY_BYTES)
     disk.write(name, BATCH_ENTRY_BYTES, [entry[:30].ljust(BATCH_ENTRY_BYTES, b"\0")])
-    assert queue.find_end_before(10_000) == 15, "a torn one is none"
+    assert queue.find_end_before(10_000) == 15, "a torn entry does not count"
     disk.write(name, 0, [bytes(FILE_BYTES)])
     assert queue.find_end_before(10_000) == 12
 
 
-def test_entries_are_told_from_what_was_never_written() -> None:
+def test_unwritten_entries_are_recognized() -> None:
     data = BATCH_ENTRY.pack(0, 10, 0, 0, 0, 1, -1, 0) + bytes(BATCH_ENTRY_BYTES)
     assert [entry.is_written for entry in batch_entries(data)] == [True, False]

@@ -1,4 +1,4 @@
-"""Entries survive flushes, file borders and readers on other threads."""
+"""Queue entries are the same after flushes, across files and for readers on other threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_queue(disk: SimDisk | None = None) -> SimpleQueue:
 
 
 def reloaded(disk: SimDisk) -> SimpleQueue:
-    """Return the queue as its files have it."""
+    """Return the queue, loaded from its files."""
     queue = new_queue(disk)
     assert queue.segments.load() == []
     queue.restart_at(queue.find_end())
@@ -66,7 +66,7 @@ def test_entries_are_the_same_before_and_after_flushes(counts: list[int]) -> Non
     assert reloaded(disk).max_offset == len(expected)
 
 
-def test_a_flush_tells_which_files_it_wrote_and_whether_one_is_new() -> None:
+def test_flush_returns_the_files_written_and_whether_one_is_new() -> None:
     queue = new_queue()
     put(queue, PER_FILE + 1)
     first, second = (f"consumequeue/T/3/{start:020d}" for start in (0, FILE_BYTES))
@@ -77,7 +77,7 @@ def test_a_flush_tells_which_files_it_wrote_and_whether_one_is_new() -> None:
 
 
 @pytest.mark.parametrize("operations", range(8))
-def test_a_failed_flush_is_done_again(operations: int) -> None:
+def test_a_failed_flush_can_be_repeated(operations: int) -> None:
     disk = SimDisk(operations)
     queue = new_queue(disk)
     put(queue, PER_FILE + 3)
@@ -121,7 +121,7 @@ def test_the_minimum_is_the_first_entry_whose_record_is_in_the_log(log_min: int)
     assert queue.min_offset == min(-(-log_min // 100), 20)
 
 
-def test_the_minimum_never_goes_back() -> None:
+def test_the_minimum_offset_never_decreases() -> None:
     queue = new_queue()
     put(queue, 20)
     queue.correct_min_offset(1000)
@@ -131,7 +131,7 @@ def test_the_minimum_never_goes_back() -> None:
 
 
 @given(st.integers(0, 30))
-def test_the_end_is_found_by_halving(count: int) -> None:
+def test_the_end_is_found_by_binary_search(count: int) -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     put(queue, count)
@@ -140,7 +140,7 @@ def test_the_end_is_found_by_halving(count: int) -> None:
     assert reloaded(disk).max_offset == count
 
 
-def test_an_end_after_a_crash_is_behind_the_last_entry_below_a_position() -> None:
+def test_after_a_crash_the_end_follows_the_last_entry_below_a_position() -> None:
     disk = SimDisk()
     queue = new_queue(disk)
     put(queue, 14)
@@ -151,7 +151,7 @@ def test_an_end_after_a_crash_is_behind_the_last_entry_below_a_position() -> Non
     assert queue.find_end_before(900) == 9
     assert queue.find_end_before(300) == 3
     disk.write(name, 7 * ENTRY_BYTES, [ENTRY.pack(900, 100, 7)])
-    assert queue.find_end_before(10_000) == 14  # what lies behind, and before what is there
+    assert queue.find_end_before(10_000) == 14  # an entry out of order does not end the queue
     disk.write(name, 0, [bytes(FILE_BYTES)])
     assert queue.find_end_before(10_000) == 8
 
@@ -197,7 +197,7 @@ def test_readers_on_other_threads_see_whole_entries_while_the_queue_grows() -> N
     assert wrong == []
 
 
-def test_a_run_of_records_leaves_what_they_leave_one_by_one() -> None:
+def test_a_run_of_records_gives_the_same_entries_as_single_records() -> None:
     records = [Appended(100 * n, 5 + n, 100 + n, "T", 3, -n, 9) for n in range(4)]
     entries = b"".join(ENTRY.pack(one.physical_offset, one.size, one.tags_code) for one in records)
     run = AppendedRun(0, 5, 406, "T", 3, 9, 4, entries)

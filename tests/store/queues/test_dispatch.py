@@ -1,4 +1,4 @@
-"""A record's queue entry is the same whether it is appended or found again in the log."""
+"""A record's queue entry is the same at the append and when recovery rebuilds it from the log."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_delayed_message_has_its_due_time_as_code(level: str, due_in_ms: int) 
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "x", "9" * 5000])
-def test_a_delay_that_is_no_level_leaves_the_tag(level: str) -> None:
+def test_an_invalid_delay_level_gives_the_tags_code(level: str) -> None:
     assert code(encode_properties({"TAGS": "a", "DELAY": level}), LATER) == tags_code("a")
 
 
@@ -89,11 +89,11 @@ def test_other_delay_levels_come_from_the_config() -> None:
         (INNER_BATCH | NEED_UNWRAP, True),
     ],
 )
-def test_which_records_get_an_entry(flag: int, visible: bool) -> None:
+def test_prepared_and_rolled_back_records_get_no_entry(flag: int, visible: bool) -> None:
     assert is_visible(flag) is visible
 
 
-def test_light_queues_are_those_that_java_gave_an_offset() -> None:
+def test_light_queues_are_those_with_an_offset() -> None:
     def found(names: str, offsets: str | None) -> list[tuple[str, int]]:
         properties = {"INNER_MULTI_DISPATCH": names}
         if offsets is not None:

@@ -1,4 +1,4 @@
-"""Extension units are Java's bytes, and a filter of tags is asked for the codes in them."""
+"""Extension units have Java's layout, and tag filters get the tags codes in them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def new_extension(disk: SimDisk | None = None) -> QueueExtension:
     return QueueExtension(disk or SimDisk(), "T", 0, FILE_BYTES)
 
 
-def test_a_unit_is_javas_bytes() -> None:
+def test_a_unit_has_javas_layout() -> None:
     unit = ExtensionUnit(-2, 0x0102, b"\xaa\xbb")
     assert encode_unit(unit).hex() == (
         "0016" + "fffffffffffffffe" + "0000000000000102" + "0002" + "aabb"
@@ -76,14 +76,14 @@ def test_a_unit_never_crosses_files_and_the_end_is_marked() -> None:
     assert disk.read(NAME, 60, 4) == b"\xff\xff\0\0"
 
 
-def test_what_does_not_fit_has_no_address() -> None:
+def test_a_unit_that_does_not_fit_has_no_address() -> None:
     assert new_extension().put(ExtensionUnit(1, 2, bytes(BIT_MAP_BYTES_MAX))) is None
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\0\x13", b"\x7f\xff" + bytes(18), b"\0\x14" + b"\xff" * 18]
 )
-def test_what_is_no_unit_is_none(data: bytes) -> None:
+def test_invalid_bytes_decode_to_none(data: bytes) -> None:
     disk = SimDisk()
     extension = new_extension(disk)
     address = extension.put(ExtensionUnit(1, 2, b""))
@@ -95,7 +95,7 @@ def test_what_is_no_unit_is_none(data: bytes) -> None:
     assert extension.unit(7) is None
 
 
-def test_files_of_another_size_are_left_alone() -> None:
+def test_files_of_another_size_are_ignored() -> None:
     disk = SimDisk()
     disk.make_directory("consumequeue_ext/T/0")
     disk.truncate(f"consumequeue_ext/T/0/{64:020d}", 64)
@@ -108,7 +108,7 @@ def test_files_of_another_size_are_left_alone() -> None:
 
 
 def tags(rig: Rig, tag: str) -> list[bytes]:
-    """Return what a consumer of the tag is handed out."""
+    """Return the messages that a consumer of the tag receives."""
     code = java_string_hash(tag)
     bodies: list[bytes] = []
     offset = 0
@@ -125,7 +125,7 @@ def put(rig: Rig, *tagged: str) -> None:
         rig.commit()
 
 
-def test_a_filter_is_asked_for_the_codes_in_units() -> None:
+def test_a_filter_gets_the_tags_codes_of_units() -> None:
     rig = Rig(config=EXTENDED)
     put(rig, "a", "b", "a")
     rig.tick()
@@ -138,7 +138,7 @@ def test_a_filter_is_asked_for_the_codes_in_units() -> None:
 
 
 @pytest.mark.parametrize("way", ["reopen", "kill", "crash"])
-def test_units_outlive_the_end_of_the_process(way: str) -> None:
+def test_units_survive_every_kind_of_stop(way: str) -> None:
     rig = Rig(config=EXTENDED)
     put(rig, *"abcab")
     rig.tick()
@@ -151,7 +151,7 @@ def test_units_outlive_the_end_of_the_process(way: str) -> None:
     assert rig.problems() == []
 
 
-def test_a_store_with_units_goes_on_without() -> None:
+def test_a_store_with_units_works_with_the_option_off() -> None:
     rig = Rig(config=EXTENDED)
     put(rig, *"ab")
     rig.store.close(rig.now_ms)
@@ -164,7 +164,7 @@ def test_a_store_with_units_goes_on_without() -> None:
     assert entry.tags_code == ord("a")
 
 
-def test_an_entry_whose_unit_is_lost_is_handed_out_to_all() -> None:
+def test_a_message_whose_unit_is_lost_passes_every_filter() -> None:
     rig = Rig(config=EXTENDED)
     put(rig, *"ab")
     rig.tick()
@@ -172,7 +172,7 @@ def test_an_entry_whose_unit_is_lost_is_handed_out_to_all() -> None:
     assert tags(rig, "zz") == [b"a", b"b"]
 
 
-def test_bit_maps_come_from_whoever_makes_them() -> None:
+def test_bit_maps_come_from_the_given_function() -> None:
     rig = Rig(config=EXTENDED)
     rig.store.ask_bit_maps(lambda record: bytes([record.size % 256]))
     put(rig, "a")
@@ -181,7 +181,7 @@ def test_bit_maps_come_from_whoever_makes_them() -> None:
     assert rig.disk.read(NAME, 0, 21)[18:] == b"\0\x01" + bytes([size % 256])
 
 
-def test_units_go_with_their_topic() -> None:
+def test_units_are_removed_with_their_topic() -> None:
     rig = Rig(config=EXTENDED)
     put(rig, *"ab")
     rig.tick()

@@ -1,1 +1,1 @@
-"""The consume queues: what each message of a topic is found by, in every kind there is."""
+"""The consume queues of all kinds: indexes from queue offsets to positions in the commit log."""

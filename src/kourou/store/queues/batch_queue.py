@@ -1,7 +1,7 @@
-"""A batch consume queue (Java's BatchCQ): an entry of 46 bytes for each batch of messages.
+"""Batch consume queue (Java's BatchCQ): an entry of 46 bytes for each batch of messages.
 
-An entry says itself which offsets it has: its first one, and how many. It is searched for by
-halving. Offsets that no entry has are those of lost records; there are no blanks.
+An entry contains its first offset and the number of its messages; entries are found by binary
+search. Offsets without an entry are those of lost records; there are no blanks.
 
 Source: BatchConsumeQueue.java, apache/rocketmq 5.5.0.
 """
@@ -23,11 +23,11 @@ _NOTHING: Final = QueueEntry(0, 0, 0)
 
 
 class BatchEntry(NamedTuple):
-    """Where a batch lies, and which messages of the queue it has.
+    """Position and size of a batch in the log, and the queue offsets of its messages.
 
     Attributes:
-        queue_offset: of its first message.
-        count: how many there are; 0 and less in what was never written, or torn.
+        queue_offset: the offset of its first message.
+        count: the number of messages; 0 or negative in an unwritten or torn entry.
     """
 
     physical_offset: int
@@ -35,21 +35,21 @@ class BatchEntry(NamedTuple):
     tags_code: int
     store_at_ms: int
     queue_offset: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
 
     @property
     def end(self) -> int:
-        """The offset just behind its last message."""
+        """The offset just after its last message."""
         return self.queue_offset + self.count
 
     @property
     def is_written(self) -> bool:
-        """Whether all parts of it can be what a queue wrote."""
+        """Whether all fields have values that a queue can have written."""
         return self.size > 0 and self.count > 0 and self.queue_offset >= 0
 
 
 def batch_entries(data: bytes) -> Iterator[BatchEntry]:
-    """Return the entries in the bytes of whole ones."""
+    """Return the entries in `data`, which must hold whole entries only."""
     return (BatchEntry._make(fields[:6]) for fields in BATCH_ENTRY.iter_unpack(data))
 
 
@@ -63,7 +63,7 @@ class BatchQueue(ConsumeQueue):
     def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
         segments = SegmentList(disk, batch_queue_directory(topic, queue_id), file_bytes)
         super().__init__(disk, topic, queue_id, segments)
-        self._last_found = 0  # an entry's number: most reads go on where the one before ended
+        self._last_found = 0  # an entry's index: most reads continue where the previous one ended
 
     def put(self, record: Appended) -> None:
         """Add the record's entry at `max_offset`, in memory."""
@@ -80,9 +80,9 @@ class BatchQueue(ConsumeQueue):
         self.max_offset += count
 
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
-        """Let the next entry begin at `queue_offset`; no entry has the offsets before.
+        """Let the next entry begin at `queue_offset`, without entries for the offsets before.
 
-        Or entries that point at damaged bytes of the log.
+        With a position and a size, entries that point at those damaged bytes of the log cover them.
         """
         while size != BLANK_ENTRY_SIZE and self.max_offset < queue_offset:
             count = min(queue_offset - self.max_offset, INNER_MESSAGES_MAX)
@@ -92,9 +92,9 @@ class BatchQueue(ConsumeQueue):
     # Finding an entry ----------------------------------------------------------------------------
 
     def index_of(self, queue_offset: int, read: Callable[[int, int], bytes] | None = None) -> int:
-        """Return the number of the entry that has the offset, or is the first one behind it.
+        """Return the index of the entry that contains the offset, else of the next one.
 
-        With `read`, entries are read by that instead of by the queue, which may wait.
+        `read` replaces the queue's own read, which may wait for the device.
         """
         read = read or self.read
         first, end = self.first, self.end
@@ -112,7 +112,7 @@ class BatchQueue(ConsumeQueue):
         return index
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return the entry that has the offset; None if there is none."""
+        """Return the entry that contains the offset; None if there is none."""
         if not 0 <= queue_offset < self.max_offset:
             return None
         entry = self._at(self.index_of(queue_offset))
@@ -121,13 +121,13 @@ class BatchQueue(ConsumeQueue):
         return QueueEntry._make(entry[:3])
 
     def _at(self, index: int) -> BatchEntry | None:
-        """Return one entry; None if its file is gone, or there is none."""
+        """Return one entry; None if its file was removed, or there is none."""
         if index >= self.end:
             return None
         return next(batch_entries(self.read(index, 1)), None)
 
     def directories(self) -> tuple[str, ...]:
-        """Return what is to be synced when the queue makes files: its root is made with it."""
+        """Return the directories to sync for new files; the kind's root may be new as well."""
         return (*super().directories(), "")
 
     # Recovery ------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class BatchQueue(ConsumeQueue):
     def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
-        True for offset 0 of a queue whose files begin there, or that has none.
+        At offset 0: whether the files begin there or there are none.
         """
         if queue_offset == 0:
             return self.segments.first == 0
@@ -148,9 +148,9 @@ class BatchQueue(ConsumeQueue):
         )
 
     def restart_at(self, queue_offset: int) -> None:
-        """Take the files' entries below `queue_offset` as they are and forget all others.
+        """Keep the files' entries below `queue_offset` and drop all others.
 
-        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
         """
         index = self._file_index(max(queue_offset - 1, 0))
         entry = self._in_file(index)
@@ -160,7 +160,7 @@ class BatchQueue(ConsumeQueue):
         self.max_offset = self.next_offset = queue_offset
 
     def start_at(self, queue_offset: int) -> None:
-        """Begin the queue anew at `queue_offset`. There must be no files."""
+        """Restart the empty queue at `queue_offset`. There must be no files."""
         self._begin_tail(0)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
 
@@ -169,7 +169,7 @@ class BatchQueue(ConsumeQueue):
         low, high = self.first, self.end
         first = self._at(low)
         if first is not None and first.physical_offset >= log_min_position:
-            high = low  # the usual case, at the price of one read
+            high = low  # the usual case costs one read
         while low < high:
             middle = (low + high) // 2
             entry = self._at(middle)
@@ -186,12 +186,12 @@ class BatchQueue(ConsumeQueue):
             yield QueueEntry._make(entry[:3]) if entry.is_written else _NOTHING
 
     def _offset_behind(self, index: int) -> int:
-        """Return the offset just behind the entries in the files below number `index`."""
+        """Return the offset just after the entries in the files below `index`."""
         entry = self._in_file(index - 1)
         return entry.end if entry is not None and entry.is_written else 0
 
     def _file_index(self, queue_offset: int) -> int:
-        """As `index_of`, of what the files hold, however that ends."""
+        """Return the same as `index_of`, for all data in the files, beyond the queue's end too."""
         begin, end = (at // BATCH_ENTRY_BYTES for at in (self.segments.first, self.segments.end))
         return _first_behind(self._in_file, begin, end, queue_offset)
 
@@ -204,9 +204,9 @@ class BatchQueue(ConsumeQueue):
 def _first_behind(
     read: Callable[[int], BatchEntry | None], low: int, high: int, queue_offset: int
 ) -> int:
-    """Return the first entry from `low` on that does not end at or before the offset.
+    """Return the index of the first entry from `low` that ends after the offset.
 
-    What was never written counts as behind it, what is gone as before.
+    An unwritten entry counts as after the offset, a removed one as before it.
     """
     while low < high:
         middle = (low + high) // 2

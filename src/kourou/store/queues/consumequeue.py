@@ -1,16 +1,15 @@
-"""One consume queue: for each message of one queue of a topic, where it lies in the commit log.
+"""Consume queue: the positions in the commit log of the messages of one queue of a topic.
 
-A queue is a row of entries of one size, entry n at byte n * size of its files. New entries wait in
-memory, the tail, until the next flush: they are derived data, which recovery makes again from the
-log. There are two kinds; whoever opens, recovers, reads, expires or checks queues need not know
-which one it has:
+A queue is an array of entries of equal size: entry n is at byte n * size of its files. New entries
+are buffered in memory, in the tail, until the next flush. They are derived data, which recovery
+rebuilds from the log. There are two kinds with a common interface:
 
-    kind        an entry is for         offset of an entry
-    SimpleQueue one message, 20 bytes   its number
-    BatchQueue  one batch, 46 bytes     is in it, with how many messages it has
+    kind        an entry is for         queue offset of an entry
+    SimpleQueue one message, 20 bytes   its index
+    BatchQueue  one batch, 46 bytes     in the entry, with the number of messages
 
     min_offset ... entries in files ... [file_end] ... entries in the tail ... max_offset
-                                                       (places given by append) ... next_offset
+                                               (offsets assigned by appends) ... next_offset
 
 Source: ConsumeQueueInterface.java, apache/rocketmq 5.5.0.
 """
@@ -28,7 +27,7 @@ from kourou.store.queues.dispatch import Appended, AppendedRun
 
 _SEARCH_ENTRIES = 1024
 _FEW_ENTRIES = 64
-"""Looked at first: most queues of a store with very many have no more."""
+"""Entries examined first: in a store with very many queues, most have no more."""
 _NO_LIMIT = 1 << 62
 
 
@@ -37,11 +36,11 @@ class ConsumeQueue(ABC):
 
     Attributes:
         entry_bytes: the size of an entry.
-        min_offset: of the first message whose record is still in the log.
-        max_offset: one more than the last message's: what consumers can see ends here.
-        next_offset: what the next appended message gets.
-        unchecked_below: entries of lower offsets were in the files when the store was opened; from
-            there on this process made them.
+        min_offset: the offset of the first message whose record is still in the log.
+        max_offset: the offset after the last message visible to consumers.
+        next_offset: the offset of the next appended message.
+        unchecked_below: entries of lower offsets were in the files when the store was opened; this
+            process made those of higher ones.
     """
 
     __slots__ = (
@@ -67,7 +66,7 @@ class ConsumeQueue(ABC):
         self.min_offset = self.max_offset = self.next_offset = self.unchecked_below = 0
         self._begin_tail(0)
 
-    # What the kinds do each in its way -----------------------------------------------------------
+    # Operations that depend on the kind ----------------------------------------------------------
 
     @abstractmethod
     def put(self, record: Appended) -> None:
@@ -84,36 +83,36 @@ class ConsumeQueue(ABC):
 
     @abstractmethod
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
-        """Let the next entry be at `queue_offset`; what is missing before stands for nothing.
+        """Let the next entry be at `queue_offset`; missing entries before it stand for no record.
 
-        With a position and a size it points at those bytes of the log: they are damaged.
+        With a position and a size, they point at those bytes of the log, which are damaged.
         """
 
     @abstractmethod
     def index_of(self, queue_offset: int) -> int:
-        """Return the number of the entry that has the offset, or is the first one behind it."""
+        """Return the index of the entry that contains the offset, else of the next one."""
 
     @abstractmethod
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return the entry that has the offset; None if there is none, or it stands for nothing."""
+        """Return the entry that contains the offset; None if none does, or it has no record."""
 
     @abstractmethod
     def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
-        True for offset 0 of a queue whose files begin there, or that has none.
+        At offset 0: whether the files begin there or there are none.
         """
 
     @abstractmethod
     def restart_at(self, queue_offset: int) -> None:
-        """Take the files' entries below `queue_offset` as they are and forget all others.
+        """Keep the files' entries below `queue_offset` and drop all others.
 
-        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
         """
 
     @abstractmethod
     def start_at(self, queue_offset: int) -> None:
-        """Begin the queue anew at `queue_offset`. There must be no files."""
+        """Restart the empty queue at `queue_offset`. There must be no files."""
 
     @abstractmethod
     def correct_min_offset(self, log_min_position: int) -> None:
@@ -121,34 +120,34 @@ class ConsumeQueue(ABC):
 
     @abstractmethod
     def _entries(self, data: bytes) -> Iterator[QueueEntry]:
-        """Return the entries in whole ones' bytes; size 0 for what was never written, or torn."""
+        """Return the entries in `data`, whole entries only; size 0 for unwritten and torn ones."""
 
     @abstractmethod
     def _offset_behind(self, index: int) -> int:
-        """Return the offset just behind the entries in the files below number `index`."""
+        """Return the offset just after the entries in the files below `index`."""
 
     # Entries in memory and in files --------------------------------------------------------------
 
     def _begin_tail(self, index: int, entries: bytes = b"") -> None:
-        """Start a new tail; readers on other threads take tail and place as one, old or new."""
+        """Start a new tail; other threads read buffer and index as one pair, old or new."""
         self._tail = bytearray(entries)
         self._tail_from = (index, self._tail)
 
     @property
     def file_end(self) -> int:
-        """Entries of lower numbers are in the files, those from there on in the tail."""
+        """The index of the first entry in the tail; lower ones are in the files."""
         return self._tail_from[0]
 
     @property
     def end(self) -> int:
-        """One more than the number of the last entry."""
+        """The index after the last entry."""
         file_end, tail = self._tail_from
         return file_end + len(tail) // self.entry_bytes
 
     @property
     def first(self) -> int:
-        """The number of the entry with which the first file begins."""
-        # Read before: a flush on another thread makes the file, then moves it.
+        """The index of the first file's first entry."""
+        # Read first: a flush on another thread creates the file, then moves `file_end`.
         file_end = self.file_end
         if self.segments.first == self.segments.end:
             return file_end
@@ -161,14 +160,14 @@ class ConsumeQueue(ABC):
 
     @property
     def needs_file(self) -> bool:
-        """Tell whether the next flush makes a file before it writes."""
+        """Whether the next flush must create a file before it writes."""
         segments = self.segments
         return segments.first == segments.end or self.file_end * self.entry_bytes >= segments.end
 
     def read(self, index: int, count: int) -> bytes:
-        """Return entries from number `index` on: at most `count`, from one file or its tail.
+        """Return at most `count` entries from `index`, out of one file and the tail after it.
 
-        Empty if the file is missing, or if there is no such entry. May wait for the device.
+        Empty if the file is missing or there is no such entry. May wait for the device.
         """
         try:
             return self._read(self._disk.read, index, count) or b""
@@ -200,20 +199,20 @@ class ConsumeQueue(ABC):
         return found
 
     def first_entry(self) -> QueueEntry | None:
-        """Return the first entry in the files that stands for a record, of the first few."""
+        """Return the first entry with a record among the first 1024 in the files; else None."""
         if self.segments.first == self.segments.end:
             return None
         data = self._file_read(self.segments.first // self.entry_bytes, _SEARCH_ENTRIES)
         return next(filter(is_real, self._entries(data)), None)
 
     def flush(self) -> tuple[list[str], bool]:
-        """Write the tail to the files, not synced.
+        """Write the tail to the files, without a sync.
 
         Returns:
             The names of the files written, and whether one of them is new.
 
         Raises:
-            OSError: the tail is as it was.
+            OSError: the tail is unchanged.
         """
         written: list[str] = []
         end_before = self.segments.end
@@ -235,23 +234,23 @@ class ConsumeQueue(ABC):
         return written, self.segments.end != end_before
 
     def directories(self) -> tuple[str, ...]:
-        """Return what is to be synced when the queue makes files, from the inside out."""
+        """Return the directories to sync after the queue created files, innermost first."""
         topic_directory = self.segments.directory.rpartition("/")[0]
         return (self.segments.directory, topic_directory, topic_directory.rpartition("/")[0])
 
     def cut(self) -> list[str]:
-        """Remove from the files what lies behind their last entry; return the files changed."""
+        """Remove the data after the last entry from the files; return the files changed."""
         return self.segments.cut(self.file_end * self.entry_bytes)
 
     def find_end(self) -> int:
-        """Return the offset behind the last entry in the files; right after a clean stop."""
+        """Return the offset after the last entry in the files; correct after a clean stop only."""
         return self.find_end_before(_NO_LIMIT)
 
     def find_end_before(self, physical_offset: int) -> int:
-        """Return the offset behind the last entry whose record lies below a log position.
+        """Return the offset after the last entry whose record is below a log position.
 
-        The entries of all records below must have been synced; what a crash left behind them may
-        be anything. A damaged entry between them does not count as the end.
+        The entries of all records below must have been synced; the data after them may be anything
+        that a crash left. A damaged entry among them does not count as the end.
         """
         for start in reversed(self.segments.starts()):
             index = start // self.entry_bytes
@@ -261,9 +260,9 @@ class ConsumeQueue(ABC):
         return self._offset_behind(self.segments.first // self.entry_bytes)
 
     def _end_in_file(self, first: int, physical_offset: int) -> int:
-        """Return the number behind the last entry of one file that lies below a log position.
+        """Return the index after the last entry of one file whose record is below a log position.
 
-        By halving, since a file may have 300,000 of them and a store 40,000 files.
+        Uses a binary search: a file may have 300,000 entries, and a store 40,000 files.
         """
 
         def is_below(entry: QueueEntry | None) -> bool:
@@ -280,7 +279,7 @@ class ConsumeQueue(ABC):
                 break
             low += 1
         if high == low and _is_zero(head[(low - first) * self.entry_bytes :]):
-            return low  # one read tells it of a queue with few entries, as most are
+            return low  # one read suffices for a queue with few entries, as most are
         while low < high:
             middle = (low + high) // 2
             if is_below(self._file_entry(middle)):
@@ -292,7 +291,7 @@ class ConsumeQueue(ABC):
     def _end_behind_damage(
         self, first: int, end: int, is_below: Callable[[QueueEntry | None], bool]
     ) -> int:
-        """Return the end, or one behind it where an entry at `end` is damaged and others follow."""
+        """Return the end, or a later one if the entry at `end` is damaged and others follow."""
         file_end = first + self.segments.file_bytes // self.entry_bytes
         before = self._file_entry(end - 1) if end > first else None
         last = -1 if before is None else before.physical_offset
@@ -310,9 +309,10 @@ class ConsumeQueue(ABC):
         return end
 
     def end_in_files(self, is_wanted: Callable[[QueueEntry], bool]) -> int:
-        """Return the offset behind the entries that the files hold next, as far as all are wanted.
+        """Return the offset after the wanted entries that the files hold after the queue's end.
 
-        They are no part of the queue as yet: see `restart_at`.
+        Stops at the first entry that is not wanted. These entries are not part of the queue yet;
+        see `restart_at`.
         """
         index = end = self.end
         if self.segments.first <= end * self.entry_bytes < self.segments.end:
@@ -326,7 +326,7 @@ class ConsumeQueue(ABC):
         return next(self._entries(self._file_read(index, 1)), None)
 
     def _file_read(self, index: int, count: int) -> bytes:
-        """Return whole entries of one file, whatever they hold; fewer where the file is short."""
+        """Return whole entries of one file, valid or not; fewer if the file is short."""
         position = index * self.entry_bytes
         data = self._disk.read(
             self.segments.name(position),
@@ -336,7 +336,7 @@ class ConsumeQueue(ABC):
         return data[: len(data) - len(data) % self.entry_bytes]
 
     def count_expired_files(self, log_min_position: int) -> int:
-        """Return how many of the oldest files name only records below; never the last file.
+        """Return how many of the oldest files refer only to records below; never the last file.
 
         Raises:
             OSError: a file cannot be read.
@@ -351,19 +351,19 @@ class ConsumeQueue(ABC):
 
 
 def is_real(entry: QueueEntry) -> bool:
-    """Tell whether the entry stands for a record: no blank, no zeros."""
+    """Tell whether the entry has a record: it is neither a blank nor zeros."""
     return entry.size > 0 and not (entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0)
 
 
 def _is_zero(data: bytes) -> bool:
-    """Tell whether all bytes are zero, by one comparison of memory: 1 us for 20 KB."""
+    """Tell whether all bytes are zero, by one memory comparison: 1 us for 20 KB."""
     return data == bytes(len(data))
 
 
 def count_files(queues: Iterable[ConsumeQueue]) -> int:
     """Return how many files the queues have; 0.2 us a queue.
 
-    Counted from where a queue's first file would be, whatever expired of them.
+    Expired files count as well: each queue is counted from offset 0 to its last file.
     """
     lists = (queue.segments for queue in queues)
     return sum(one.end // one.file_bytes for one in lists if one.first != one.end)

@@ -1,4 +1,4 @@
-"""All consume queues, by topic and queue id."""
+"""Table of all consume queues, by topic and queue id."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def _no_filters(_: Appended) -> bytes:
 
 
 class ConsumeQueueTable(QueueTails):
-    """Finds queues, makes them on the first message, and removes them; writes what they hold.
+    """Finds, creates, flushes and removes queues; a queue is created for its first message.
 
     Attributes:
-        by_key: the queues that take messages, as drafts name them: by topic and queue id.
-        deleted_files: how many files deletions of topics took, see `count_files`.
-        bit_map_of: makes the bit maps of extension units; they are empty until there is one.
+        by_key: the queues that accept messages, by the encoded topic and the queue id.
+        deleted_files: how many files deletions of topics removed; see `count_files`.
+        bit_map_of: computes the bit map of an extension unit; empty maps by default.
     """
 
     def __init__(self, disk: Disk, config: StoreConfig) -> None:
         super().__init__(disk, config.queue_tail_bytes_max)
         self._config = config
         self._queues: dict[str, dict[int, ConsumeQueue]] = {}
-        self.by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # no decoding an append
-        self._refused: set[str] = set()  # topics on their way out, whose files may still be there
+        self.by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # saves decoding at each append
+        self._refused: set[str] = set()  # topics in deletion, whose files may still exist
         self._batch_topics = batch_topics(disk)
         self._has_batches: Callable[[str], bool] = self._batch_topics.__contains__
         self.deleted_files = 0
@@ -64,7 +64,7 @@ class ConsumeQueueTable(QueueTails):
             yield from queues.values()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return the queue, if it has or had a message."""
+        """Return the queue; None if it never had a message."""
         queues = self._queues.get(topic)
         return None if queues is None else queues.get(queue_id)
 
@@ -73,9 +73,9 @@ class ConsumeQueueTable(QueueTails):
         return list(self._queues.get(topic, {}).values())
 
     def has_topic(self, topic: str) -> bool:
-        """Tell whether a queue of the topic has, had or is about to have a message.
+        """Tell whether a queue of the topic has or had a message, or gets its first one now.
 
-        Also true while the topic is refused: files of it may be left.
+        Also true while the topic is refused, because some of its files may remain.
         """
         return topic in self._queues or topic in self._refused
 
@@ -88,12 +88,13 @@ class ConsumeQueueTable(QueueTails):
         }
 
     def for_append(self, topic: bytes, queue_id: int) -> ConsumeQueue:
-        """Return the queue of a message that is to be appended, made if need be.
+        """Return the queue for a message to append; creates it if necessary.
 
         Raises:
-            InvalidMessageError: there can be no such queue; or the topic has more than 127
-                bytes, 255 for a retry topic, which is what Java's brokers store (HookUtils.java).
-            TopicRefusedError: the topic is being deleted, or could not be.
+            InvalidMessageError: the topic or queue id is invalid; or the topic has more than 127
+                bytes, 255 for a retry topic, which are the limits of Java's brokers
+                (HookUtils.java).
+            TopicRefusedError: the topic is being deleted, or its deletion failed.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
@@ -109,19 +110,19 @@ class ConsumeQueueTable(QueueTails):
         return queue
 
     def accepts(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a record found in the log gets an entry here: its names make a path."""
+        """Tell whether a record found in the log can have a queue: its names make a valid path."""
         return queue_id >= 0 and is_safe_topic(topic)
 
     def keep_batches(self, topic: str) -> None:
-        """Give the topic batch queues, as a batch in the log says that it has."""
+        """Note that the topic has batch queues, because the log has an inner batch of it."""
         self._batch_topics.add(topic)
 
     def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
-        """From now on ask whether a topic whose first queue comes to be has batch queues."""
+        """Set the function that tells whether a new topic has batch queues."""
         self._has_batches = has_batches
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; an empty one if it is new."""
+        """Return the queue; creates an empty one if it does not exist."""
         queues = self._queues.setdefault(topic, {})
         queue = queues.get(queue_id)
         if queue is None:
@@ -142,10 +143,10 @@ class ConsumeQueueTable(QueueTails):
         return self.bit_map_of(record)
 
     def load(self) -> list[ConsumeQueue]:
-        """Take up the queues that have files; how far they reach is recovery's to find out.
+        """Load the queues that have files; recovery determines their ends.
 
         Returns:
-            The queues that miss a file in the middle; the files behind the gap are removed.
+            The queues that lack a file in the middle; the files after the gap are removed.
 
         Raises:
             StoreConfigError: a file does not begin at a multiple of the file size.
@@ -163,7 +164,7 @@ class ConsumeQueueTable(QueueTails):
         return damaged
 
     def _load_one(self, queue: ConsumeQueue) -> bool:
-        """Take up the queue's files; tell whether some were behind a gap, and removed."""
+        """Load the queue's files; tell whether files after a gap were removed."""
         if isinstance(queue, ExtendedQueue):
             queue.extension.load()
         behind_gap = queue.segments.load()
@@ -174,10 +175,10 @@ class ConsumeQueueTable(QueueTails):
         return bool(behind_gap)
 
     def _remove_other_kind(self, root: str, topic: str, name: str) -> None:
-        """Remove files of a queue that has become one of the other kind.
+        """Remove files of a queue whose topic now has queues of the other kind.
 
-        They are left of a topic that was deleted, and made again as another; Java does not start
-        where it finds them.
+        They remain from a topic that was deleted and created again with the other kind; Java does
+        not start if it finds them.
         """
         directory = f"{root}/{topic}/{name}"
         log.warning("consumequeue.other_kind_removed directory=%s", directory)
@@ -185,7 +186,7 @@ class ConsumeQueueTable(QueueTails):
         self._disk.sync_directory(f"{root}/{topic}")
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Forget one queue and remove its files and directory, durably."""
+        """Remove one queue from the table, and its files and directory durably."""
         queues = self._queues[queue.topic]
         del queues[queue.queue_id]
         if not queues:
@@ -199,7 +200,7 @@ class ConsumeQueueTable(QueueTails):
                 _remove_tree(self._disk, directory)
                 self._disk.sync_directory(_parent(directory))
 
-    # Deleting a topic, see `kourou.store.deletion` ------------------------------------------------
+    # Deletion of a topic, see `kourou.store.deletion` ---------------------------------------------
 
     def refuse(self, topic: str) -> None:
         """Refuse appends to the topic, until `allow`."""
@@ -208,15 +209,15 @@ class ConsumeQueueTable(QueueTails):
             self.by_key.pop((topic.encode(), queue_id), None)
 
     def forget(self, topic: str) -> None:
-        """Forget the topic's queues: nothing is read from or written to their files any more."""
+        """Remove the topic's queues from the table: their files are no longer read or written."""
         for queue in self._queues.pop(topic, {}).values():
             self._forget(queue)
 
     def remove_files(self, topic: str) -> None:
-        """Remove whatever is in the topic's directory, and that, durably; on any thread.
+        """Remove the topic's directories with all contents, durably; on any thread.
 
         Raises:
-            OSError: a part of it is still there.
+            OSError: a part of them remains.
         """
         for root in (*_ROOTS, CONSUMEQUEUE_EXT):
             directory = f"{root}/{topic}"
@@ -228,15 +229,15 @@ class ConsumeQueueTable(QueueTails):
                 self._disk.sync_directory(root)
 
     def has_files(self, topic: str) -> bool:
-        """Tell whether the topic has a directory, be it an empty one."""
+        """Tell whether the topic has a directory, even an empty one."""
         return any(self._disk.exists(f"{root}/{topic}") for root in _ROOTS)
 
     def allow(self, topic: str) -> None:
-        """Take messages of the topic again."""
+        """Accept appends to the topic again."""
         self._refused.discard(topic)
 
     def _forget(self, queue: ConsumeQueue) -> None:
-        """Drop what is kept of the queue beside itself."""
+        """Remove the queue from all tables except the one by topic."""
         self.by_key.pop((queue.topic.encode(), queue.queue_id), None)
         self._forget_tail(queue)
 
@@ -246,7 +247,7 @@ def _parent(directory: str) -> str:
 
 
 def _remove_tree(disk: Disk, name: str) -> None:
-    """Remove a directory and the files in it; a file by that name goes as well."""
+    """Remove a directory and the files in it; also a file of that name."""
     for inner in disk.list(name):
         disk.unlink(f"{name}/{inner}")
     try:
@@ -261,8 +262,8 @@ def _topic_name(topic: bytes) -> str:
     except UnicodeDecodeError:
         raise InvalidMessageError(f"the topic is not UTF-8: {topic!r}") from None
     if not is_safe_topic(name):
-        raise InvalidMessageError(f"{name!r} is no topic")
+        raise InvalidMessageError(f"{name!r} is not a valid topic name")
     limit = RETRY_OR_DLQ_TOPIC_LENGTH_MAX if is_retry_topic(name) else TOPIC_LENGTH_MAX
     if len(topic) > limit:
-        raise InvalidMessageError(f"topic of {len(topic)} bytes, at most {limit}")
+        raise InvalidMessageError(f"the topic has {len(topic)} bytes; the limit is {limit}")
     return name

@@ -1,7 +1,7 @@
-"""From a commit log record to its consume queue entry: which queue, at which offset, which code.
+"""Rules that derive consume queue entries from commit log records: queue, offset and tags code.
 
-The same functions serve an append and recovery, so that a queue that is made again from the log is
-the same byte for byte.
+Appends and recovery use the same functions, so that a queue rebuilt from the log is identical byte
+for byte.
 
 Source: CommitLog.checkMessageAndReturnSize, CommitLogDispatcherBuildConsumeQueue,
 MultiDispatchUtils, apache/rocketmq 5.5.0.
@@ -33,15 +33,17 @@ _MULTI_SEPARATOR: Final = ","
 
 
 class Appended(NamedTuple):
-    """A record that the log has taken, and what its queue entry says.
+    """An appended record, with the values of its queue entry.
 
-    `MessageStore.dispatch` hands the same object out again when consumers can see it.
+    `MessageStore.dispatch` returns the same object when consumers can see the record.
 
     Attributes:
-        queue_offset: 0, and no entry, for a prepared or rolled back transaction's record.
-        tags_code: what the queue entry holds: the tag's hash, or when a delayed message is due.
+        queue_offset: 0 for a prepared or rolled back transaction's record, which has no entry.
+        tags_code: the tags code of the queue entry: the tag's hash, or a delayed message's due
+            time.
         store_at_ms: the record's store time.
-        count: messages in it: more than one in an inner batch, whose first has `queue_offset`.
+        count: the number of messages in it: more than one in an inner batch, of which the first
+            has `queue_offset`.
     """
 
     physical_offset: int
@@ -51,15 +53,15 @@ class Appended(NamedTuple):
     queue_id: int
     tags_code: int
     store_at_ms: int
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count, which is not used
 
     @property
     def end(self) -> int:
-        """The byte of the log just behind the record."""
+        """The byte of the log just after the record."""
         return self.physical_offset + self.size
 
     def records(self) -> tuple[Appended]:
-        """Return it alone; see `AppendedRun`, also for `last`."""
+        """Return the record alone; the same interface as `AppendedRun`, like `last`."""
         return (self,)
 
     @property
@@ -69,17 +71,17 @@ class Appended(NamedTuple):
 
 @final
 class AppendedRun(NamedTuple):
-    """Records of a batch that the log has taken: one behind the other, in the log and in a queue.
+    """The appended records of a batch, consecutive in the log and in a queue.
 
-    They are written, synced and shown together, so that nothing is done for each of them: their
-    queue entries are there as they go to the queue.
+    They are written, synced and dispatched together, without any work for single records: their
+    queue entries are already encoded.
 
     Attributes:
-        physical_offset, queue_offset: of the first one.
-        size: of all together.
-        store_at_ms: the store time of all.
-        count: how many there are.
-        entries: their entries of a usual queue, which say the place, size and code of each.
+        physical_offset, queue_offset: those of the first record.
+        size: the size of all records together.
+        store_at_ms: the store time of all records.
+        count: the number of records.
+        entries: their encoded entries of a simple queue: position, size and tags code of each.
     """
 
     physical_offset: int
@@ -88,12 +90,12 @@ class AppendedRun(NamedTuple):
     topic: str
     queue_id: int
     store_at_ms: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     entries: bytes
 
     @property
     def end(self) -> int:
-        """The byte of the log just behind the last record."""
+        """The byte of the log just after the last record."""
         return self.physical_offset + self.size
 
     def records(self) -> Iterator[Appended]:
@@ -104,18 +106,18 @@ class AppendedRun(NamedTuple):
 
     @property
     def last(self) -> Appended:
-        """The last one of the records."""
+        """The last record."""
         place, size, code = ENTRY.unpack_from(self.entries, len(self.entries) - ENTRY.size)
         offset = self.queue_offset + self.count - 1
         return Appended(place, offset, size, self.topic, self.queue_id, code, self.store_at_ms)
 
 
 Arrival = Appended | AppendedRun
-"""A record, or several, that consumers can see from now on."""
+"""A record, or several records of a batch, that became visible to consumers."""
 
 
 def is_visible(sys_flag: int) -> bool:
-    """Tell whether the record gets an entry in the queue that it names.
+    """Tell whether the record gets an entry in its queue.
 
     Prepared (4) and rollback (12) records of transactions get none.
     """
@@ -123,7 +125,7 @@ def is_visible(sys_flag: int) -> bool:
 
 
 def message_count(sys_flag: int, properties: bytes) -> int:
-    """Return how many messages, and so offsets, the record has: 1, or what an inner batch says."""
+    """Return how many messages, and so offsets, the record has: 1, or an inner batch's count."""
     if not sys_flag & INNER_BATCH:
         return 1
     value = _property(properties, _INNER_NUM_START)
@@ -134,10 +136,10 @@ def message_count(sys_flag: int, properties: bytes) -> int:
 def queue_tags_code(
     topic: bytes, properties: bytes, store_at_ms: int, delay_levels_ms: Sequence[int]
 ) -> int:
-    """Return what the queue entry of a record holds beside its place.
+    """Return the tags code of a record's queue entry.
 
-    The Java hash of the tag, 0 without one; in the topic of delayed messages, when the message is
-    due, in epoch milliseconds.
+    It is the Java hash of the tag, or 0 without a tag. In the topic of delayed messages it is the
+    due time in epoch milliseconds.
     """
     if topic == _SCHEDULE_TOPIC:
         level = min(_delay_level(properties), len(delay_levels_ms))
@@ -150,16 +152,16 @@ def queue_tags_code(
 _TAGS_START: Final = f"{TAGS}\x01".encode()
 _INNER_NUM_START: Final = f"{INNER_NUM}\x01".encode()
 INNER_MESSAGES_MAX: Final = 0x7FFF
-"""Messages of an inner batch: what a batch queue's entry can count."""
+"""The most messages of an inner batch: the limit of the count in a batch queue's entry."""
 _COUNT_DIGITS_MAX: Final = 5
 _DELAY_START: Final = f"{DELAY}\x01".encode()
 
 
 def _property(properties: bytes, start: bytes) -> bytes:
-    """Return a property's value without taking the whole text apart; the last one wins."""
+    """Return a property's value without decoding all properties; the last occurrence wins."""
     at = len(properties)
     while (at := properties.rfind(start, 0, at)) > 0 and properties[at - 1] != 2:
-        pass  # the end of a longer name
+        pass  # it is the end of a longer property name
     if at < 0:
         return b""
     at += len(start)
@@ -168,16 +170,16 @@ def _property(properties: bytes, start: bytes) -> bytes:
 
 
 def _delay_level(properties: bytes) -> int:
-    """Return the level; 0 if there is none or it is no number."""
+    """Return the delay level; 0 if there is none or it is not a number."""
     value = _property(properties, _DELAY_START)
     return int(value) if value.isdigit() and len(value) <= _LEVEL_DIGITS_MAX else 0
 
 
 def light_queues(properties: bytes) -> list[tuple[str, int]]:
-    """Return (queue name, queue offset) of each further queue that Java put the record in.
+    """Return (queue name, queue offset) of each light queue to which Java added the record.
 
-    Light queues (`%LMQ%` names) always have queue id 0. This store appends to none, but keeps and
-    rebuilds those of a store that Java wrote.
+    Light queues (`%LMQ%` names) always have queue id 0. This store appends to none, but preserves
+    and rebuilds those of a store that Java wrote.
     """
     if _MULTI_OFFSETS not in properties:
         return []

@@ -1,8 +1,9 @@
-"""A usual consume queue whose entries have more to say: each names a unit of its extension.
+"""Simple consume queue with an extension: each entry refers to an extension unit.
 
-Units are written before the entries that name them. A crash may leave entries without units, and
-units without entries: of the former nothing is known but their place, the latter are overwritten.
-A queue that only has an extension of Java's goes on without: new entries have their codes again.
+Units are written before the entries that refer to them. A crash may leave entries without units and
+units without entries. Of the former only the record's position and size are known; the latter are
+overwritten. If the option is off and only Java wrote an extension, new entries hold tags codes
+again.
 
 Source: ConsumeQueue.java with enableConsumeQueueExt, apache/rocketmq 5.5.0.
 """
@@ -18,7 +19,7 @@ from kourou.store.queues.queue_extension import ExtensionUnit, QueueExtension, i
 from kourou.store.queues.simple_queue import SimpleQueue
 
 BitMapOf = Callable[[Appended], bytes]
-"""Tells which filters a message passed; see `kourou.filter.bloom`."""
+"""Computes the bit map of the filters that a message passed; see `kourou.filter.bloom`."""
 
 _LOOK_BACK_ENTRIES = 1024
 
@@ -36,9 +37,9 @@ class ExtendedQueue(SimpleQueue):
         self.extension = QueueExtension(disk, topic, queue_id, config.extension_file_bytes)
 
     def put(self, record: Appended) -> None:
-        """Add the record's unit and its entry, in memory; the entry alone if that is off or full.
+        """Add the record's unit and its entry, in memory; about 2 us.
 
-        About 2 us.
+        Adds the entry alone if the option is off or the extension is full.
         """
         if self._bit_map_of is not None:
             bits = self._bit_map_of(record)
@@ -58,10 +59,10 @@ class ExtendedQueue(SimpleQueue):
         self.put_all(list(run.records()))
 
     def tags_code(self, code: int, *, may_block: bool = True) -> int | None:
-        """Return the tags code that an entry's code stands for; None if its unit is not there.
+        """Return the tags code for an entry's code; None if the code is an address without a unit.
 
         Raises:
-            BlockingIOError: it would have to wait for the device, and must not.
+            BlockingIOError: the unit is not in memory, and `may_block` is False.
         """
         if not is_address(code):
             return code
@@ -69,26 +70,26 @@ class ExtendedQueue(SimpleQueue):
         return None if unit is None else unit.tags_code
 
     def unit(self, code: int, *, may_block: bool = True) -> ExtensionUnit | None:
-        """Return the unit that an entry's code stands for; None if it stands for none.
+        """Return the unit to which an entry's code refers; None if there is none.
 
         Raises:
-            BlockingIOError: it would have to wait for the device, and must not.
+            BlockingIOError: the unit is not in memory, and `may_block` is False.
         """
         return self.extension.unit(code, may_block=may_block) if is_address(code) else None
 
     def flush(self) -> tuple[list[str], bool]:
-        """Write units and tail to the files, not synced; see `ConsumeQueue.flush`."""
+        """Write units and tail to the files, without a sync; see `ConsumeQueue.flush`."""
         names, has_new = self.extension.flush()
         more, has_more_new = super().flush()
         return names + more, has_new or has_more_new
 
     def directories(self) -> tuple[str, ...]:
-        """Return what is to be synced when the queue makes files."""
+        """Return the directories to sync after the queue created files."""
         own = super().directories()
         return (*own, *self.extension.directories()) if self._bit_map_of is not None else own
 
     def restart_at(self, queue_offset: int) -> None:
-        """Take the entries below as they are, and the units up to that of the last one."""
+        """Keep the entries below `queue_offset`, and the units up to that of the last one."""
         super().restart_at(queue_offset)
         if self._bit_map_of is None:
             return
@@ -101,14 +102,14 @@ class ExtendedQueue(SimpleQueue):
         self.extension.end_behind(address)
 
     def cut(self) -> list[str]:
-        """Remove from the files what lies behind the last entry and its unit."""
+        """Remove the data after the last entry and its unit from the files."""
         changed = super().cut()
         return changed if self._bit_map_of is None else changed + self.extension.cut()
 
     def hide_extension(self) -> list[int]:
-        """Forget the units' files that lie before the first entry's; return their starts.
+        """Drop the extension files before that of the first entry's unit; return their starts.
 
-        They are the caller's to unlink.
+        The caller must unlink them.
         """
         first = self.first_entry()
         if first is None or not is_address(first.tags_code):

@@ -1,7 +1,7 @@
-"""A batch of messages that is stored as one record, an inner batch: what the store adds to it.
+"""Inner batch: a batch of messages stored as one record; sets the batch's base offset.
 
-Its property `INNER_NUM` says how many messages the body has, as the broker counted them;
-`INNER_BASE` the offset of the first one, which is known when it is appended.
+The property `INNER_NUM` is the number of messages in the body, as counted by the broker.
+`INNER_BASE` is the offset of the first one, which the append assigns.
 
 Source: BatchConsumeQueue.assignQueueOffset, apache/rocketmq 5.5.0.
 """
@@ -24,19 +24,22 @@ from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 
 def with_base(draft: RecordDraft, queue: ConsumeQueue) -> RecordDraft:
-    """Return the batch with the offset that it gets as the next of the queue.
+    """Return the batch with the queue's next offset as its base offset.
 
     Raises:
-        InvalidMessageError: the queue is no batch queue, or the batch has no count, or one that an
-            entry cannot hold.
+        InvalidMessageError: the queue is not a batch queue, or the batch has no count or one that
+            an entry cannot hold.
     """
     if not isinstance(queue, BatchQueue):
-        raise InvalidMessageError(f"{queue.topic} has no batch queues: it takes no inner batches")
+        raise InvalidMessageError(
+            f"topic {queue.topic} has no batch queues and cannot store inner batches"
+        )
     properties = decode_properties(draft.properties)
     count = properties.get(INNER_NUM, "")
     if not (count.isdecimal() and 0 < int(count) <= INNER_MESSAGES_MAX):
         raise InvalidMessageError(
-            f"an inner batch of {count or 'no count of'} messages, 1 to {INNER_MESSAGES_MAX} needed"
+            f"an inner batch has 1 to {INNER_MESSAGES_MAX} messages; its property {INNER_NUM} is "
+            f"{count!r}"
         )
     properties[INNER_BASE] = str(queue.next_offset)
     return replace(draft, properties=encode_properties(properties))

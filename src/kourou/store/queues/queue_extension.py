@@ -1,18 +1,18 @@
-"""What a queue entry has no room for: extension units, in files beside the queue.
+"""Queue extension: units with data that does not fit into a queue entry, in files of their own.
 
-Java writes them when told to (`enableConsumeQueueExt`), for the bit maps of its filters. The entry
-then has, where its tags code would be, the unit's address: the byte of the extension's files at
-which the unit begins, less 2^63. No tags code is that small.
+Java writes them with the option `enableConsumeQueueExt`, for the bit maps of its filters. The entry
+then holds the unit's address in place of its tags code: the byte of the extension's files at which
+the unit begins, minus 2^63. No tags code is that small.
 
-    unit      2  size of all of it, 20 to 32767
+    unit      2  size of the unit, 20 to 32767
               8  tags code
               8  store time
               2  size of the bit map
               n  bit map
-    file end  -1 in the 2 bytes behind the last unit; a unit never crosses into the next file
+    file end  -1 in the 2 bytes after the last unit; a unit never crosses into the next file
 
-Units are derived data: an entry whose unit is missing, or is not whole, says nothing of its
-message, which is handed out to whoever may want it.
+Units are derived data: if an entry's unit is missing or incomplete, the message is delivered
+whatever the filter.
 
 Source: ConsumeQueueExt.java, apache/rocketmq 5.5.0.
 """
@@ -41,12 +41,12 @@ _LOWEST: Final = -(1 << 63)
 _ADDRESS_MAX: Final = -(1 << 31) - 1
 _POSITION_MAX: Final = _ADDRESS_MAX - _LOWEST
 _END_BYTES: Final = 4
-"""Kept free behind the last unit of a file."""
+"""Bytes that stay free after the last unit of a file."""
 _END: Final = _SIZE.pack(-1)
 
 
 class ExtensionUnit(NamedTuple):
-    """What the entry of a message says in its stead."""
+    """The data of a message that its queue entry refers to."""
 
     tags_code: int
     store_at_ms: int
@@ -59,7 +59,7 @@ def is_address(tags_code: int) -> bool:
 
 
 def encode_unit(unit: ExtensionUnit) -> bytes:
-    """Return the unit as it is in a file; the bit map has `BIT_MAP_BYTES_MAX` bytes at most."""
+    """Return the encoded unit; the bit map has at most `BIT_MAP_BYTES_MAX` bytes."""
     size = _HEAD.size + len(unit.bit_map)
     return _HEAD.pack(size, unit.tags_code, unit.store_at_ms, len(unit.bit_map)) + unit.bit_map
 
@@ -82,7 +82,7 @@ def unit_position(address: int) -> int:
 class QueueExtension:
     """The extension of one queue, in `consumequeue_ext/<topic>/<queue id>`.
 
-    Units that were put wait in memory for the next flush; reads may run on any thread.
+    New units are buffered in memory until the next flush; reads may run on any thread.
     """
 
     def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
@@ -95,7 +95,7 @@ class QueueExtension:
         self._tail_from = (position, self._tail)
 
     def load(self) -> None:
-        """Take up the files that are there; those of another size are left alone and not read."""
+        """Load the existing files; if their size differs from the config, they are ignored."""
         try:
             self.segments.remove(self.segments.load())
         except StoreConfigError as error:
@@ -104,12 +104,12 @@ class QueueExtension:
 
     @property
     def end(self) -> int:
-        """The byte behind the last unit."""
+        """The byte after the last unit."""
         start, tail = self._tail_from
         return start + len(tail)
 
     def directories(self) -> tuple[str, ...]:
-        """Return what is to be synced when files are made, from the inside out."""
+        """Return the directories to sync after files were created, innermost first."""
         topic_directory = self.segments.directory.rpartition("/")[0]
         return (self.segments.directory, topic_directory, CONSUMEQUEUE_EXT, "")
 
@@ -117,7 +117,7 @@ class QueueExtension:
         """Return the unit at the address; None if there is no whole one.
 
         Raises:
-            BlockingIOError: it would have to wait for the device, and must not.
+            BlockingIOError: the unit is not in memory, and `may_block` is False.
         """
         if not is_address(address):
             return None
@@ -138,13 +138,13 @@ class QueueExtension:
         return position + _LOWEST
 
     def flush(self) -> tuple[list[str], bool]:
-        """Write the tail to the files, not synced.
+        """Write the tail to the files, without a sync.
 
         Returns:
             The names of the files written, and whether one of them is new.
 
         Raises:
-            OSError: the tail is as it was.
+            OSError: the tail is unchanged.
         """
         written: list[str] = []
         (position, tail), step = self._tail_from, self.segments.file_bytes
@@ -165,24 +165,24 @@ class QueueExtension:
         return written, self.segments.end != end_before
 
     def end_behind(self, address: int | None) -> None:
-        """Let the next unit come behind the one at the address; None: there is none to keep.
+        """Let the next unit follow the one at the address; with None keep no unit.
 
-        What the files hold there is overwritten by later flushes; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
         """
-        self._begin_tail(self.segments.end)  # all that is there is in the files
+        self._begin_tail(self.segments.end)  # all existing units are in the files
         unit = None if address is None else self.unit(address)
         if address is None or unit is None:
-            # Java starts where the files end; what lies before is not read by any entry.
+            # Java starts at the end of the files; no entry refers to the data before it.
             self._begin_tail(self.segments.end if address is not None else self.segments.first)
             return
         self._begin_tail(address - _LOWEST + _HEAD.size + len(unit.bit_map))
 
     def cut(self) -> list[str]:
-        """Remove from the files what lies behind the last unit; return the files changed."""
+        """Remove the data after the last unit from the files; return the files changed."""
         return self.segments.cut(self._tail_from[0])
 
     def count_expired_files(self, address: int) -> int:
-        """Return how many of the oldest files lie before the unit; never the last file."""
+        """Return how many of the oldest files end before the unit; never the last file."""
         files = (address - _LOWEST - self.segments.first) // self.segments.file_bytes
         return max(0, min(files, len(self.segments.starts()) - 1))
 
@@ -193,7 +193,7 @@ class QueueExtension:
         return data
 
     def _bytes_at(self, position: int, read: Callable[[str, int, int], bytes]) -> bytes:
-        """Return bytes from there on, more than a unit's; fewer where there are no more."""
+        """Return bytes from the position, at least a whole unit; fewer if there are no more."""
         start, tail = self._tail_from
         if position >= start:
             return bytes(tail[position - start : position - start + UNIT_BYTES_MAX])

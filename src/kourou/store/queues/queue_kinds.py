@@ -1,7 +1,7 @@
-"""Which topics have batch consume queues, as far as the files of a store tell.
+"""Determines the topics with batch consume queues from the files of a store.
 
-The broker's topic table says it (attribute `queue.type`), and it never changes for a topic that
-exists; a topic that has such queues has them whatever became of the table.
+The broker's topic table declares the kind (attribute `queue.type`), which never changes while a
+topic exists. A topic with files of batch queues has that kind even if the table lacks it.
 
 Source: QueueTypeUtils.getCQType, apache/rocketmq 5.5.0.
 """
@@ -23,7 +23,7 @@ BATCH_TYPE: Final = "BatchCQ"
 def batch_topics(disk: Disk) -> set[str]:
     """Return the names of topics with batch queues.
 
-    A topic table that cannot be read says nothing here: whoever serves topics reports it.
+    A topic table that cannot be parsed is ignored here; the broker's topic table reports it.
 
     Raises:
         OSError: a file cannot be read.

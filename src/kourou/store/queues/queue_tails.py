@@ -1,4 +1,4 @@
-"""Which consume queues hold entries in memory, and which of their files wait for a sync."""
+"""Tracks the consume queues with entries in memory, and their files that are not synced."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.dispatch import Appended, AppendedRun
 
 NEW_FILES_PER_FLUSH: Final = 8
-"""Files that one flush makes: each, with its directory, takes a third of a millisecond."""
+"""The most files that one flush creates: each, with its directory, takes a third of a millisecond.
+"""
 FILES_PER_FLUSH: Final = 64
-"""Files that one flush writes to: beyond the open ones, each takes 15 us, and on a loaded machine
-60: nobody is to wait for 5 ms."""
+"""The most files that one flush writes to. A file that must be opened takes 15 us, 60 us on a
+loaded machine; the limit keeps a flush below 5 ms."""
 
 
 class QueueTails:
     """Adds entries to queues, writes them and syncs them.
 
     Args:
-        disk: where the queues' files are.
-        tail_bytes_max: entries of one queue in memory, before they are written.
+        disk: the disk that holds the queues' files.
+        tail_bytes_max: bytes of entries of one queue in memory at which they are written.
 
     Attributes:
-        unsynced: names of queue files written since their last sync, oldest first, with the
-            directories that are to be synced with each because the file is new.
-        flushed_bytes: of entries that were written to files, of all queues.
+        unsynced: names of queue files written since their last sync, oldest first, each with the
+            directories to sync because the file is new.
+        flushed_bytes: total bytes of entries written to files, of all queues.
     """
 
     def __init__(self, disk: Disk, tail_bytes_max: int) -> None:
@@ -36,15 +37,16 @@ class QueueTails:
         self._tail_bytes_max = tail_bytes_max
         self._with_tail: dict[ConsumeQueue, None] = {}
         self._with_long_tail: dict[ConsumeQueue, None] = {}
-        self._round: dict[ConsumeQueue, None] = {}  # that is being flushed, a few at a time
+        self._round: dict[ConsumeQueue, None] = {}  # still to be flushed by `flush_some`
         self._is_recovering = True
         self.unsynced: dict[str, tuple[str, ...]] = {}
         self.flushed_bytes = 0
 
     def recovered(self) -> None:
-        """Take the names of files that are there for durable from now on.
+        """Assume from now on that the names of existing files are durable.
 
-        A process that was killed may have created what recovery writes to, and not synced it.
+        Before, directories are synced with every file, because a killed process may have created a
+        file without syncing its directory.
         """
         self.flush()
         self._is_recovering = False
@@ -72,20 +74,20 @@ class QueueTails:
             self._with_long_tail[queue] = None
 
     def put_at(self, queue: ConsumeQueue, queue_offset: int, record: Appended) -> None:
-        """As `put`, at an offset that may leave a gap, for which blanks stand."""
+        """Add the record's entry at the offset, after blanks for a gap before it."""
         queue.fill_to(queue_offset)
         self.put(queue, record)
 
     def fill_damaged(self, queue: ConsumeQueue, queue_offset: int, span: DamagedSpan) -> None:
-        """Let the queue go on at the offset; entries before it that lack point at the damage."""
+        """Let the queue continue at the offset; missing entries before it point at the damage."""
         queue.fill_to(queue_offset, span.position, span.size)
         self._with_tail[queue] = None
 
     def flush_long(self) -> None:
-        """Write the tails that got longer than the config allows.
+        """Write the tails that exceed the configured length.
 
         Raises:
-            OSError: the tails from the one that failed on are still in memory.
+            OSError: the tail that failed and those after it are still in memory.
         """
         while self._with_long_tail:
             self._flush(next(iter(self._with_long_tail)))
@@ -94,19 +96,19 @@ class QueueTails:
         """Write all tails to their files.
 
         Raises:
-            OSError: the tails from the one that failed on are still in memory.
+            OSError: the tail that failed and those after it are still in memory.
         """
         for queue in list(self._with_tail):
             self._flush(queue)
 
     def flush_some(self) -> None:
-        """Write some of the tails: at most `FILES_PER_FLUSH`, of them `NEW_FILES_PER_FLUSH` new.
+        """Write at most `FILES_PER_FLUSH` tails, of them `NEW_FILES_PER_FLUSH` to new files.
 
-        The tails that there are when none is being flushed make a round, and those of the calls
-        after it, until all of them are written, take their turn from it.
+        The first call starts a round of all current tails; later calls continue the round until all
+        of its tails are written.
 
         Raises:
-            OSError: as `flush`; the round goes on with the next call.
+            OSError: as `flush`; the next call continues the round.
         """
         if not self._round:
             self._round = dict.fromkeys(self._with_tail)
@@ -119,7 +121,7 @@ class QueueTails:
 
     @property
     def is_flushing(self) -> bool:
-        """Tell whether a round of `flush_some` has a rest."""
+        """Whether a round of `flush_some` is unfinished."""
         return bool(self._round)
 
     def sync(self) -> None:
@@ -144,10 +146,10 @@ class QueueTails:
             waiting.pop(queue, None)
 
     def cut(self, queue: ConsumeQueue) -> None:
-        """Remove what the queue's files hold behind its last entry.
+        """Remove the data after the queue's last entry from its files.
 
-        Removed files are gone for good when this returns: brought back by a crash, their entries
-        would look like those of later records that came to the same places of the log.
+        The removal of whole files is durable on return: if a crash restored such a file, its
+        entries would be mistaken for those of later records at the same log positions.
         """
         names_before = [queue.segments.name(start) for start in queue.segments.starts()]
         for name in queue.cut():
@@ -159,7 +161,7 @@ class QueueTails:
             self._disk.sync_directory(queue.segments.directory)
 
     def hide_first_files(self, queue: ConsumeQueue, count: int) -> list[int]:
-        """Forget the queue's oldest files, which are the caller's to unlink; return their starts.
+        """Drop the queue's oldest files, which the caller must unlink; return their starts.
 
         See `kourou.store.expiry`.
         """
@@ -169,7 +171,7 @@ class QueueTails:
         return starts
 
     def _forget_tail(self, queue: ConsumeQueue) -> None:
-        """Write and sync nothing more of the queue."""
+        """Cancel all pending writes and syncs of the queue."""
         self._has_no_tail(queue)
         for start in queue.segments.starts():
             self.unsynced.pop(queue.segments.name(start), None)

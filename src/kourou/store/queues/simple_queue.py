@@ -1,7 +1,7 @@
-"""The usual consume queue (Java's SimpleCQ): an entry of 20 bytes for each message.
+"""Simple consume queue (Java's SimpleCQ): an entry of 20 bytes for each message.
 
-Entry n is that of offset n. Where the log lacks records, or a queue begins inside a file, blanks
-stand in.
+The entry with index n has queue offset n. Blanks fill the offsets of missing records, and the start
+of a file if the queue begins inside it.
 
 Source: ConsumeQueue.java, apache/rocketmq 5.5.0.
 """
@@ -45,14 +45,14 @@ class SimpleQueue(ConsumeQueue):
         self.max_offset += len(records)
 
     def put_run(self, run: AppendedRun) -> None:
-        """Add the entries of the run's records, in memory, as they are."""
+        """Add the encoded entries of the run's records, in memory."""
         self._tail += run.entries
         self.max_offset += run.count
 
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
-        """Let the next entry be at `queue_offset`: blanks stand for those that are missing.
+        """Let the next entry be at `queue_offset`, with blanks for the missing ones before it.
 
-        Or entries that point at damaged bytes of the log.
+        With a position and a size, those entries point at these damaged bytes of the log instead.
         """
         gap = queue_offset - self.max_offset
         if gap > 0:
@@ -60,11 +60,11 @@ class SimpleQueue(ConsumeQueue):
             self.max_offset = queue_offset
 
     def index_of(self, queue_offset: int) -> int:
-        """Return the entry's number, which is its offset."""
+        """Return the entry's index, which equals its offset."""
         return queue_offset
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None if it is not there, or stands for nothing."""
+        """Return one entry; None if it does not exist or has no record."""
         if not self.first <= queue_offset < self.max_offset:
             return None
         entry = next(self._entries(self.read(queue_offset, 1)), None)
@@ -73,7 +73,7 @@ class SimpleQueue(ConsumeQueue):
     def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
-        True for offset 0 of a queue whose files begin there, or that has none.
+        At offset 0: whether the files begin there or there are none.
         """
         position = queue_offset * ENTRY_BYTES
         if queue_offset == 0:
@@ -84,15 +84,15 @@ class SimpleQueue(ConsumeQueue):
         return entry is not None and entry.size > 0 and entry.physical_offset < physical_offset
 
     def restart_at(self, queue_offset: int) -> None:
-        """Take the files' entries below `queue_offset` as they are and forget all others.
+        """Keep the files' entries below `queue_offset` and drop all others.
 
-        What the files hold from there on is overwritten by later flushes; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
         """
         self._begin_tail(queue_offset)
         self.max_offset = self.next_offset = queue_offset
 
     def start_at(self, queue_offset: int) -> None:
-        """Begin the queue anew at `queue_offset`; blanks fill its first file up to there.
+        """Restart the empty queue at `queue_offset`; blanks fill its first file up to there.
 
         There must be no files.
         """
@@ -106,7 +106,7 @@ class SimpleQueue(ConsumeQueue):
         low, high = max(self.min_offset, self.first), self.max_offset
         first = self.entry(low)
         if first is not None and first.physical_offset >= log_min_position:
-            high = low  # the usual case, at the price of one read
+            high = low  # the usual case costs one read
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)

@@ -1,4 +1,4 @@
-"""The topics that a store's own table names, as far as it can be read without a broker."""
+"""Reads the topic names in a store's topic table, without a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
 
 
 def named_topics(disk: Disk) -> frozenset[str] | None:
-    """Return the names in `config/topics.json`; None if there is no table, or none that parses.
+    """Return the names in `config/topics.json`; None if it is missing or cannot be parsed.
 
     Raises:
         OSError: the file cannot be read.
