@@ -1,4 +1,4 @@
-"""Reads of batch queues: whole batches within the limits, and never anything else."""
+"""Reads of batch queues return whole, valid batches within the limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rig() -> Rig:
 
 
 def batch(count: int, start: int = 0, topic: str = "T", **properties: str) -> RecordDraft:
-    """Return a batch of messages whose bodies are numbers from `start` on."""
+    """Return a batch of messages whose bodies are numbers from `start`."""
     items = [BatchItem(0, b"%d" % n, b"TAGS\x01a\x02") for n in range(start, start + count)]
     text = {"UNIQ_KEY": "u", "INNER_NUM": str(count)} | properties
     made = draft(encode_batch(items), topic=topic, sys_flag=BATCH_FLAGS)
@@ -43,7 +43,7 @@ def batch(count: int, start: int = 0, topic: str = "T", **properties: str) -> Re
 
 
 def put(rig: Rig, *counts: int) -> list[Appended]:
-    """Store batches that number their messages by offset."""
+    """Store batches whose messages contain their offsets."""
     appended = []
     for count in counts:
         start = rig.store.next_queue_offset("T", 0)
@@ -87,7 +87,7 @@ def test_a_reader_inside_a_batch_gets_the_batch(rig: Rig, offset: int, first: in
     assert found.plan.next_offset == 7
 
 
-def test_a_batch_counts_as_its_messages_and_the_first_always_comes(rig: Rig) -> None:
+def test_a_batch_counts_as_its_messages_and_the_first_is_always_returned(rig: Rig) -> None:
     put(rig, 5, 3, 3, 1)
     assert [get(rig, 0, n).plan.count for n in (1, 7, 8, 11, 12)] == [5, 5, 8, 11, 12]
     assert get(rig, 0, 8).plan.next_offset == 8
@@ -97,23 +97,21 @@ def test_a_batch_counts_as_its_messages_and_the_first_always_comes(rig: Rig) -> 
     ("offset", "status"),
     [(7, GetStatus.OFFSET_OVERFLOW_ONE), (8, GetStatus.OFFSET_OVERFLOW_BADLY)],
 )
-def test_an_offset_that_the_queue_does_not_hold_is_told(
-    rig: Rig, offset: int, status: GetStatus
-) -> None:
+def test_an_offset_outside_the_queue_is_reported(rig: Rig, offset: int, status: GetStatus) -> None:
     put(rig, 7)
     assert get(rig, offset).plan.status is status
 
 
-def test_what_is_in_memory_is_found_at_once(rig: Rig) -> None:
+def test_batches_in_memory_are_found_without_waiting(rig: Rig) -> None:
     put(rig, 3, 4)
     found = rig.store.get_resident("T", 0, Asked(4, 32, 1 << 20, None))
     assert found is not None
     assert numbers(found) == [3, 4, 5, 6]
 
 
-def test_messages_with_tags_come_in_batches_that_have_none(rig: Rig) -> None:
+def test_a_tag_filter_passes_batches_without_tags(rig: Rig) -> None:
     put(rig, 3)
-    rig.store.append(draft(b"3"), rig.now_ms)  # a single one, with tag a
+    rig.store.append(draft(b"3"), rig.now_ms)  # a single message, with tag a
     rig.commit()
     assert numbers(get(rig, 0, accepts=lambda code: code == 1)) == [0, 1, 2]
     assert numbers(get(rig, 0, accepts=lambda code: code == ord("a"))) == [0, 1, 2, 3]
@@ -131,13 +129,13 @@ def test_a_search_by_time_finds_the_batch(rig: Rig) -> None:
     assert rig.store.store_time("T", 0, 5) == times[1]
 
 
-def test_a_batch_for_a_usual_queue_is_refused_and_leaves_nothing(rig: Rig) -> None:
+def test_a_batch_for_a_simple_queue_is_refused_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(InvalidMessageError, match="U has no batch queues"):
         rig.store.append(batch(2, topic="U"), rig.now_ms)
     with pytest.raises(InvalidMessageError, match="part of a batch"):
         rig.store.append_batch([batch(2)], rig.now_ms)
     for count in ("", "0", "32768", "x"):
-        with pytest.raises(InvalidMessageError, match="an inner batch of"):
+        with pytest.raises(InvalidMessageError, match="an inner batch has 1 to"):
             rig.store.append(batch(2, INNER_NUM=count), rig.now_ms)
     assert rig.store.appended_position == 0
 
@@ -146,7 +144,7 @@ def test_a_batch_for_a_usual_queue_is_refused_and_leaves_nothing(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("way", ["reopen", "kill", "crash"])
-def test_batches_outlive_the_end_of_the_process(rig: Rig, way: str) -> None:
+def test_batches_survive_every_kind_of_stop(rig: Rig, way: str) -> None:
     put(rig, 3, 4)
     rig.tick()
     put(rig, 2, 5, 1, 1, 6)
@@ -158,7 +156,7 @@ def test_batches_outlive_the_end_of_the_process(rig: Rig, way: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_a_power_cut_leaves_of_batches_has_no_hole(seed: int) -> None:
+def test_batches_after_a_power_cut_have_no_hole(seed: int) -> None:
     rig = Rig(SimDisk(seed))
     rig.store.ask_kinds("T".__eq__)
     put(rig, *range(1, 4 + seed))
@@ -173,7 +171,7 @@ def test_what_a_power_cut_leaves_of_batches_has_no_hole(seed: int) -> None:
     assert rig.problems() == []
 
 
-def test_a_batch_that_was_never_written_gives_its_offsets_back(rig: Rig) -> None:
+def test_an_unwritten_batch_frees_its_offsets(rig: Rig) -> None:
     put(rig, 3)
     rig.store.append(batch(4, 3), rig.now_ms)
     rig.kill()
@@ -196,7 +194,7 @@ def test_a_topic_is_deleted_with_its_batch_queues(rig: Rig) -> None:
 
 
 def with_damaged_batch(rig: Rig) -> Appended:
-    """Store three batches and flip a bit of the second; return that."""
+    """Store three batches and flip a bit of the second; return the second."""
     appended = put(rig, 3, 4, 2)[1]
     rig.reopen()
     name = f"commitlog/{0:020d}"
@@ -205,7 +203,7 @@ def with_damaged_batch(rig: Rig) -> Appended:
     return appended
 
 
-def test_a_damaged_batch_is_named_and_never_handed_out(rig: Rig) -> None:
+def test_a_damaged_batch_is_refused_by_name(rig: Rig) -> None:
     damaged = with_damaged_batch(rig)
     assert rig.store.get_resident("T", 0, Asked(0, 32, 1 << 20, None)) is None
     found = get(rig, 0)
@@ -216,7 +214,7 @@ def test_a_damaged_batch_is_named_and_never_handed_out(rig: Rig) -> None:
     assert error.value.queue_offset == damaged.queue_offset
 
 
-def test_a_damaged_batch_is_passed_over_when_told(rig: Rig) -> None:
+def test_a_damaged_batch_is_skipped_on_request(rig: Rig) -> None:
     with_damaged_batch(rig)
     found = get(rig, 3, skip_damaged=True)
     assert numbers(found) == [7, 8]
@@ -226,7 +224,7 @@ def test_a_damaged_batch_is_passed_over_when_told(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "value", [(0, 0, 0, 0, 0, 0), (99_999, 50, 0, 0, 3, 4), (0, 9, 0, 0, 3, 4)]
 )
-def test_an_entry_that_rotted_hands_out_nothing_else(
+def test_a_corrupt_entry_returns_no_other_batch(
     rig: Rig, value: tuple[int, int, int, int, int, int]
 ) -> None:
     put(rig, 3, 4, 2)

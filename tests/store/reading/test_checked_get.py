@@ -1,4 +1,4 @@
-"""A read hands out the messages that it was asked for, or says which one is damaged."""
+"""A read returns exactly the requested messages, or names the damaged one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * 100, queue_tail_bytes_
 
 
 def stored(count: int = 10, disk: SimDisk | None = None) -> Rig:
-    """Return a store opened anew that has messages of two queues, one of each in turn."""
+    """Return a reopened store with alternating messages of two queues."""
     rig = Rig(disk or SimDisk(), LONG_FILES)
     for number in range(count):
         rig.put(b"body-%d" % number)
@@ -34,7 +34,7 @@ def stored(count: int = 10, disk: SimDisk | None = None) -> Rig:
 
 
 def get(rig: Rig, offset: int = 0, *, skip: bool = False, accepts: Accepts | None = None) -> Found:
-    """Read from the offset on as a broker does."""
+    """Read from the offset like a broker."""
     asked = Asked(offset, 32, 1 << 20, accepts)
     found = rig.store.get_resident("T", 0, asked)
     found = found or rig.store.get("T", 0, asked, skip_damaged=skip)
@@ -47,7 +47,7 @@ def bodies(found: Found) -> list[bytes]:
 
 
 def read_all(rig: Rig, count: int = 10) -> list[bytes]:
-    """Read from the queue's begin to its end."""
+    """Read the queue from begin to end."""
     all_bodies: list[bytes] = []
     offset = 0
     while offset < count:
@@ -67,7 +67,7 @@ def write_entries(rig: Rig, queue_offset: int, data: bytes) -> None:
 
 
 def spoil(rig: Rig, *texts: bytes) -> None:
-    """Change a byte of bodies in the log's files, behind the store's back."""
+    """Change a byte of bodies in the log's files, without the store."""
     for name in rig.disk.list("commitlog"):
         file = f"commitlog/{name}"
         content = rig.disk.read(file, 0, rig.disk.size(file))
@@ -76,7 +76,7 @@ def spoil(rig: Rig, *texts: bytes) -> None:
                 rig.disk.write(file, content.index(text), [b"X"])
 
 
-def test_what_is_in_memory_and_in_order_is_found_at_once() -> None:
+def test_valid_messages_in_memory_are_found_without_waiting() -> None:
     rig = stored()
     found = rig.store.get_resident("T", 0, Asked(0, 32, 1 << 20, None))
     assert found is not None
@@ -98,7 +98,7 @@ def test_what_is_in_memory_and_in_order_is_found_at_once() -> None:
         pytest.param(2, ENTRY.pack(0, 5, 0), id="smaller than a record"),
     ],
 )
-def test_entries_that_rotted_are_found_anew_and_written_again(at: int, damage: bytes) -> None:
+def test_corrupt_entries_are_repaired_and_written(at: int, damage: bytes) -> None:
     rig = stored()
     whole = rig.disk.read(QUEUE_FILE, 0, 10 * ENTRY_BYTES)
     write_entries(rig, at, damage)
@@ -109,7 +109,7 @@ def test_entries_that_rotted_are_found_anew_and_written_again(at: int, damage: b
     assert not rig.problems()
 
 
-def test_an_entry_that_names_another_message_does_not_hand_that_out() -> None:
+def test_an_entry_that_refers_to_another_message_does_not_return_it() -> None:
     for other in (2, 5):
         rig = stored()
         entry = rig.disk.read(QUEUE_FILE, other * ENTRY_BYTES, ENTRY_BYTES)
@@ -121,7 +121,7 @@ def test_an_entry_that_names_another_message_does_not_hand_that_out() -> None:
     assert bodies(get(rig)) == expected(*range(10))
 
 
-def test_a_tags_code_that_rotted_is_found_where_the_record_is_read() -> None:
+def test_a_corrupt_tags_code_is_detected_when_the_record_is_read() -> None:
     rig = stored()
     position, size, _ = ENTRY.unpack(rig.disk.read(QUEUE_FILE, 4 * ENTRY_BYTES, ENTRY_BYTES))
     write_entries(rig, 4, ENTRY.pack(position, size, tags_code("b")))
@@ -134,7 +134,7 @@ def test_a_tags_code_that_rotted_is_found_where_the_record_is_read() -> None:
     assert bodies(get(rig)) == expected(*range(10))
 
 
-def test_a_damaged_message_is_named_after_those_before_it_were_handed_out() -> None:
+def test_a_damaged_message_is_refused_after_those_before_it_were_returned() -> None:
     rig = stored()
     spoil(rig, b"body-3", b"body-4")
 
@@ -150,7 +150,7 @@ def test_a_damaged_message_is_named_after_those_before_it_were_handed_out() -> N
     assert bodies(get(rig, 5)) == expected(5, 6, 7, 8, 9)
 
 
-def test_damaged_messages_are_passed_over_when_told() -> None:
+def test_damaged_messages_are_skipped_on_request() -> None:
     rig = stored()
     spoil(rig, b"body-0", b"body-1", b"body-9")
 
@@ -162,7 +162,7 @@ def test_damaged_messages_are_passed_over_when_told() -> None:
     assert [one.queue_offset for one in last.skipped] == [9]
 
 
-def test_a_size_that_rotted_in_the_log_takes_no_message_behind_it_along() -> None:
+def test_a_corrupt_record_size_loses_no_later_message() -> None:
     rig = stored()
     position, size, _ = ENTRY.unpack(rig.disk.read(QUEUE_FILE, 2 * ENTRY_BYTES, ENTRY_BYTES))
     name = f"commitlog/{0:020d}"
@@ -175,7 +175,7 @@ def test_a_size_that_rotted_in_the_log_takes_no_message_behind_it_along() -> Non
     assert bodies(get(rig, 3)) == expected(*range(3, 10))
 
 
-def test_the_record_of_an_earlier_topic_of_the_name_is_not_taken() -> None:
+def test_a_record_of_a_deleted_topic_of_the_same_name_is_not_returned() -> None:
     rig = Rig(config=LONG_FILES)
     rig.put(b"old-0")
     delete_topic(rig.store, "T")
@@ -190,7 +190,7 @@ def test_the_record_of_an_earlier_topic_of_the_name_is_not_taken() -> None:
     assert bodies(get(rig, 1)) == [b"new-1", b"new-2"]
 
 
-def test_a_queue_file_that_is_missing_is_named_with_what_helps() -> None:
+def test_a_missing_queue_file_is_named_with_the_remedy() -> None:
     rig = stored()
     rig.disk.unlink(QUEUE_FILE)
     with pytest.raises(CorruptRecordError, match=r"T/0/0+ at byte 40.*restart") as raised:
@@ -200,7 +200,7 @@ def test_a_queue_file_that_is_missing_is_named_with_what_helps() -> None:
     assert read_all(rig) == expected(*range(10))
 
 
-def test_what_the_device_cannot_read_is_one_damaged_message() -> None:
+def test_an_unreadable_record_is_one_damaged_message() -> None:
     class BadSector(SimDisk):
         bad = -1
 
@@ -224,7 +224,7 @@ def test_what_the_device_cannot_read_is_one_damaged_message() -> None:
     assert bodies(get(rig, 3)) == expected(3)
 
 
-def test_a_segment_that_is_removed_while_it_is_read_costs_nothing_that_is_left() -> None:
+def test_a_segment_removed_during_a_read_hides_no_remaining_message() -> None:
     class Removing(SimDisk):
         rig: Rig | None = None
 
@@ -250,11 +250,11 @@ def test_the_search_for_a_record_is_bounded() -> None:
     write_entries(rig, 0, bytes(10 * ENTRY_BYTES))
     store = rig.store
     reading = QueueReading(store._log, store._queues.get("T", 0), LONG_FILES, search_bytes_max=100)
-    with pytest.raises(DamagedRecordError, match="names no place in the log"):
+    with pytest.raises(DamagedRecordError, match="refers to no position in the log"):
         get_checked(reading, Asked(0, 32, 1 << 20, None))
 
 
-def test_a_store_that_is_read_only_hands_out_the_same_and_writes_nothing() -> None:
+def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
     rig = stored()
     write_entries(rig, 4, bytes(ENTRY_BYTES))
     rig.store.set_read_only("a test")
@@ -262,7 +262,7 @@ def test_a_store_that_is_read_only_hands_out_the_same_and_writes_nothing() -> No
     assert rig.disk.read(QUEUE_FILE, 4 * ENTRY_BYTES, ENTRY_BYTES) == bytes(ENTRY_BYTES)
 
 
-def test_nothing_is_mended_of_a_topic_that_was_deleted_meanwhile() -> None:
+def test_entries_of_a_deleted_topic_are_not_repaired() -> None:
     rig = stored()
     write_entries(rig, 4, bytes(ENTRY_BYTES))
     found = rig.store.get("T", 0, Asked(4, 32, 1 << 20, None))
@@ -272,7 +272,7 @@ def test_nothing_is_mended_of_a_topic_that_was_deleted_meanwhile() -> None:
     assert not rig.disk.exists(QUEUE_FILE)
 
 
-def test_a_search_by_time_goes_by_those_beside_what_tells_no_time() -> None:
+def test_a_search_by_time_uses_the_neighbours_of_records_without_a_time() -> None:
     rig = Rig(config=LONG_FILES)
     times = []
     for number in range(20):
@@ -288,7 +288,7 @@ def test_a_search_by_time_goes_by_those_beside_what_tells_no_time() -> None:
         assert rig.store.offset_by_time("T", 0, times[number]) <= number
 
 
-def test_only_entries_that_this_process_made_are_told_without_a_look_at_their_records() -> None:
+def test_own_entries_returns_only_entries_made_by_this_process() -> None:
     rig = stored(3)
     assert rig.store.own_entries("T", 0, 0, 8) is None
     assert rig.store.own_entries("T", 0, 3, 8) == ()
@@ -305,7 +305,7 @@ def test_only_entries_that_this_process_made_are_told_without_a_look_at_their_re
     assert rig.store.entry_if_resident("absent", 0, 0) is None
 
 
-def test_what_was_written_long_ago_is_compared_even_if_this_process_wrote_it() -> None:
+def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them() -> None:
     rig = Rig(config=LONG_FILES)
     for number in range(5):
         rig.put(b"body-%d" % number)
@@ -321,7 +321,7 @@ def test_what_was_written_long_ago_is_compared_even_if_this_process_wrote_it() -
     assert get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked) is None
 
 
-def test_a_queue_that_is_zeros_is_mended_a_part_at_a_time_in_one_write_each(
+def test_a_zeroed_queue_is_repaired_in_parts_of_one_write_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queue_repair, "RUN_ENTRIES_MAX", 5)

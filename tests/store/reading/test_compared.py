@@ -1,4 +1,4 @@
-"""What was compared counts as compared until as much was written and compared since."""
+"""Verified ranges are valid until `believed_bytes` have been written and verified since."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def queue(queue_id: int = 0) -> SimpleQueue:
     return SimpleQueue(SimDisk(), "T", queue_id, 200)
 
 
-def test_a_part_of_what_was_compared_needs_no_second_look() -> None:
+def test_a_part_of_a_verified_range_is_verified() -> None:
     one, compared = queue(), Compared(BELIEVED)
     compared.add(one, 10, 20, 0, 10)
     assert compared.holds(one, 10, 20, 0)
     assert compared.holds(one, 13, 15, 0)
     assert not compared.holds(one, 9, 15, 0)
     assert not compared.holds(one, 15, 21, 0)
-    assert not compared.holds(queue(), 13, 15, 0), "another queue, be it of the same name"
+    assert not compared.holds(queue(), 13, 15, 0), "another queue, even of the same name"
 
 
-def test_what_follows_is_held_together_with_what_was_before() -> None:
+def test_adjacent_ranges_are_joined() -> None:
     one, compared = queue(), Compared(BELIEVED)
     compared.add(one, 10, 20, 0, 10)
     compared.add(one, 0, 5, 0, 10)
@@ -33,14 +33,14 @@ def test_what_follows_is_held_together_with_what_was_before() -> None:
     assert not compared.holds(one, 4, 11, 0)
 
 
-def test_it_counts_until_so_much_was_written_since() -> None:
+def test_a_range_expires_after_enough_written_bytes() -> None:
     one, compared = queue(), Compared(BELIEVED)
     compared.add(one, 0, 10, 5000, 0)
     assert compared.holds(one, 0, 10, 5000 + BELIEVED)
     assert not compared.holds(one, 0, 10, 5001 + BELIEVED)
 
 
-def test_it_counts_until_so_much_was_compared_since() -> None:
+def test_a_range_expires_after_enough_verified_bytes() -> None:
     one, two, compared = queue(), queue(1), Compared(BELIEVED)
     compared.add(one, 0, 10, 0, 600)
     compared.add(two, 0, 10, 0, 1000)
@@ -50,16 +50,16 @@ def test_it_counts_until_so_much_was_compared_since() -> None:
     assert compared.holds(two, 0, 10, 0)
 
 
-def test_a_long_run_ages_by_parts() -> None:
+def test_a_long_range_expires_in_parts() -> None:
     one, compared = queue(), Compared(BELIEVED)
     for offset in range(0, 1000, 10):
         compared.add(one, offset, offset + 10, 0, 50)
     held = [offset for offset in range(0, 1000, 10) if compared.holds(one, offset, offset + 10, 0)]
-    assert held == list(range(held[0], 1000, 10)), "the last of them"
+    assert held == list(range(held[0], 1000, 10)), "only the latest ranges are valid"
     assert BELIEVED - 200 <= len(held) * 50 <= BELIEVED
 
 
-def test_it_takes_no_more_memory_the_longer_it_goes_on() -> None:
+def test_the_number_of_ranges_is_bounded() -> None:
     compared = Compared(BELIEVED)
     queues = [queue(number) for number in range(1030)]
     for one in queues:

@@ -1,4 +1,4 @@
-"""Entries are what the queue's files hold, whether they were read for this reader or before."""
+"""Cached entries equal those in the queue's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_FILE_BYTES = 400 * ENTRY_BYTES
 
 
 class CountingDisk(SimDisk):
-    """Counts what is read of queue files; nothing of them is in memory while it is cold."""
+    """Counts the reads of queue files; while it is cold, no file is in memory."""
 
     reads = 0
     is_cold = False
@@ -36,7 +36,7 @@ def appended(number: int) -> Appended:
 
 
 def filled(count: int, *, flushed: int | None = None) -> tuple[SimpleQueue, CountingDisk]:
-    """Return a queue of so many entries, the first of them flushed to its files."""
+    """Return a queue with the given number of entries, the first of them flushed to its files."""
     disk = CountingDisk()
     queue = SimpleQueue(disk, "T", 0, LONG_FILE_BYTES)
     flushed = count if flushed is None else flushed
@@ -50,7 +50,7 @@ def filled(count: int, *, flushed: int | None = None) -> tuple[SimpleQueue, Coun
 
 
 def read(blocks: EntryBlocks, queue: SimpleQueue, offset: int, count: int) -> list[int] | None:
-    """Return the offsets of the entries that are found."""
+    """Return the offsets of the found entries."""
     found = blocks.read(queue, offset, count)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def read(blocks: EntryBlocks, queue: SimpleQueue, offset: int, count: int) -> li
     return [position // 100 for position, _, _ in fields]
 
 
-def test_a_queue_that_is_read_from_begin_to_end_takes_few_calls() -> None:
+def test_a_sequential_read_of_a_queue_takes_few_calls() -> None:
     queue, disk = filled(400)
     blocks = EntryBlocks()
     for offset in range(0, 400, 25):
@@ -67,7 +67,7 @@ def test_a_queue_that_is_read_from_begin_to_end_takes_few_calls() -> None:
     assert disk.reads == 2
 
 
-def test_reads_at_any_place_find_what_is_there() -> None:
+def test_reads_at_any_offset_return_the_entries() -> None:
     dice = random.Random(1)
     queue, _ = filled(1000, flushed=930)
     blocks = EntryBlocks()
@@ -77,7 +77,7 @@ def test_reads_at_any_place_find_what_is_there() -> None:
         assert read(blocks, queue, offset, count) == list(range(offset, offset + count))
 
 
-def test_entries_that_come_are_found_behind_those_that_were_read() -> None:
+def test_new_entries_are_found_after_cached_ones() -> None:
     queue, disk = filled(10)
     blocks = EntryBlocks()
     assert read(blocks, queue, 0, 10) == list(range(10))
@@ -89,7 +89,7 @@ def test_entries_that_come_are_found_behind_those_that_were_read() -> None:
     assert disk.reads == 3
 
 
-def test_what_is_forgotten_is_read_anew() -> None:
+def test_a_dropped_block_is_read_again() -> None:
     queue, disk = filled(20)
     blocks = EntryBlocks()
     disk.write(queue.segments.name(0), 3 * ENTRY_BYTES, [bytes(ENTRY_BYTES)])
@@ -99,17 +99,17 @@ def test_what_is_forgotten_is_read_anew() -> None:
     assert read(blocks, queue, 3, 1) == [3]
 
 
-def test_what_is_not_in_memory_is_not_waited_for() -> None:
+def test_a_read_never_waits_for_the_device() -> None:
     queue, disk = filled(100)
     disk.is_cold = True
     assert read(EntryBlocks(), queue, 0, 10) is None
     disk.is_cold, disk.cold_from = False, 20 * ENTRY_BYTES
     blocks = EntryBlocks()
-    assert read(blocks, queue, 0, 20) == list(range(20)), "though those behind are not"
+    assert read(blocks, queue, 0, 20) == list(range(20)), "although later entries are not in memory"
     assert read(blocks, queue, 0, 21) is None
 
 
-def test_a_file_that_was_cut_short_is_not_taken_for_whole() -> None:
+def test_a_truncated_file_returns_none() -> None:
     queue, disk = filled(100)
     disk.truncate(queue.segments.name(0), 10 * ENTRY_BYTES + 7)
     blocks = EntryBlocks()
@@ -117,7 +117,7 @@ def test_a_file_that_was_cut_short_is_not_taken_for_whole() -> None:
     assert read(blocks, queue, 5, 6) is None
 
 
-def test_blocks_of_so_many_queues_are_kept() -> None:
+def test_the_number_of_blocks_is_bounded() -> None:
     disk = CountingDisk()
     queues = [SimpleQueue(disk, "T", number, LONG_FILE_BYTES) for number in range(513)]
     blocks = EntryBlocks()

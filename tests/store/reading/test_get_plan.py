@@ -1,4 +1,4 @@
-"""A read has Java's outcome and next offset in every case, and keeps its limits."""
+"""A read plan has Java's status and next offset in every case, and keeps its limits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def get(
     return plan_get(queue, view, BIG_FILES, offset, (max_messages, max_bytes), accepts=accepts)
 
 
-def test_outcomes_have_the_names_that_java_puts_into_remarks() -> None:
+def test_statuses_have_javas_names() -> None:
     assert [status.name for status in GetStatus] == json.loads(TABLES.read_text())["enums"][
         "GetMessageStatus"
     ]
@@ -68,7 +68,7 @@ def test_outcomes_have_the_names_that_java_puts_into_remarks() -> None:
         (queue_of([10] * 9), 4, GetStatus.FOUND, 9),
     ],
 )
-def test_outcome_and_next_offset(
+def test_status_and_next_offset(
     queue: SimpleQueue | None, offset: int, status: GetStatus, next_offset: int
 ) -> None:
     plan = get(queue, offset)
@@ -77,19 +77,19 @@ def test_outcome_and_next_offset(
     assert bool(plan.ranges) is (status is GetStatus.FOUND)
 
 
-def test_neighbours_in_the_log_are_one_range() -> None:
+def test_adjacent_records_are_one_range() -> None:
     assert get(queue_of([10, 20, 30]), 0).ranges == [(0, 60)]
     assert get(queue_of([10, 20, 30], gap=1), 0).ranges == [(0, 10), (11, 20), (32, 30)]
 
 
-def test_no_more_messages_than_asked_for() -> None:
+def test_a_plan_keeps_the_message_limit() -> None:
     plan = get(queue_of([10] * 50), 5, 32)
 
     assert (plan.count, plan.next_offset) == (32, 37)
     assert get(queue_of([10] * 200), 0, 150).count == 150
 
 
-def test_no_more_bytes_than_asked_for_but_one_message_always() -> None:
+def test_a_plan_keeps_the_byte_limit_but_has_at_least_one_message() -> None:
     queue = queue_of([100, 400, 500, 10])
 
     assert get(queue, 0, max_bytes=500).count == 2
@@ -102,26 +102,26 @@ def test_at_least_a_hundred_bytes_are_allowed() -> None:
     assert get(queue_of([30] * 9), 0, max_bytes=1).count == 3
 
 
-def test_filtered_entries_are_passed_over() -> None:
+def test_filtered_entries_are_skipped() -> None:
     plan = get(queue_of([10] * 9), 0, accepts=lambda code: code % 2 == 1)
 
     assert (plan.status, plan.count, plan.next_offset) == (GetStatus.FOUND, 4, 9)
     assert plan.ranges == [(10, 10), (30, 10), (50, 10), (70, 10)]
 
 
-def test_nothing_that_passes_the_filter() -> None:
+def test_status_if_no_entry_passes_the_filter() -> None:
     plan = get(queue_of([10] * 9), 0, accepts=lambda _: False)
 
     assert (plan.status, plan.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 9)
 
 
-def test_the_last_entry_looked_at_is_the_last_one_handed_out() -> None:
+def test_a_full_plan_ends_at_its_last_message() -> None:
     plan = get(queue_of([10] * 9), 0, 2, accepts=lambda code: code in (1, 3, 5))
 
     assert (plan.count, plan.next_offset) == (2, 4)
 
 
-def test_a_filter_looks_at_eight_hundred_entries_and_no_more() -> None:
+def test_a_filter_examines_at_most_800_entries() -> None:
     queue = queue_of([10] * 950)
 
     assert get(queue, 0, accepts=lambda _: False).next_offset == 800
@@ -145,7 +145,7 @@ def test_entries_in_files_and_in_memory_are_one_queue(flushed: int) -> None:
     assert get(queue, 3).count == 17
 
 
-def test_a_missing_queue_file_is_jumped_over() -> None:
+def test_a_missing_queue_file_is_skipped() -> None:
     queue = queue_of([10] * (PER_FILE + 50))
     queue.flush()
     queue._disk.unlink("consumequeue/T/0/00000000000000000000")
@@ -154,16 +154,16 @@ def test_a_missing_queue_file_is_jumped_over() -> None:
     assert (plan.status, plan.next_offset) == (GetStatus.OFFSET_FOUND_NULL, PER_FILE)
 
 
-def test_records_that_are_gone_are_passed_over() -> None:
+def test_removed_records_are_skipped() -> None:
     queue = queue_of([100] * 9)
 
     gone = get(queue, 0, log_min=10_000)
     assert (gone.status, gone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 9)
-    # Entries of the removed segment are skipped whole, as Java rolls to its end.
+    # All entries of the removed segment are skipped at once, as in Java.
     assert get(queue_of([SEGMENT // 2] * 6), 0, log_min=SEGMENT).ranges == [(SEGMENT, SEGMENT * 2)]
 
 
-def test_a_blank_entry_stands_for_nothing() -> None:
+def test_a_blank_entry_is_skipped() -> None:
     queue = queue_of([10] * 3)
     queue.fill_to(6)
     queue.put(record(30, 10, 6))
@@ -173,14 +173,14 @@ def test_a_blank_entry_stands_for_nothing() -> None:
     assert plan.ranges == [(30, 10)]
 
 
-def test_a_filtered_entry_after_a_removed_one_decides_the_outcome() -> None:
+def test_a_filtered_entry_after_a_removed_one_decides_the_status() -> None:
     queue = queue_of([SEGMENT, 10])
     plan = get(queue, 0, accepts=lambda code: code == 0, log_min=SEGMENT)
 
     assert plan.status is GetStatus.NO_MATCHED_MESSAGE
 
 
-def test_older_messages_keep_the_limits_of_the_disk() -> None:
+def test_older_messages_have_the_cold_limits() -> None:
     config = replace(
         BIG_FILES, resident_bytes=1000, cold_get_bytes_max=450, cold_get_messages_max=8
     )

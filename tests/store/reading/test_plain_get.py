@@ -1,4 +1,4 @@
-"""A read of messages that are all wanted gets what the ordinary read gets, or is left to that."""
+"""The fast path of reads returns the same as the general path, or None."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SMALL = replace(CONFIG, commitlog_segment_bytes=1 << 14, consumequeue_file_bytes
 
 
 def plain(rig: Rig, offset: int = 0, count: int = 32, max_bytes: int = 1 << 20) -> bytes | None:
-    """Return the records that the read hands out; None if it leaves the reader to the other."""
+    """Return the records from the fast path; None if it leaves the read to the general path."""
     found = rig.store.get_plain("T", 0, offset, count, max_bytes)
     return None if found is None else b"".join(found.records)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_it_hands_out_what_the_ordinary_read_does(seed: int) -> None:
+def test_the_fast_path_returns_the_same_as_the_general_path(seed: int) -> None:
     dice = random.Random(seed)
     rig = Rig(config=SMALL)
     for _ in range(150):
@@ -52,7 +52,7 @@ def test_it_hands_out_what_the_ordinary_read_does(seed: int) -> None:
     rig.store.close(rig.now_ms)
 
 
-def test_messages_of_one_queue_alone_are_one_piece(rig: Rig) -> None:
+def test_adjacent_messages_are_one_view(rig: Rig) -> None:
     records = [rig.put(b"a"), rig.put(b"b")]
 
     found = rig.store.get_plain("T", 0, 0, 32, 1 << 20)
@@ -61,7 +61,7 @@ def test_messages_of_one_queue_alone_are_one_piece(rig: Rig) -> None:
     assert [len(piece) for piece in found.records] == [sum(record.size for record in records)]
 
 
-def test_what_was_there_at_the_start_is_compared() -> None:
+def test_records_from_before_the_start_are_verified() -> None:
     for is_spoiled in (False, True):
         rig = Rig(config=LONG_FILES)
         for number in range(5):
@@ -73,14 +73,14 @@ def test_what_was_there_at_the_start_is_compared() -> None:
 
         found = plain(rig)
 
-        assert (found is None) == is_spoiled, "the ordinary read says what is wrong"
+        assert (found is None) == is_spoiled, "the general path reports the damage"
         assert found is None or found.count(b"body-") == 5
         assert plain(rig, 4) is not None
         assert plain(rig, 0, 3) is not None
 
 
 def reads_of(rig: Rig, believed_bytes: int) -> Callable[[], bytes | None]:
-    """Return a read of a queue's first messages that believes so many bytes of the log."""
+    """Return a read of a queue's first messages with the given `believed_bytes`."""
     queue = rig.store._queues.get("T", 0)
     reads = PlainGet(rig.store._log, LONG_FILES.delay_levels_ms, believed_bytes=believed_bytes)
 
@@ -100,7 +100,7 @@ def stored(*, reopened: bool = False) -> Rig:
     return rig
 
 
-def test_what_was_written_long_ago_is_compared() -> None:
+def test_records_written_long_ago_are_verified() -> None:
     rig = stored()
     believing, doubting = reads_of(rig, 1 << 20), reads_of(rig, 100)
 
@@ -110,7 +110,7 @@ def test_what_was_written_long_ago_is_compared() -> None:
 
 
 @pytest.mark.parametrize("believed_bytes", [0, 100, 1 << 20])
-def test_how_much_is_believed_can_be_told(believed_bytes: int) -> None:
+def test_believed_bytes_are_configurable(believed_bytes: int) -> None:
     rig = Rig(config=replace(LONG_FILES, believed_bytes=believed_bytes))
     for number in range(5):
         rig.put(b"body-%d" % number)
@@ -124,11 +124,11 @@ def test_how_much_is_believed_can_be_told(believed_bytes: int) -> None:
     assert found is None or not found.plan.wanted
 
 
-def test_what_was_compared_just_before_is_believed_until_so_much_is_written() -> None:
+def test_verified_records_are_trusted_until_enough_is_written() -> None:
     rig = stored(reopened=True)
     read = reads_of(rig, 2000)
     whole = read()
-    spoil(rig, b"body-3")  # which a device does only to what left the memory
+    spoil(rig, b"body-3")  # stands for a device error after an eviction
     believed = read()
     assert believed is not None
     assert believed.replace(b"Xody", b"body") == whole
@@ -138,7 +138,7 @@ def test_what_was_compared_just_before_is_believed_until_so_much_is_written() ->
     assert read() is None
 
 
-def test_what_is_compared_of_other_queues_counts_as_well() -> None:
+def test_verified_bytes_of_other_queues_count_as_well() -> None:
     rig = stored()
     rig.put(b"x" * 1500, queue_id=1)
     rig.reopen()
@@ -152,14 +152,14 @@ def test_what_is_compared_of_other_queues_counts_as_well() -> None:
     assert reads.get(queues[0], 0, 5, 1 << 20) is None
 
 
-def test_a_damaged_record_is_not_taken_for_compared() -> None:
+def test_a_damaged_record_is_not_recorded_as_verified() -> None:
     rig = stored(reopened=True)
     spoil(rig, b"body-3")
     for _ in range(3):
         assert plain(rig) is None
 
 
-def test_an_entry_that_was_found_anew_is_read_anew() -> None:
+def test_a_repaired_entry_is_read_again() -> None:
     rig = stored(reopened=True)
     name = "consumequeue/T/0/" + "0" * 20
     entry = rig.disk.read(name, 2 * ENTRY_BYTES, ENTRY_BYTES)
@@ -174,7 +174,7 @@ def test_an_entry_that_was_found_anew_is_read_anew() -> None:
     assert whole.count(b"body-") == 5
 
 
-def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
+def test_a_recreated_topic_uses_no_cache_of_the_old_one() -> None:
     rig = stored(reopened=True)
     before = plain(rig)
     rig.tick()
@@ -190,19 +190,19 @@ def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
     assert (after.count(b"body-"), after.count(b"new-")) == (0, 5)
 
 
-def test_a_queue_that_is_not_there_is_left(rig: Rig) -> None:
+def test_a_missing_queue_is_left_to_the_general_path(rig: Rig) -> None:
     rig.put(queue_id=1)
 
     assert plain(rig) is None
 
 
-def test_what_is_not_shown_yet_is_left(rig: Rig) -> None:
+def test_invisible_messages_are_left_to_the_general_path(rig: Rig) -> None:
     rig.append()
 
     assert plain(rig) is None
 
 
-def test_limits_of_older_messages_are_left_to_the_ordinary_read() -> None:
+def test_cold_limits_are_left_to_the_general_path() -> None:
     rig = Rig(config=replace(CONFIG, resident_bytes=1))
     rig.put()
 
@@ -210,7 +210,7 @@ def test_limits_of_older_messages_are_left_to_the_ordinary_read() -> None:
     rig.store.close(rig.now_ms)
 
 
-def test_a_device_that_fails_is_left_to_be_told_of() -> None:
+def test_a_device_error_is_left_to_the_general_path() -> None:
     class Failing(SimDisk):
         is_failing = False
 

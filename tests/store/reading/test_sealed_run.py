@@ -1,4 +1,4 @@
-"""Records pass together only if each would pass alone, and those that are plain do pass."""
+"""Records pass the joint check only if each passes alone, and ordinary records do pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAGGED = {"KEYS": "k", "TAGS": "a", "WAIT": "true"}
 def run_of(
     drafts: Sequence[RecordDraft], *, is_sealed: bool = True, tags: Sequence[str] | None = None
 ) -> tuple[bytes, Run]:
-    """Return the records of one queue's messages, others between them, and their entries."""
+    """Return the records of one queue's messages, stored between others, and their entries."""
     encode = encode_sealed if is_sealed else encode_record
     records, position = [], 4096
     positions = []
@@ -37,12 +37,12 @@ def run_of(
 
 
 def is_right(body: bytes, run: Run, topic: str = "T", queue_id: int = 0) -> bool:
-    """Tell whether each record passes by itself."""
+    """Tell whether each record passes alone."""
     return RecordCheck(topic, queue_id, (1_000,)).first_wrong(body, list(map(Wanted, *run))) is None
 
 
 def is_certain(body: bytes, run: Run, topic: str = "T", queue_id: int = 0) -> bool:
-    """Tell whether they pass together; what does must pass one by one as well."""
+    """Tell whether they pass together; assert that each then passes alone as well."""
     found = SealedRunCheck().is_certain(topic, queue_id, run, body)
     assert not found or is_right(body, run, topic, queue_id)
     return found
@@ -57,7 +57,7 @@ VARIED = [
 
 
 @pytest.mark.parametrize("drafts", [EQUAL, VARIED, EQUAL[:1]], ids=["equal", "varied", "one"])
-def test_plain_records_pass_and_not_with_any_bit_changed(drafts: list[RecordDraft]) -> None:
+def test_ordinary_records_pass_but_not_with_any_bit_changed(drafts: list[RecordDraft]) -> None:
     body, run = run_of(drafts)
     check = SealedRunCheck()
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_plain_records_pass_and_not_with_any_bit_changed(drafts: list[RecordDraf
 
 
 @pytest.mark.parametrize("drafts", [EQUAL, VARIED], ids=["equal", "varied"])
-def test_no_entry_passes_with_a_bit_changed(drafts: list[RecordDraft]) -> None:
+def test_no_entry_passes_with_any_bit_changed(drafts: list[RecordDraft]) -> None:
     body, run = run_of(drafts)
     for name, bits in (("offsets", 62), ("positions", 62), ("sizes", 31), ("codes", 63)):
         for number in range(len(drafts)):
@@ -89,7 +89,7 @@ def test_records_of_another_queue_do_not_pass(drafts: list[RecordDraft]) -> None
     for number in range(len(drafts)):
         others = list(drafts)
         others[number] = replace(drafts[number], topic=b"U")
-        assert not is_certain(*run_of(others)), "one among them"
+        assert not is_certain(*run_of(others)), "one record of another queue"
 
 
 def test_very_many_records_pass_as_well() -> None:
@@ -99,7 +99,7 @@ def test_very_many_records_pass_as_well() -> None:
         assert not is_certain(body[:-300] + b"X" + body[-299:], run)
 
 
-def test_zeros_and_parts_do_not_pass() -> None:
+def test_zeros_and_truncated_records_do_not_pass() -> None:
     body, run = run_of(VARIED)
     for at in range(len(body)):
         torn = body[:at] + bytes(len(body) - at)
@@ -144,7 +144,7 @@ def test_records_without_properties_pass() -> None:
     assert is_certain(*run_of([replace(draft(), properties=b"")] * 2, tags=["", ""]))
 
 
-def test_a_tag_that_is_there_twice_does_not_stand_in_for_one_that_lacks() -> None:
+def test_a_duplicate_tag_does_not_replace_a_missing_one() -> None:
     twice = replace(draft(), properties=b"TAGS\x01a\x02KEYS\x01k\x02TAGS\x01a\x02")
     without = draft(properties={"KEYS": "k"})
     for drafts, tags in (
@@ -166,13 +166,13 @@ def test_a_tag_that_is_there_twice_does_not_stand_in_for_one_that_lacks() -> Non
     ],
     ids=["v6 host", "v2", "delayed"],
 )
-def test_what_is_not_plain_is_left_to_be_looked_at_alone(one: RecordDraft, topic: str) -> None:
+def test_unordinary_records_are_left_to_the_single_check(one: RecordDraft, topic: str) -> None:
     body, run = run_of([one, one])
     assert is_right(body, run, topic)
     assert not is_certain(body, run, topic)
 
 
-def test_records_without_a_seal_are_left_to_be_looked_at_alone() -> None:
+def test_records_without_a_seal_are_left_to_the_single_check() -> None:
     for is_sealed in (False, True):
         body, run = run_of(EQUAL, is_sealed=is_sealed)
         assert is_right(body, run)
@@ -183,7 +183,7 @@ def test_records_without_a_seal_are_left_to_be_looked_at_alone() -> None:
     assert not is_certain(body[: run.sizes[0]] + unsealed, mixed)
 
 
-def test_more_tags_than_are_kept_pass_as_well() -> None:
+def test_more_tags_than_the_cache_holds_pass() -> None:
     check = SealedRunCheck()
     for number in range(1100):
         tags = [f"tag-{number}", f"tag-{number + 1}"]
@@ -192,7 +192,7 @@ def test_more_tags_than_are_kept_pass_as_well() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_changed_nothing_passes_that_is_wrong(seed: int) -> None:
+def test_no_changed_record_passes(seed: int) -> None:
     dice = random.Random(seed)
     passed = 0
     for _ in range(300):

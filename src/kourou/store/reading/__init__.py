@@ -1,1 +1,1 @@
-"""Reading messages: which ones a reader gets, compared with what was written, and mended."""
+"""Reads of queues: selects messages, verifies their records, and repairs queue entries."""

@@ -1,12 +1,12 @@
-"""What a read of a batch queue hands out: whole batches, each record compared before.
+"""Reads of batch queues: return whole batches, each record verified.
 
-A reader inside a batch gets that batch, as Java hands it out: clients pass over the messages before
-their offset. A batch counts as its messages, and the first one is handed out however many there
-are. An entry or a record that is not what was written is refused by name, or passed over when told;
-entries are not found anew in the log before the next start.
+A read at an offset inside a batch returns that batch, like Java: clients skip the messages before
+their offset. A batch counts as its messages; the first batch is returned whatever their number. A
+corrupt entry or record is refused with an error that names it, or skipped on request. Corrupt
+entries are rebuilt from the log only at the next start.
 
-Tags are those of the messages, which are in the batch's body: what has no tags of its own is handed
-out whatever tags are wanted, and clients leave out what they do not want. Java hands out nothing.
+Tags belong to the messages in the batch's body. A batch without tags of its own is returned
+whatever the tag filter, and clients drop the messages they do not want. Java returns nothing.
 
 Source: DefaultMessageStore.getMessage with BatchConsumeQueue, apache/rocketmq 5.5.0.
 """
@@ -38,11 +38,11 @@ from kourou.store.reading.queue_repair import Damage
 
 _READ_ENTRIES: Final = 16
 _ROUNDS_MAX: Final = 64
-"""Damaged batches that one read passes over; the next read goes on."""
+"""The most damaged batches that one read skips; the next read continues."""
 
 
 class _Limits(NamedTuple):
-    """How much one read hands out."""
+    """The limits of one read."""
 
     max_messages: int
     max_bytes: int
@@ -52,7 +52,7 @@ class _Limits(NamedTuple):
 
     @classmethod
     def of(cls, config: StoreConfig, view: LogView, max_messages: int, max_bytes: int) -> _Limits:
-        """Return what Java would hand out at most."""
+        """Return the limits that Java applies."""
         scan_bytes = max(config.scan_bytes_max, max_messages * BATCH_ENTRY_BYTES)
         return cls(
             max_messages,
@@ -63,7 +63,7 @@ class _Limits(NamedTuple):
         )
 
     def is_full(self, count: int, size: int, entry: BatchEntry) -> bool:
-        """Tell whether the batch is too much for an answer of so many messages and bytes."""
+        """Tell whether the batch exceeds the limits after `count` messages of `size` bytes."""
         if not count:
             return False
         size += entry.size
@@ -86,17 +86,17 @@ def plan_batches(
     read: ReadEntries | None = None,
     stop_before: int | None = None,
 ) -> GetPlan:
-    """Return what a reader at `offset` gets; `wanted` has an entry for each batch.
+    """Return the plan of a read at `offset`; its `wanted` has an entry for each batch.
 
     Args:
         queue: the queue.
-        view: of the log.
+        view: the state of the log.
         config: limits.
-        offset: where the reader is.
-        limits: messages and bytes.
-        accepts: asked for each batch's tags code; None takes all.
-        read: instead of the queue's own; what it raises passes through.
-        stop_before: the offset of a batch that is not handed out any more.
+        offset: the reader's offset.
+        limits: the most messages, and the most bytes.
+        accepts: called with each batch's tags code; None accepts all.
+        read: replaces the queue's own read; its exceptions pass through.
+        stop_before: the offset of the batch before which the plan ends.
     """
     nothing = plan_outside(queue, offset)
     if nothing is not None:
@@ -124,13 +124,13 @@ def plan_batches(
             count, size, status = count + entry.count, size + entry.size, GetStatus.FOUND
         at = entry.end
     if at == offset and suspect is None and stop_before is None:
-        suspect = at  # nothing can be read of the queue's file
+        suspect = at  # no entry of the queue's file can be read
     ranges = [(one.physical_offset, one.size) for one in picked]
     return GetPlan(status, at, low, high, ranges, count, picked, suspect)
 
 
 def get_batches_resident(reading: QueueReading, queue: BatchQueue, asked: Asked) -> Found | None:
-    """Return what the reader gets if that is in memory and as it was stored; else None."""
+    """Return the result of the read if all of it is in memory and valid; else None."""
     try:
         plan = _plan(reading, queue, asked, asked.offset, _resident_entries(queue))
         if not plan.count:
@@ -146,7 +146,7 @@ def get_batches_resident(reading: QueueReading, queue: BatchQueue, asked: Asked)
 def get_batches(
     reading: QueueReading, queue: BatchQueue, asked: Asked, *, skip_damaged: bool
 ) -> Found:
-    """Return what the reader gets; may wait for the device.
+    """Return the result of the read; may wait for the device.
 
     Raises:
         DamagedRecordError: the first batch cannot be read, and `skip_damaged` is False.
@@ -157,7 +157,7 @@ def get_batches(
         plan = _plan(reading, queue, asked, offset)
         body = _read(reading, plan)
         if body is None:
-            continue  # a segment was removed since the plan was made, and the log knows
+            continue  # a segment was removed meanwhile; the next plan takes that into account
         wrong = first_wrong(reading.check(queue), body, plan.wanted)
         if wrong is not None and wrong[0] > 0:
             cut = _plan(reading, queue, asked, offset, None, plan.wanted[wrong[0]].queue_offset)
@@ -187,7 +187,7 @@ def _plan(
 
 
 def _read(reading: QueueReading, plan: GetPlan) -> bytes | None:
-    """Return the batches; zeros where one cannot be read; None if its segment is gone."""
+    """Return the batches, zeros for unreadable ones; None if a segment was removed."""
     parts = []
     for position, size in plan.ranges:
         try:
@@ -205,7 +205,7 @@ def _read(reading: QueueReading, plan: GetPlan) -> bytes | None:
 
 
 def _damage(reading: QueueReading, queue: BatchQueue, plan: GetPlan, reason: str | None) -> Damage:
-    """Return what is to be said of the first batch of a plan, or of its entry."""
+    """Return the damage of the first batch of a plan, or of its entry if `reason` is None."""
     if reason is not None:
         first = plan.wanted[0]
         position = first.physical_offset
@@ -216,12 +216,12 @@ def _damage(reading: QueueReading, queue: BatchQueue, plan: GetPlan, reason: str
     return Damage(
         queue.topic, queue.queue_id, offset, queue.segments.name(byte),
         byte % queue.segments.file_bytes,
-        "its queue entry names no batch of the log; a restart makes the queue anew from the log",
+        "its queue entry refers to no batch of the log; a restart rebuilds the queue from the log",
     )  # fmt: skip
 
 
 def _behind(queue: BatchQueue, offset: int) -> int:
-    """Return where a reader goes on that passes over the batch with the offset."""
+    """Return the offset after the batch that contains the offset, for a read that skips it."""
     index = queue.index_of(offset)
     for entry in _entries_from(queue, index + 1, queue.read):
         if entry.is_written and offset < entry.queue_offset < queue.max_offset:
@@ -244,7 +244,7 @@ def _entries(queue: BatchQueue, offset: int, read: ReadEntries) -> Iterator[Batc
 
 
 def _entries_from(queue: BatchQueue, index: int, read: ReadEntries) -> Iterator[BatchEntry]:
-    """Return entries from a number on, up to the end of what can be read."""
+    """Yield the entries from `index` until the first that cannot be read."""
     while index < queue.end:
         data = read(index, _READ_ENTRIES)
         data = data[: len(data) - len(data) % BATCH_ENTRY_BYTES]

@@ -1,16 +1,17 @@
-"""A read of a queue that hands out nothing but what was stored in it.
+"""Verified reads of a queue: return only records that were stored in it.
 
-What this process wrote and is in memory is believed. All else is compared: whether the record is
-whole, and whether it is the one of that queue and offset, since a queue entry that rotted on the
-device may name another one. (Only the read of `plain_get` remembers what was compared before.)
+Records that this process wrote and that are in memory are trusted. All others are verified: the
+record must be whole, and belong to that queue and offset, because a corrupt queue entry may refer
+to another record. (Only the fast path in `plain_get` remembers earlier verifications.)
 
-    found                        at once (`get_resident`)    where it may wait (`get_checked`)
-    not in memory                left to the other           read
-    an entry that rotted         left to the other           found anew in the log
-    a damaged record             left to the other           refused by name; those before it are
-                                                             handed out first; skipped when told
+    found                        `get_resident`, never waits    `get_checked`, may wait
+    not in memory                None                           reads it
+    a corrupt queue entry        None                           repairs it from the log
+    a damaged record             None                           returns those before it; if it is
+                                                                first, raises or (on request) skips
 
-Both run on any thread beside the one that writes; what is to be mended in files is handed back.
+Both run on any thread while another thread writes. Repaired entries are returned; the caller writes
+them to the files.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ from kourou.store.reading.sealed_run import Run, SealedRunCheck
 
 _SEALED: Final = SealedRunCheck()
 _TOGETHER_MIN: Final = 4
-"""Records of which it is worth to look at all together first."""
+"""The number of records from which verifying all in one pass pays."""
 _ROUNDS_MAX: Final = 64
-"""Places that one read mends or skips; the next read goes on."""
+"""The most repairs and skips of one read; the next read continues."""
 
 
 class Asked(NamedTuple):
-    """What a reader asks of a queue.
+    """A request to read a queue.
 
     Attributes:
-        accepts: asked for each entry's tags code; None takes all.
-        may_match: asked for each entry's extension unit, where there is one; None takes all.
+        accepts: called with each entry's tags code; None accepts all.
+        may_match: called with each entry's extension unit, if it has one; None accepts all.
     """
 
     offset: int
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
 
 
 class Mended(NamedTuple):
-    """A queue entry that is to be written again."""
+    """A repaired queue entry, to be written to its file."""
 
     topic: str
     queue_id: int
@@ -71,13 +72,13 @@ class Mended(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a read hands out.
+    """The result of a read.
 
     Attributes:
-        plan: the outcome, and where the reader goes on.
-        body: the records as they are stored; empty unless the outcome is FOUND.
-        mended: entries that were found anew.
-        skipped: damaged messages that the reader goes on behind.
+        plan: the status and the next offset.
+        body: the stored records; empty unless the status is FOUND.
+        mended: queue entries repaired from the log.
+        skipped: damaged messages that the read skipped.
     """
 
     plan: GetPlan
@@ -86,7 +87,7 @@ class Found(NamedTuple):
     skipped: Sequence[Damage] = ()
 
     def records(self) -> Iterator[bytes]:
-        """Return each record by itself."""
+        """Yield the records one by one."""
         at = 0
         while at < len(self.body):
             size = RECORD_START.unpack_from(self.body, at)[0]
@@ -95,14 +96,14 @@ class Found(NamedTuple):
 
 
 class QueueReading(NamedTuple):
-    """What a read needs beside what it is asked.
+    """The context of a read: log, queue and limits.
 
     Attributes:
-        queue: None if there is none.
-        floor: records of the log below are of an earlier topic of the same name.
+        queue: None if it does not exist.
+        floor: records below this log position belong to a deleted topic of the same name.
         search_bytes_max: see `QueueRepair`.
-        believed_bytes: behind the log's end so many may count as in memory ever since they were
-            written; what is older may have been read anew, together with its neighbours.
+        believed_bytes: this many bytes before the log's end count as in memory since they were
+            written; older pages may have been read from the device again.
     """
 
     log: CommitLog
@@ -113,14 +114,14 @@ class QueueReading(NamedTuple):
     believed_bytes: int = BELIEVED_BYTES
 
     def view(self) -> LogView:
-        """Return the log as it is now."""
+        """Return the current state of the log."""
         log, config = self.log, self.config
         end = log.written_position
         unchecked_below = end - self.believed_bytes
         return LogView(log.min_position, end, config.commitlog_segment_bytes, unchecked_below)
 
     def check(self, queue: ConsumeQueue) -> RecordCheck:
-        """Return what compares the queue's records."""
+        """Return the verifier of the queue's records."""
         has_extension = isinstance(queue, ExtendedQueue)
         return RecordCheck(
             queue.topic, queue.queue_id, self.config.delay_levels_ms, has_extension=has_extension
@@ -128,7 +129,7 @@ class QueueReading(NamedTuple):
 
 
 def get_resident(reading: QueueReading, asked: Asked) -> Found | None:
-    """Return what the reader gets if that is in memory and as it was stored; else None."""
+    """Return the result of the read if all of it is in memory and valid; else None."""
     queue = reading.queue
     read = None if queue is None else _resident_entries(queue)
     limits = (asked.max_messages, asked.max_bytes)
@@ -161,10 +162,10 @@ def _resident_entries(queue: ConsumeQueue) -> ReadEntries:
 
 
 def get_checked(reading: QueueReading, asked: Asked, *, skip_damaged: bool = False) -> Found:
-    """Return what the reader gets; may wait for the device.
+    """Return the result of the read; may wait for the device.
 
     Raises:
-        DamagedRecordError: the first message cannot be read, and `skip_damaged` is False.
+        DamagedRecordError: the first message is damaged, and `skip_damaged` is False.
         CorruptRecordError: the queue's file is missing or cut short.
         OSError: the device fails.
     """
@@ -175,7 +176,7 @@ def get_checked(reading: QueueReading, asked: Asked, *, skip_damaged: bool = Fal
 
 
 class _CheckedGet:
-    """One read that may have to mend what it meets."""
+    """One verified read; repairs corrupt queue entries."""
 
     def __init__(
         self, reading: QueueReading, queue: ConsumeQueue, asked: Asked, *, skip_damaged: bool
@@ -194,17 +195,17 @@ class _CheckedGet:
         self._found: dict[int, QueueEntry] = {}
         self._removed: set[int] = set()
         self._skipped: list[Damage] = []
-        self._unreadable: dict[int, str] = {}  # physical offset -> what the device said
+        self._unreadable: dict[int, str] = {}  # physical offset -> the device's error
 
     def run(self) -> Found:
-        """Read until there is something to hand out, or to tell."""
+        """Repeat plan and read until there is a result or an error."""
         offset = self._asked.offset
         for _ in range(_ROUNDS_MAX):
             self._view = self._reading.view()
             plan = self._plan(offset)
             body = self._read(plan) if plan.count else b""
             if body is None:
-                continue  # a segment was removed since the plan was made, and the log knows
+                continue  # a segment was removed meanwhile; the next plan takes that into account
             wrong = first_wrong(self._check, body, plan.wanted)
             if wrong is None and (plan.count or plan.suspect is None):
                 return self._answer(plan, body)
@@ -231,19 +232,19 @@ class _CheckedGet:
             raise CorruptRecordError(
                 segments.name(byte),
                 byte % segments.file_bytes,
-                "the file is missing or cut short; a restart makes the queue anew from the log",
+                "the file is missing or cut short; a restart rebuilds the queue from the log",
             )
         return plan
 
     def _entries(self, queue_offset: int, count: int) -> bytes:
-        """Return entries of the queue, what was found anew in its place."""
+        """Return entries of the queue, with the repaired ones in their places."""
         data = self._queue.read(queue_offset, count)
         if not self._found:
             return data
         return _laid_over(data, queue_offset, self._found)
 
     def _read(self, plan: GetPlan) -> bytes | None:
-        """Return the records that the plan lists; zeros where none can be read; None if gone."""
+        """Return the plan's records, zeros for unreadable ones; None if a segment was removed."""
         parts = []
         for position, size in plan.ranges:
             try:
@@ -260,7 +261,7 @@ class _CheckedGet:
         return b"".join(parts)
 
     def _read_each(self, plan: GetPlan, position: int, size: int) -> bytes:
-        """Return the range's records, zeros for those that the device cannot read."""
+        """Return the range's records, zeros for unreadable ones."""
         parts = []
         for wanted in plan.wanted:
             if position <= wanted.physical_offset < position + size:
@@ -273,13 +274,13 @@ class _CheckedGet:
         return b"".join(parts)
 
     def _look(self, plan: GetPlan, wrong: tuple[int, str] | None) -> Damage | None:
-        """Look for the first message that cannot be handed out; return why it is not there."""
+        """Try to repair the entry of the first invalid message; return the damage if that fails."""
         if wrong is not None:
             at, position, *_ = plan.wanted[wrong[0]]
             reason = self._unreadable.get(position, wrong[1])
         else:
             assert plan.suspect is not None
-            at, reason = plan.suspect, "its queue entry names no place in the log"
+            at, reason = plan.suspect, "its queue entry refers to no position in the log"
         looked = self._repair.look_for(at, reason)
         if at in looked.found and ENTRY.pack(*looked.found[at]) != self._entries(at, 1):
             self._found.update(looked.found)
@@ -318,7 +319,7 @@ def _laid_over(data: bytes, queue_offset: int, found: Mapping[int, QueueEntry]) 
 def first_wrong(
     check: RecordCheck, body: bytes, wanted: Sequence[Wanted]
 ) -> tuple[int, str] | None:
-    """Return the number of the first record that is not the one wanted, and why."""
+    """Return the index of the first record that is not the wanted one, and the reason."""
     if len(wanted) >= _TOGETHER_MIN:
         run = Run(*zip(*wanted, strict=True))
         if _SEALED.is_certain(check.topic, check.queue_id, run, body):
@@ -327,7 +328,7 @@ def first_wrong(
 
 
 def _cut(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:
-    """Return the plan and its bytes up to the message number `count`."""
+    """Return the plan and its bytes reduced to the first `count` messages."""
     kept = plan.wanted[:count]
     cut = plan._replace(
         next_offset=plan.wanted[count].queue_offset,
@@ -340,7 +341,7 @@ def _cut(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:
 
 
 def damaged_error(damage: Damage) -> DamagedRecordError:
-    """Return what a reader is told of a damaged message."""
+    """Return the error for a reader of a damaged message."""
     return DamagedRecordError(
         damage.file, damage.file_offset, damage.reason,
         topic=damage.topic, queue_id=damage.queue_id, queue_offset=damage.queue_offset,

@@ -1,14 +1,14 @@
-"""Which messages were compared with their entries not long ago, so that the next reader need not.
+"""Ranges of messages that were verified recently, so that the next reader need not verify them.
 
-The comparison is there for what comes back from the device other than it went there, and for that
-it must have left the memory before. What was just compared has not: it was touched, as what was
-just written is, and it is believed for as long, `believed_bytes` (see `checked_get`). How long that
-is for what was written is told by what was written since; here what was compared since counts too,
-since that may have come from the device and taken the place of something else. So groups that catch
-up together, or one soon behind the other, pay for one comparison, and one that comes later, when
-those records may have been read anew, for its own.
+Verification detects data that came back from the device corrupt, so the data must have left memory
+before. A record that was just verified is still in memory, like one that was just written, and is
+trusted for the same number of bytes, `believed_bytes` (see `checked_get`). For written records the
+bytes written since are counted; here the bytes verified since count as well, because reading them
+from the device may have evicted others. So groups that catch up together, or shortly after one
+another, pay for one verification. A group that comes later verifies again, because the records may
+have been read from the device again.
 
-Kept are runs of offsets, at most so many. On the store's thread only.
+The number of stored ranges is bounded. Used on the store's thread only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from typing import Final
 from kourou.store.queues.simple_queue import SimpleQueue
 
 _PARTS: Final = 16
-"""A run ends when so much of what is believed was compared since it began: it ages as a whole."""
+"""A run is extended until one such part of `believed_bytes` was written or verified since its
+begin, because a run expires as a whole."""
 _RUNS_MAX: Final = 2 * _PARTS
-"""Runs of one queue; the oldest is forgotten first."""
+"""The most runs of one queue; the oldest is dropped first."""
 _QUEUES_MAX: Final = 1024
-"""Queues with runs; of the least recently compared they are forgotten first."""
+"""The most queues with runs; those of the least recently verified queue are dropped first."""
 
 
 class _Run:
-    """Messages from one offset to another that were compared.
+    """A range of verified offsets.
 
     Attributes:
-        age_from: what `Compared` had counted when the first of them was.
+        age_from: the bytes written and verified in all when its first message was verified.
     """
 
     __slots__ = ("age_from", "begin", "end")
@@ -42,10 +43,10 @@ class _Run:
 
 
 class Compared:
-    """The messages of all queues that need no comparison, though this process did not write them.
+    """The recently verified messages of all queues.
 
     Args:
-        believed_bytes: how much may have been written and compared since.
+        believed_bytes: the bytes that may be written and verified until a range expires.
     """
 
     def __init__(self, believed_bytes: int) -> None:
@@ -54,13 +55,13 @@ class Compared:
         self._queues: OrderedDict[SimpleQueue, list[_Run]] = OrderedDict()
 
     def holds(self, queue: SimpleQueue, begin: int, end: int, written: int) -> bool:
-        """Tell whether all messages from one offset to another were compared not long ago.
+        """Tell whether all messages of a range of offsets were verified recently.
 
         Args:
-            queue: of the messages.
+            queue: the queue of the messages.
             begin: the first offset.
-            end: behind the last one.
-            written: where the log ends.
+            end: the offset after the last one.
+            written: the end of the log.
         """
         oldest = self._oldest(written)
         for run in self._queues.get(queue, ()):
@@ -69,7 +70,7 @@ class Compared:
         return False
 
     def add(self, queue: SimpleQueue, begin: int, end: int, written: int, size: int) -> None:
-        """Note that those messages, of `size` bytes in all, have just been compared."""
+        """Record that these messages, of `size` bytes in all, have just been verified."""
         now = written + self._compared_bytes
         self._compared_bytes += size
         runs = self._queues.setdefault(queue, [])

@@ -1,8 +1,8 @@
-"""Entries of the queues that are being caught up with, some pulls of them read at a time.
+"""Cache of queue entries for consumers that catch up: one read serves several pulls.
 
-A call for 32 entries takes as long as one for 256: 5 to 8 us, a tenth of such a pull. Entries in
-files do not change, but for one that rotted and is written again: who finds that a block of them is
-not true forgets it. On the store's thread only.
+A system call for 32 entries takes as long as one for 256: 5 to 8 us, a tenth of such a pull.
+Entries in files do not change, except a corrupt one that is repaired: a caller that finds an
+invalid entry must call `forget`. Used on the store's thread only.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from kourou.store.queues.simple_queue import SimpleQueue
 
 _BLOCK_ENTRIES: Final = 256
 _QUEUES_MAX: Final = 512
-"""Queues of which a block is kept, 5 KB each; of the least recently read it is forgotten first."""
+"""The most cached blocks, one a queue, 5 KB each; the least recently read is dropped first."""
 
 
 class EntryBlocks:
-    """Reads entries of any queues, out of memory only."""
+    """Reads entries of queues, from memory only."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[SimpleQueue, tuple[int, bytes]] = OrderedDict()
 
     def read(self, queue: SimpleQueue, offset: int, count: int) -> tuple[bytes, int] | None:
-        """Return bytes that hold the entries, and where they begin in them.
+        """Return bytes that contain the entries, and the offset in them at which they begin.
 
-        None if they might have to be waited for, or are not all in one file or the queue's tail.
+        None if the read might wait, or the entries are not all in one file and the queue's tail.
 
         Raises:
             OSError: the queue's file cannot be read.
@@ -39,7 +39,7 @@ class EntryBlocks:
             if 0 <= at <= len(data) - count * ENTRY_BYTES:
                 self._blocks.move_to_end(queue)
                 return data, at
-        if offset + count > queue.file_end:  # as who has caught up: it costs no call
+        if offset + count > queue.file_end:  # caught up: entries in the tail cost no system call
             return _whole(queue.read_resident(offset, count), count)
         found = _whole(queue.read_resident(offset, _BLOCK_ENTRIES), count)
         if found is None:
@@ -50,7 +50,7 @@ class EntryBlocks:
         return found
 
     def forget(self, queue: SimpleQueue) -> None:
-        """Read the queue's entries anew."""
+        """Drop the queue's block, so that its entries are read again."""
         self._blocks.pop(queue, None)
 
 

@@ -1,14 +1,14 @@
-"""What a read of a queue hands out: the outcome, the next offset, and which bytes of the log.
+"""Read plan: the status of a read of a queue, its next offset, and the ranges of the log to read.
 
-Only queue entries are looked at; reading the bytes is a step of its own, which may have to wait for
-the device. Runs on the hot path: about 0.15 us an entry.
+Planning reads only queue entries; reading the records is a separate step, which may wait for the
+device. Runs on the hot path: about 0.15 us an entry.
 
-Entries that this process made are believed. Others may have rotted on the device: a plan of those
-lists each entry, so that its record can be compared (`kourou.store.reading.checked_get`), and ends
-before one that cannot be true (`suspect`).
+Entries that this process made are trusted. Others may be corrupt: a plan lists each of these, so
+that its record can be verified (`kourou.store.reading.checked_get`), and ends before one with
+impossible values (`suspect`).
 
 Source: DefaultMessageStore.getMessage, isTheBatchFull and nextOffsetCorrection, apache/rocketmq
-5.5.0, as a master answers.
+5.5.0, as on a master.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _GET_BYTES_MAX: Final = 128 * 1024 * 1024
 _READ_ENTRIES: Final = 64
 
 Accepts = Callable[[int], bool]
-"""Tells from an entry's tags code whether the reader may want the message."""
+"""Tells by an entry's tags code whether the message may pass the reader's filter."""
 
 ReadEntries = Callable[[int, int], bytes]
-"""Reads entries from an offset on, at most so many; see `ConsumeQueue.read`."""
+"""Reads entries, given an offset and the most entries to return; see `ConsumeQueue.read`."""
 
 
 class GetStatus(Enum):
-    """The outcome of a read; the names are Java's, and go into the response's remark."""
+    """The status of a read; the names are Java's and are used in the response's remark."""
 
     FOUND = auto()
     NO_MATCHED_MESSAGE = auto()
@@ -46,20 +46,22 @@ class GetStatus(Enum):
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
     OFFSET_RESET = auto()
-    """Of a broker only, which need not read to tell where a group goes on."""
+    """Used by the broker only, which answers it without a read."""
 
 
 class GetPlan(NamedTuple):
-    """What a read found.
+    """The plan of a read.
 
     Attributes:
-        next_offset: where the reader goes on; after FOUND, behind the last entry looked at.
-        min_offset: of the queue.
-        max_offset: of the queue: one more than its last message's.
-        ranges: (byte of the log, size), in queue order; neighbours are one range.
-        count: messages in them.
-        wanted: the entry of each of them if they are to be compared with their records.
-        suspect: offset of an entry that cannot be true, if the plan ends before one.
+        next_offset: the offset of the reader's next read; after FOUND, that after the last entry
+            examined.
+        min_offset: the queue's minimum offset.
+        max_offset: the offset after the queue's last message.
+        ranges: (byte of the log, size) in queue order; adjacent records form one range.
+        count: the number of messages in the ranges.
+        wanted: the entries of these messages, if their records must be verified.
+        suspect: the offset of the entry with impossible values before which the plan ends; None
+            if there is none.
     """
 
     status: GetStatus
@@ -67,20 +69,20 @@ class GetPlan(NamedTuple):
     min_offset: int
     max_offset: int
     ranges: list[tuple[int, int]]
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody asks for
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
     wanted: Sequence[Wanted] = ()
     suspect: int | None = None
 
 
 class LogView(NamedTuple):
-    """What a read must know of the commit log.
+    """The state of the commit log that a plan depends on.
 
     Attributes:
-        min_position: records below are gone.
-        max_position: where the log ends.
-        segment_bytes: records at or behind a removed one's segment end are there again.
-        unchecked_below: records below may have left the memory since they were written or
-            checked.
+        min_position: records below are removed.
+        max_position: the end of the log.
+        segment_bytes: the size of a segment; if a record is removed, so are all records up to the
+            end of its segment.
+        unchecked_below: records below may have left memory since they were written or verified.
     """
 
     min_position: int
@@ -89,7 +91,7 @@ class LogView(NamedTuple):
     unchecked_below: int = 0
 
     def can_hold(self, position: int, size: int) -> bool:
-        """Tell whether a record can be there: inside one segment of the log as it is."""
+        """Tell whether a record can be there: inside one segment, within the log's bounds."""
         return (
             self.min_position <= position
             and 0 < size <= self.segment_bytes - position % self.segment_bytes
@@ -98,12 +100,12 @@ class LogView(NamedTuple):
 
 
 def plan_nowhere() -> GetPlan:
-    """Return what a reader of a queue gets that does not exist."""
+    """Return the plan for a queue that does not exist."""
     return GetPlan(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0)
 
 
 def plan_outside(queue: ConsumeQueue, offset: int) -> GetPlan | None:
-    """Return what a reader gets whose offset is none of the queue's; None if it is one."""
+    """Return the plan for an offset outside the queue; None if it is inside."""
     low, high = queue.min_offset, queue.max_offset
     if low <= offset < high:
         return None
@@ -128,21 +130,22 @@ def plan_get(
     is_checked: bool = False,
     removed: Collection[int] = (),
 ) -> GetPlan:
-    """Return what a reader at `offset` gets, within the limits: messages, and about so many bytes.
+    """Return the plan of a read at `offset`, within the limits.
 
-    The first message is handed out whatever its size. One call looks at entries of one queue file,
-    and at no more than `scan_bytes_max` of them.
+    The first message is included whatever its size. One call examines entries of one queue file
+    only, and at most `scan_bytes_max` bytes of them, or as many entries as messages are allowed if
+    that is more.
 
     Args:
-        queue: None if there is none.
-        view: of the log.
+        queue: None if it does not exist.
+        view: the state of the log.
         config: limits.
-        offset: where the reader is.
-        limits: messages and bytes.
-        accepts: asked for each entry's tags code; None takes all.
-        read: instead of the queue's own; what it raises passes through.
-        is_checked: list the entries, also those that this process made.
-        removed: offsets whose records are known to be gone, whatever their entries look like.
+        offset: the reader's offset.
+        limits: the most messages, and the most bytes.
+        accepts: called with each entry's tags code; None accepts all.
+        read: replaces the queue's own read; its exceptions pass through.
+        is_checked: list all entries in `wanted`, also those that this process made.
+        removed: offsets whose records are known to be removed, whatever their entries contain.
     """
     if queue is None:
         return plan_nowhere()
@@ -175,7 +178,7 @@ def plan_get(
 
 
 def get_bytes_max(asked_bytes: int) -> int:
-    """Return how many bytes one read hands out at most, as Java bounds what is asked for."""
+    """Return the most bytes of one read: the requested number within Java's bounds."""
     return min(max(asked_bytes, _GET_BYTES_MIN), _GET_BYTES_MAX)
 
 
@@ -185,7 +188,7 @@ def cold_below(view: LogView, config: StoreConfig) -> int:
 
 
 class _Pick:
-    """Chooses messages entry by entry until one does not fit."""
+    """Selects messages entry by entry until one does not fit."""
 
     __slots__ = (
         "_accepts",
@@ -227,7 +230,7 @@ class _Pick:
         self.size = 0
 
     def take(self, data: bytes) -> int:
-        """Look at entries; return how many were, fewer than there are when the answer is full."""
+        """Examine entries; return how many were examined, fewer than given if the plan is full."""
         accepts, ranges, view = self._accepts, self.ranges, self._view
         min_position = view.min_position
         for index, (at, size, code) in enumerate(ENTRY.iter_unpack(data)):
@@ -270,7 +273,7 @@ class _Pick:
 
 
 class _CheckedPick(_Pick):
-    """Chooses as `_Pick` does, lists what it chose, and stops at what cannot be true."""
+    """Selects messages like `_Pick`, lists their entries, and stops at impossible entries."""
 
     __slots__ = ("_at", "_removed", "_removed_position", "suspect", "wanted")
 
@@ -287,12 +290,12 @@ class _CheckedPick(_Pick):
         super().__init__(view, config, max_messages, max_bytes, accepts)
         self._at = offset
         self._removed = removed
-        self._removed_position = -1  # of the last entry whose record is gone
+        self._removed_position = -1  # of the last entry whose record is removed
         self.wanted: list[Wanted] = []
         self.suspect: int | None = None
 
     def take(self, data: bytes) -> int:
-        """Look at entries; return how many were, fewer than there are when the answer is full."""
+        """Examine entries; return how many were examined, fewer than given if the plan is full."""
         before = self._at
         for at, size, code in ENTRY.iter_unpack(data):
             if self.count and self._is_full(at, size):
@@ -311,7 +314,11 @@ class _CheckedPick(_Pick):
         return self._at - before
 
     def _is_gone(self, at: int, size: int) -> bool:
-        """Tell whether the record was removed: so it is if that of the entry before was."""
+        """Tell whether the record was removed.
+
+        It was if the record of the preceding entry was, and its own position is higher but still
+        below the log's begin.
+        """
         if self._at in self._removed:
             self._removed_position = max(at, 0)
             return True

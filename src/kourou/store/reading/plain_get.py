@@ -1,10 +1,10 @@
-"""The read that is asked for most: some messages of a queue, all wanted, in memory.
+"""Fast path of reads: returns consecutive messages of a queue, without a filter, from memory.
 
-It decides as `get_plan.plan_get` does, but on all entries together: about 4 us for 32 of them,
-where entry by entry they take 8. What may have left the memory since this process wrote it, or was
-there before it, is compared as by the ordinary read, at 2 us a record, unless that was done not
-long ago. Where anything else comes up than that all of them are handed out, it answers nothing, and
-the ordinary read says what is the case (`checked_get.get_resident`).
+It selects the same messages as `get_plan.plan_get`, but processes all entries together: about 4 us
+for 32, instead of 8 one by one. Records that may have left memory since this process wrote them, or
+that existed before it, are verified as on the general path, at 2 us a record, unless they were
+verified recently. In any other case it returns None, and the general path
+(`checked_get.get_resident`) answers.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kourou.store.reading.sealed_run import Run, SealedRunCheck
 
 _COUNT_MAX: Final = 64
 _SPAN_MAX: Final = 1 << 20
-"""Bytes of the log from the first record to the last; records that lie further apart would have to
-be looked for page by page."""
+"""The most bytes of the log from the first record to the last. For records further apart, each page
+would have to be checked for residency."""
 
 
 class PlainFound(NamedTuple):
-    """What such a read hands out.
+    """The result of a read on the fast path.
 
     Attributes:
-        next_offset: behind the last message.
-        min_offset: of the queue.
-        max_offset: of the queue.
-        records: the bytes of the messages, in the page cache: to be copied at once, not kept.
-        size: of all together.
+        next_offset: the offset after the last message.
+        min_offset: the queue's minimum offset.
+        max_offset: the offset after the queue's last message.
+        records: views of the records, some in the page cache: to be copied at once, not stored.
+        size: the total size of the records.
     """
 
     next_offset: int
@@ -51,23 +51,24 @@ class PlainFound(NamedTuple):
 
 @lru_cache(_COUNT_MAX)
 def _entries(count: int) -> struct.Struct:
-    """Return the layout of so many queue entries: position and size of each, without its code."""
+    """Return the layout of `count` queue entries: position and size of each, without its code."""
     return struct.Struct(">" + "qi8x" * count)
 
 
 @lru_cache(_COUNT_MAX)
 def _codes(count: int) -> struct.Struct:
-    """Return the layout of the codes alone."""
+    """Return the layout of `count` queue entries: the tags code of each."""
     return struct.Struct(">" + "12xq" * count)
 
 
 class PlainGet:
-    """Such reads of one store, on its own thread: it keeps some of what it read and compared.
+    """The fast path of one store; caches queue entries and verified ranges.
 
-    All of the log must count as in memory (`StoreConfig.resident_bytes` is 0).
+    Must run on the store's thread. All of the log must count as in memory
+    (`StoreConfig.resident_bytes` is 0).
 
     Args:
-        log: of the store.
+        log: the store's commit log.
         delay_levels_ms: see `RecordCheck`.
         believed_bytes: see `QueueReading`.
     """
@@ -89,10 +90,10 @@ class PlainGet:
     def get(
         self, queue: ConsumeQueue | None, offset: int, max_messages: int, max_bytes: int
     ) -> PlainFound | None:
-        """Return what a reader gets who wants all messages; None if that is not so plain."""
+        """Return the messages from the offset; None if the general path must answer."""
         if type(queue) is not SimpleQueue:
             return None
-        low, high = queue.min_offset, queue.max_offset  # entries were made in the log's order
+        low, high = queue.min_offset, queue.max_offset  # entries are in the log's order
         per_file = queue.segments.file_bytes // ENTRY_BYTES
         count = min(max_messages, high - offset, per_file - offset % per_file)
         if not 0 < count <= _COUNT_MAX or offset < low:
@@ -100,10 +101,10 @@ class PlainGet:
         try:
             block = self._blocks.read(queue, offset, count)
             found = None if block is None else self._read(queue, offset, count, block, max_bytes)
-        except OSError:  # the ordinary read meets it too, and tells
+        except OSError:  # the general path meets the error as well, and reports it
             found = None
         if found is None:
-            self._blocks.forget(queue)  # an entry that rotted is going to be written again
+            self._blocks.forget(queue)  # a corrupt entry will be repaired in its file
             return None
         return PlainFound(offset + count, low, high, *found)
 
@@ -115,7 +116,7 @@ class PlainGet:
         block: tuple[bytes, int],
         max_bytes: int,
     ) -> tuple[list[memoryview], int] | None:
-        """Return the records of the entries at a byte of a block, and their size together."""
+        """Return the records of the entries in a block, and their total size."""
         fields = _entries(count).unpack_from(*block)
         positions, sizes = fields[::2], fields[1::2]
         size = sum(sizes)
@@ -134,11 +135,11 @@ class PlainGet:
             if not self._are_true(queue, run, body):
                 return None
             self._compared.add(queue, offset, end, written, size)
-            records = [memoryview(body)]  # what was compared, whatever becomes of the page
+            records = [memoryview(body)]  # the verified copy, in case the page changes
         return records, size
 
     def _are_true(self, queue: SimpleQueue, run: Run, body: bytes) -> bool:
-        """Tell whether each record is the one that its entry stands for."""
+        """Verify that each record is the one to which its entry refers."""
         topic, queue_id = queue.topic, queue.queue_id
         if self._check.is_certain(topic, queue_id, run, body):
             return True
@@ -149,7 +150,7 @@ class PlainGet:
 def _records(
     log: CommitLog, positions: tuple[int, ...], sizes: tuple[int, ...], size: int
 ) -> list[memoryview] | None:
-    """Return records of the log, of `size` together; None if they are not near and in memory."""
+    """Return views of records of `size` bytes in all; None if they are not close and in memory."""
     first = positions[0]
     span = positions[-1] + sizes[-1] - first
     end = min(log.written_position, log.segment_end(first))
@@ -158,7 +159,7 @@ def _records(
     view = log.view_resident(first, span)
     if view is None:
         return None
-    if size == span:  # of one queue alone: they lie one behind the other
+    if size == span:  # the records are adjacent
         return [view]
     return [
         view[at - first : at - first + length] for at, length in zip(positions, sizes, strict=True)

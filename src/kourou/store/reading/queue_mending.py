@@ -1,8 +1,8 @@
-"""Writing queue entries again that rotted on the device.
+"""Writes repaired queue entries to their files.
 
-Runs on the store's thread, so that no file is written that was removed meanwhile: one write for
-entries that follow one another. Nothing is synced: such an entry is derived data, and is found anew
-by the next read of it (`kourou.store.reading.checked_get`).
+Runs on the store's thread, so that no file is written that was removed meanwhile. Consecutive
+entries take one write. Nothing is synced: an entry is derived data, and if a crash loses the
+repair, the next read repairs it again (`kourou.store.reading.checked_get`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 
 
 def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]) -> None:
-    """Write those entries whose files are still there, and say which.
+    """Write the entries whose files still exist, and log them.
 
     Args:
-        disk: where the queues' files are.
+        disk: the disk that holds the queues' files.
         queues: all queues.
-        mended: in the order of the offsets of each queue.
+        mended: the entries, in offset order within each queue.
 
     Raises:
-        OSError: some are as they were, or a half of one was written.
+        OSError: some entries are not written, or one is written in part.
     """
     for run in _runs(mended):
         topic, queue_id, *_ = run[0]
         queue = queues.get(topic, queue_id)
         if queue is None:
-            continue  # meanwhile the topic was deleted
+            continue  # the topic was deleted meanwhile
         file_bytes = queue.segments.file_bytes
-        # Nor may a queue's file be made again that has expired.
+        # An expired file must not be created again.
         is_in_files = range(queue.segments.first, queue.file_end * ENTRY_BYTES)
         by_file: dict[int, list[Mended]] = {}
         for one in run:
@@ -56,7 +56,7 @@ def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]
 
 
 def _runs(mended: Iterable[Mended]) -> Iterator[list[Mended]]:
-    """Return entries of one queue that follow one another, together."""
+    """Yield lists of consecutive entries of one queue."""
     run: list[Mended] = []
     for one in mended:
         if run:

@@ -1,17 +1,17 @@
-"""Finding the records of a queue in the log again, where its entries cannot be true.
+"""Repair of corrupt queue entries: finds the queue's records in the log.
 
-Queue entries are derived data: what they should say stands in the log, between the records of the
-nearest entries that are true. That part of the log is walked by its records' sizes, over damage
-too, about 1 us a record; a record of the queue found there is compared whole.
+Queue entries are derived data: the correct values follow from the log, between the records of the
+nearest valid entries on both sides. The search walks that part of the log by the records' sizes,
+past damage as well, at about 1 us a record, and verifies each record of the queue found there.
 
-    looked for                             what is the matter         done about it
-    found in another place, or with        the entry rotted           the entry is written again
+    record of the entry                    cause                      action
+    found at another position, or with     the entry is corrupt       the entry is repaired
     another size or tags code
-    not found                              the record is damaged      its reader is told
-    not found, no true entry before, and   its segment was removed    the entry is passed over
-    the log is whole from its begin on
+    not found                              the record is damaged      the reader gets an error
+    not found, no valid entry before it,   its segment was removed    the entry is skipped
+    and the log is whole from its begin
 
-Nothing is written here. Runs on any thread beside the one that writes.
+Nothing is written here. Runs on any thread while another thread writes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from kourou.store.log.record_seal import read_checked
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 SEARCH_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Most bytes of the log that are looked through for one run of entries: some seconds."""
+"""The most bytes of the log searched for one run of entries: some seconds."""
 RUN_ENTRIES_MAX: Final = 1024
-"""Entries on each side of the one that is looked for that may be untrue as well, and that are found
-anew with it; a page holds 205."""
+"""The most entries on each side of the corrupt one that may be corrupt as well and are repaired
+with it; a page holds 205."""
 
 _READ_BYTES: Final = 1024 * 1024
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
@@ -39,7 +39,7 @@ _MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 
 
 class Damage(NamedTuple):
-    """A message that cannot be read: which, the file and byte where that shows, and why."""
+    """A message that cannot be read: its queue and offset, the file and byte, and the reason."""
 
     topic: str
     queue_id: int
@@ -50,12 +50,12 @@ class Damage(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What was found out about an entry and those beside it.
+    """The result of a search for an entry's record.
 
     Attributes:
-        found: queue offset -> what its entry should say.
-        is_gone: the record that was looked for was removed with its segment.
-        damage: why it was not found, if it was not and is not gone.
+        found: by queue offset, the correct entry, for the requested one and its neighbours.
+        is_gone: whether the requested record was removed with its segment.
+        damage: why the requested record was not found; None if it was found or removed.
     """
 
     found: Mapping[int, QueueEntry]
@@ -64,14 +64,14 @@ class Looked(NamedTuple):
 
 
 class QueueRepair:
-    """Looks for the records of one queue.
+    """Searches the log for the records of one queue.
 
     Args:
-        log: to look in.
-        queue: whose entries are in doubt.
-        check: of the queue's records.
-        floor: records below are of an earlier topic of the same name.
-        bytes_max: most bytes to look through at a time.
+        log: the commit log.
+        queue: the queue with corrupt entries.
+        check: the verifier of the queue's records.
+        floor: records below this log position belong to a deleted topic of the same name.
+        bytes_max: the most bytes to search at a time.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class QueueRepair:
         self._bytes_max = bytes_max
 
     def look_for(self, queue_offset: int, reason: str) -> Looked:
-        """Look for the record of a message whose entry cannot be true, for some `reason`.
+        """Search for the record of a message whose entry is invalid for the given `reason`.
 
         Raises:
             OSError: the queue cannot be read.
@@ -120,17 +120,21 @@ class QueueRepair:
         else:
             byte = queue_offset * ENTRY_BYTES
             file, at = queue.segments.name(byte), byte % queue.segments.file_bytes
-            reason += ", and the log has no record of it between those beside it"
+            reason += ", and the log has no record of it between those of its neighbours"
         return Damage(queue.topic, queue.queue_id, queue_offset, file, at, reason)
 
-    # Entries beside it ---------------------------------------------------------------------------
+    # Neighbouring entries ------------------------------------------------------------------------
 
     def _entry(self, queue_offset: int) -> QueueEntry | None:
         data = self._queue.read(queue_offset, 1)
         return QueueEntry._make(ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else None
 
     def _is_removed(self, queue_offset: int, told: QueueEntry) -> bool:
-        """Tell whether an entry beside it too names a record below the log's begin, in order."""
+        """Tell whether the record was removed.
+
+        It was if the entry and its neighbour both refer to positions below the log's begin, in
+        ascending order.
+        """
         low, begin = self._queue.min_offset, self._log.min_position
         beside = self._entry(queue_offset - 1 if queue_offset > low else queue_offset + 1)
         if beside is None or told.size <= 0 or beside.size <= 0:
@@ -141,10 +145,10 @@ class QueueRepair:
         return 0 <= first < second < begin
 
     def _neighbour(self, queue_offset: int, step: int) -> tuple[int, int]:
-        """Return the nearest offset whose entry is true, and where the log is to be looked through.
+        """Return the nearest offset with a valid entry, and the bound of the search in the log.
 
-        That is just behind its record if it is before, else its record's begin. Where there is
-        none it is the bound of the queue, and of the log.
+        The bound is the end of that entry's record if it precedes, else the record's begin. Without
+        a valid entry, return the bounds of the queue and of the log.
         """
         low, high = self._queue.min_offset, self._queue.max_offset
         for at in range(queue_offset + step, queue_offset + step * (RUN_ENTRIES_MAX + 1), step):
@@ -177,11 +181,11 @@ class QueueRepair:
             return begin, end
         if begin > max(self._log.min_position, self._floor):
             return begin, begin + self._bytes_max
-        # Nothing is known before: the records looked for are rather at the end.
+        # Without a valid entry before, the wanted records are more likely near the end.
         return max(begin, self._log.segment_end(end - self._bytes_max)), end
 
     def _is_whole(self, begin: int, end: int) -> bool:
-        """Tell whether all records of this part of the log are as they were written."""
+        """Tell whether all records of this part of the log are valid."""
         if end - begin > self._bytes_max:
             return False
         walk = _Walk(self._log, begin, end)
@@ -193,10 +197,10 @@ class QueueRepair:
             return False
         return walk.damaged_at is None
 
-    # The log between them ------------------------------------------------------------------------
+    # The log between the neighbours --------------------------------------------------------------
 
     def _records(self, walk: _Walk, before: int, behind: int) -> dict[int, QueueEntry]:
-        """Return the entries of all whole records of the queue whose offsets are in between."""
+        """Return the entries of all whole records of the queue with offsets between the two."""
         found: dict[int, QueueEntry] = {}
         queue = self._queue
         is_light = queue.topic.startswith(LIGHT_TOPIC_PREFIX)
@@ -204,12 +208,12 @@ class QueueRepair:
             if is_light or (queue_id == queue.queue_id and before < queue_offset < behind):
                 entry = self._whole(position, size)
                 if entry is not None and before < entry[0] < behind:
-                    # A later one counts: that before is of an earlier topic of the same name.
+                    # The later record wins: an earlier one belongs to a deleted topic of the name.
                     found[entry[0]] = entry[1]
         return found
 
     def _whole(self, position: int, size: int) -> tuple[int, QueueEntry] | None:
-        """Return the offset in this queue and the entry of the record, if it is whole and of it."""
+        """Return the offset and entry of a record of this queue; None if it is not a whole one."""
         try:
             data = self._log.read(position, size)
             header = read_checked(data, 0)
@@ -231,10 +235,10 @@ class QueueRepair:
 
 
 class _Walk:
-    """Walks the log by the sizes of its records, without comparing them, from one place to another.
+    """Walks a part of the log by the sizes of its records, without verifying them.
 
     Attributes:
-        damaged_at: the first place that held no record; None if there was none.
+        damaged_at: the first position without a record; None if there was none.
     """
 
     def __init__(self, log: CommitLog, begin: int, end: int) -> None:
@@ -246,7 +250,7 @@ class _Walk:
         self.damaged_at: int | None = None
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        """Return position, size, queue id and queue offset of what seems to be a record."""
+        """Yield position, size, queue id and queue offset of each apparent record."""
         at, last = self._begin, self._begin - 1
         while at < self._end:
             segment_end = self._log.segment_end(at)
@@ -260,7 +264,7 @@ class _Walk:
                 continue
             if self.damaged_at is None:
                 self.damaged_at = at
-            # The size of the one before may be what rotted.
+            # The preceding record's size may be corrupt, so search from within that record.
             begin = max(last + 1, self._log.segment_end(at) - self._segment_bytes)
             at = self._next(begin, segment_end)
             last = at
@@ -270,7 +274,7 @@ class _Walk:
         return self._log.segments.file_bytes
 
     def _next(self, begin: int, segment_end: int) -> int:
-        """Return the next place from `begin` on that seems to be a record, or the segment's end."""
+        """Return the next position from `begin` of an apparent record, or the segment's end."""
         at = begin
         stop = min(self._end, segment_end)
         while at < stop:

@@ -1,7 +1,7 @@
-"""From a time to the offset of a queue, by the store times of the records that it names.
+"""Search for a queue offset by time, using the store times of the queue's records.
 
-An entry that rotted, or a damaged record, tells no time: the search goes by the next one behind it,
-and rather back than forth, so that no message is missed.
+A corrupt entry or a damaged record has no time: the search uses the next record after it, and
+prefers a lower offset, so that no message is missed.
 
 Source: ConsumeQueue.binarySearchInQueueByTime and BoundaryType.java, apache/rocketmq 5.5.0.
 """
@@ -17,7 +17,7 @@ from kourou.store.log.record_seal import read_checked
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 _NO_TIME_RUN_MAX: Final = 1024
-"""Entries one behind the other that may tell no time; a page of them holds 205."""
+"""The most consecutive entries without a time that are tried; a page holds 205 entries."""
 _GONE: Final = -1
 
 
@@ -26,8 +26,8 @@ def offset_by_time(
 ) -> int:
     """Return the first offset whose message is not older than the time.
 
-    With `upper`, the last one whose message is not newer; `min_offset` if all are newer. Without,
-    `max_offset` if all are older.
+    `max_offset` if all messages are older. With `upper`, return the last offset whose message is
+    not newer; `min_offset` if all are newer.
 
     Raises:
         OSError: the queue or the log cannot be read.
@@ -46,7 +46,7 @@ def offset_by_time(
 def _next_time(
     log: CommitLog, queue: ConsumeQueue, offset: int, stop: int
 ) -> tuple[int, int | None]:
-    """Return the first offset whose message tells a time, and that; None if none does."""
+    """Return the first offset whose message has a time, and the time; None if none has."""
     for at in range(offset, stop):
         entry = queue.entry(at)
         at_ms = None if entry is None else _time(log, entry)
@@ -56,16 +56,16 @@ def _next_time(
 
 
 def store_time(log: CommitLog, entry: QueueEntry) -> int:
-    """Return the store time of the entry's record, in epoch milliseconds; -1 if it is gone.
+    """Return the store time of the entry's record, in epoch milliseconds.
 
-    Also if the record is damaged, or the entry names none.
+    -1 if the record is removed or damaged, or the entry has no record.
     """
     at_ms = _time(log, entry)
     return _GONE if at_ms is None else at_ms
 
 
 def _time(log: CommitLog, entry: QueueEntry) -> int | None:
-    """Return when the record was stored, -1 if it is gone, None if that cannot be told."""
+    """Return the record's store time; -1 if it is removed, None if it cannot be determined."""
     position, size, _ = entry
     if 0 <= position < log.min_position:
         return _GONE
