@@ -1,4 +1,4 @@
-"""Stores to recover: filled over several segments, without their queues."""
+"""Helpers for recovery tests: fill a store over several segments, and remove its queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FIRST_SEGMENT = "commitlog/00000000000000000000"
 
 
 def fill(rig: Rig, count: int = 20, size: int = 700) -> list[bytes]:
-    """Store so many messages in queue 0 of T, over several segments; return their bodies."""
+    """Store `count` messages in queue 0 of T, over several segments; return their bodies."""
     bodies = [b"%03d" % number + b"x" * size for number in range(count)]
     for body in bodies:
         rig.put(body)

@@ -1,4 +1,4 @@
-"""What opening a store finds that Java had open before."""
+"""Recovery of stores that Java had open before."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.store.recovery.rig import fill, remove_queues
 from tests.store.rig import CONFIG, Rig, delete_topic
 
 
-def test_a_topic_that_java_deleted_and_made_again_begins_anew() -> None:
-    # Java leaves no note of it: only the queue offsets in the log tell.
+def test_a_topic_that_java_deleted_and_recreated_starts_at_0() -> None:
+    # Java leaves no note of the deletion: only the queue offsets in the log reveal it.
     rig = Rig()
     fill(rig, 5, 10)
     delete_topic(rig.store, "T")
@@ -31,8 +31,8 @@ def test_a_topic_that_java_deleted_and_made_again_begins_anew() -> None:
     assert rig.problems() == []
 
 
-def test_what_java_did_meanwhile_is_no_loss(rig: Rig) -> None:
-    # Java deleted a topic while it had the store; its clean stop leaves abort.bak.
+def test_changes_by_java_are_not_reported_as_loss(rig: Rig) -> None:
+    # Java deleted a topic while it had the store open; its clean stop leaves abort.bak.
     fill(rig, 3, 10)
     rig.put(b"deleted by Java", topic="U")
     rig.put(b"last")
@@ -50,7 +50,7 @@ def test_what_java_did_meanwhile_is_no_loss(rig: Rig) -> None:
 
 
 def java_store(**changes: int) -> tuple[SimDisk, StoreConfig]:
-    """Return a closed store without our notes about it."""
+    """Return a closed store without Kourou's state file."""
     rig = Rig()
     fill(rig, 3, 10)
     rig.store.close(0)
@@ -78,7 +78,7 @@ def test_another_file_size_than_javas_is_refused(changes: dict[str, int]) -> Non
     assert {name: disk.size(f"commitlog/{name}") for name in before} == before
 
 
-def test_an_empty_last_segment_of_java_is_no_reason_to_refuse() -> None:
+def test_an_empty_last_segment_of_java_is_accepted() -> None:
     disk, config = java_store()
     disk.write("commitlog/00000000000000004096", 0, [])
     disk.write("abort", 0, [b"1"])

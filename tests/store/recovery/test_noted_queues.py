@@ -1,4 +1,4 @@
-"""A start notices queues whose files went missing, and first entries that rotted."""
+"""A start detects missing queue files and corrupt first entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * 64)
 
 
 def with_quiet_queue(count: int, config: StoreConfig = CONFIG) -> Rig:
-    """Return a store whose first queue has been quiet for so long that nobody scans its records."""
+    """Return a store with a queue idle for so long that recovery does not scan its records."""
     rig = Rig(config=config)
     for number in range(count):
         rig.put(b"%d" % number, topic="Quiet")
@@ -43,7 +43,7 @@ def remove_tree(disk: Disk, directory: str) -> None:
 
 @pytest.mark.parametrize("count", [3, 11, 20])
 @pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
-def test_a_quiet_queue_without_its_last_file_is_made_again(ends: str, count: int) -> None:
+def test_an_idle_queue_without_its_last_file_is_rebuilt(ends: str, count: int) -> None:
     rig = with_quiet_queue(count)
     assert getattr(rig, ends)().recovery.scanned_from > 0
     rig.store.abandon() if ends != "reopen" else rig.store.close(rig.now_ms)
@@ -55,7 +55,7 @@ def test_a_quiet_queue_without_its_last_file_is_made_again(ends: str, count: int
     assert rig.problems() == []
 
 
-def test_a_queue_whose_directory_is_gone_is_made_again() -> None:
+def test_a_queue_without_its_directory_is_rebuilt() -> None:
     rig = with_quiet_queue(3)
     rig.store.abandon()
     remove_tree(rig.disk, "consumequeue/Quiet/0")
@@ -66,7 +66,7 @@ def test_a_queue_whose_directory_is_gone_is_made_again() -> None:
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
-def test_a_deleted_topic_is_not_missed(ends: str) -> None:
+def test_a_deleted_topic_is_not_reported_as_lost(ends: str) -> None:
     rig = with_quiet_queue(20)
     delete_topic(rig.store, "Quiet")
     assert getattr(rig, ends)().recovery.scanned_from > 0
@@ -77,7 +77,7 @@ def test_a_deleted_topic_is_not_missed(ends: str) -> None:
     assert rig.store.max_offset("T", 0) == 50
 
 
-def test_a_recovery_does_not_go_on_to_miss_what_the_log_has_lost() -> None:
+def test_files_lost_with_the_log_cause_no_second_full_scan() -> None:
     rig = with_quiet_queue(3)
     rig.put(topic="Lost")
     rig.store.abandon()
@@ -88,9 +88,7 @@ def test_a_recovery_does_not_go_on_to_miss_what_the_log_has_lost() -> None:
 
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("bit", [0, 1, 50, 51, 52, 53])
-def test_a_first_entry_that_rotted_does_not_pass_for_one_that_expired(
-    bit: int, is_clean: bool
-) -> None:
+def test_a_corrupt_first_entry_does_not_count_as_expired(bit: int, is_clean: bool) -> None:
     rig = with_quiet_queue(0, LONG_FILES)
     expiry = rig.store.expiry
     expiry.remove([expiry.hide_segment()])

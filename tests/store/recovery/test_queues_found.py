@@ -1,4 +1,4 @@
-"""What opening a store makes of queues that lack entries, have too many, or damaged ones."""
+"""Recovery of queues with missing, surplus or damaged entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.store.recovery.rig import FIRST_SEGMENT, fill, remove_queues
 from tests.store.rig import CONFIG, Rig, delete_topic
 
 
-def test_all_queues_are_made_again_from_the_log(rig: Rig) -> None:
+def test_all_queues_are_rebuilt_from_the_log(rig: Rig) -> None:
     bodies = fill(rig)
     rig.put(b"other", topic="U", queue_id=3)
     rig.store.close(0)
@@ -24,7 +24,7 @@ def test_all_queues_are_made_again_from_the_log(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("stop", ["close", "abandon"])
-def test_one_lost_queue_is_made_again(rig: Rig, stop: str) -> None:
+def test_one_lost_queue_is_rebuilt(rig: Rig, stop: str) -> None:
     bodies = fill(rig)
     for _ in range(3):
         rig.put(b"other", topic="U")
@@ -39,7 +39,7 @@ def test_one_lost_queue_is_made_again(rig: Rig, stop: str) -> None:
 
 
 @pytest.mark.parametrize("file", [0, 1, 2])
-def test_a_queue_that_lost_a_file_is_made_again(rig: Rig, file: int) -> None:
+def test_a_queue_that_lost_a_file_is_rebuilt(rig: Rig, file: int) -> None:
     bodies = fill(rig)
     rig.store.close(0)
     names = rig.disk.list("consumequeue/T/0")
@@ -51,7 +51,7 @@ def test_a_queue_that_lost_a_file_is_made_again(rig: Rig, file: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100])
-def test_a_queue_with_a_short_file_is_made_again(rig: Rig, size: int) -> None:
+def test_a_queue_with_a_short_file_is_rebuilt(rig: Rig, size: int) -> None:
     bodies = fill(rig)
     rig.store.close(0)
     rig.disk.truncate("consumequeue/T/0/00000000000000000160", size)
@@ -61,12 +61,12 @@ def test_a_queue_with_a_short_file_is_made_again(rig: Rig, size: int) -> None:
     assert rig.disk.size("consumequeue/T/0/00000000000000000160") == 160
 
 
-def test_a_queue_entry_whose_record_was_lost_is_cut(rig: Rig) -> None:
+def test_a_queue_entry_whose_record_was_lost_is_removed(rig: Rig) -> None:
     rig.put(b"kept")
     rig.put(b"kept too", queue_id=1)
     lost = rig.append(b"lost")
     rig.store.write()
-    rig.store.dispatch(rig.store.written_position)  # as with asynchronous flush
+    rig.store.dispatch(rig.store.written_position)  # like with ASYNC_FLUSH
     rig.tick()
     rig.store.abandon()
     rig.disk.write(FIRST_SEGMENT, lost.physical_offset, [bytes(lost.size)])
@@ -76,7 +76,7 @@ def test_a_queue_entry_whose_record_was_lost_is_cut(rig: Rig) -> None:
     assert rig.bodies(queue_id=1) == [b"kept too"]
 
 
-def test_a_queue_all_of_whose_records_were_lost_is_gone(rig: Rig) -> None:
+def test_a_queue_whose_records_were_all_lost_is_removed(rig: Rig) -> None:
     rig.put(b"kept")
     lost = rig.append(b"lost", topic="U")
     rig.store.write()
@@ -108,7 +108,7 @@ def test_queues_whose_older_messages_expired_keep_their_offsets(rig: Rig) -> Non
     assert rig.store.get("T", 0, Asked(0, 1, 100, None)).plan.next_offset == first
 
 
-def test_a_queue_that_holds_nothing_any_more_keeps_its_next_offset(rig: Rig) -> None:
+def test_an_empty_queue_keeps_its_next_offset(rig: Rig) -> None:
     rig.put(b"old", topic="U")
     fill(rig)
     rig.store.close(0)
@@ -119,8 +119,8 @@ def test_a_queue_that_holds_nothing_any_more_keeps_its_next_offset(rig: Rig) -> 
     assert rig.put(b"new", topic="U").queue_offset == 1
 
 
-def test_files_made_again_and_removed_by_the_same_recovery_are_not_missed() -> None:
-    # The old topic's queue is made again from the log, until the new one's first record comes.
+def test_files_rebuilt_and_removed_by_one_recovery_are_not_missed() -> None:
+    # Recovery rebuilds the old topic's queue until it reaches the new topic's first record.
     rig = Rig()
     for _ in range(20):
         rig.put()
@@ -137,7 +137,7 @@ def test_files_made_again_and_removed_by_the_same_recovery_are_not_missed() -> N
     assert rig.problems() == []
 
 
-def test_a_record_whose_queue_offset_is_absurd_gets_no_entry() -> None:
+def test_a_record_with_an_implausible_queue_offset_gets_no_entry() -> None:
     rig = Rig(config=replace(CONFIG, append_property_crc=False))
     rig.put(b"one")
     bad = rig.put(b"two")
@@ -150,9 +150,7 @@ def test_a_record_whose_queue_offset_is_absurd_gets_no_entry() -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 3, 8], ids=["offset", "low part of the offset", "size"])
-def test_a_damaged_entry_that_ends_a_queue_below_the_scan_is_made_again(
-    rig: Rig, byte: int
-) -> None:
+def test_a_damaged_last_entry_below_the_scan_is_rebuilt(rig: Rig, byte: int) -> None:
     rig.put(b"the only one", queue_id=1)
     bodies = fill(rig)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""What opening a store finds after a kill, a power cut, or damage, and what it makes of it."""
+"""Recovery after a kill, a power cut or damage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.store.recovery.rig import FIRST_SEGMENT, fill
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, draft
 
 
-def test_a_clean_start_reads_the_last_record_only(rig: Rig) -> None:
+def test_a_clean_start_scans_only_the_last_record(rig: Rig) -> None:
     bodies = fill(rig)
     rig.reopen()
 
@@ -30,7 +30,7 @@ def test_a_new_store_is_clean_and_empty(rig: Rig) -> None:
     assert rig.store.queues() == {}
 
 
-def test_a_kill_takes_nothing_that_was_written(rig: Rig) -> None:
+def test_a_kill_loses_no_written_record(rig: Rig) -> None:
     rig.append(b"written")
     rig.store.write()
     rig.append(b"not written")
@@ -55,7 +55,7 @@ def test_recovery_starts_below_the_checkpoint_and_not_at_the_beginning(rig: Rig)
     assert rig.bodies() == bodies
 
 
-def test_recovery_tells_how_far_it_is() -> None:
+def test_recovery_reports_progress() -> None:
     rig = Rig(config=replace(CONFIG, commitlog_segment_bytes=1 << 20))
     for _ in range(5000):
         rig.append(b"")
@@ -75,10 +75,10 @@ def test_recovery_tells_how_far_it_is() -> None:
     "tear",
     [
         lambda size: (size // 2, size),  # the second half was never written
-        lambda size: (4, size),  # nor anything but the size
-        lambda size: (0, 4),  # the first sector was not
-        lambda size: (size - 5, size),  # the end of the properties was not
-        lambda size: (size - 60, size - 55),  # a piece of the properties was not
+        lambda size: (4, size),  # only the size was written
+        lambda size: (0, 4),  # the first sector was not written
+        lambda size: (size - 5, size),  # the end of the properties was not written
+        lambda size: (size - 60, size - 55),  # a part of the properties was not written
     ],
     ids=["half", "all but the size", "beginning", "end", "properties"],
 )
@@ -103,7 +103,7 @@ def test_a_torn_tail_is_truncated_at_the_last_whole_record(
     assert rig.problems() == []
 
 
-def test_a_record_with_another_places_offset_is_none() -> None:
+def test_a_record_with_another_position_is_not_accepted() -> None:
     rig = Rig()
     rig.put(b"one")
     second = rig.put(b"two")
@@ -117,7 +117,7 @@ def test_a_record_with_another_places_offset_is_none() -> None:
     assert rig.problems() == []
 
 
-def test_records_behind_a_lost_one_are_removed_with_their_segments(rig: Rig) -> None:
+def test_records_after_a_lost_one_are_removed_with_their_segments(rig: Rig) -> None:
     fill(rig, 2, 100)
     lost = rig.append(b"lost")
     for _ in range(10):
@@ -131,7 +131,7 @@ def test_records_behind_a_lost_one_are_removed_with_their_segments(rig: Rig) -> 
     assert rig.disk.list("commitlog") == ["00000000000000000000"]
 
 
-def test_segments_behind_a_missing_one_are_removed(rig: Rig) -> None:
+def test_segments_after_a_missing_one_are_removed(rig: Rig) -> None:
     for _ in range(12):
         rig.append(b"x" * 900)
     rig.store.write()
@@ -143,7 +143,7 @@ def test_segments_behind_a_missing_one_are_removed(rig: Rig) -> None:
     assert rig.disk.list("commitlog") == ["00000000000000000000"]
 
 
-def test_a_segment_whose_creation_was_cut_short_is_extended(rig: Rig) -> None:
+def test_an_incompletely_created_segment_is_extended(rig: Rig) -> None:
     fill(rig, 3, 10)
     rig.store.abandon()
     rig.disk.truncate("commitlog/00000000000000004096", 0)
@@ -190,7 +190,7 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused(rig: Rig) -> None
     rig.open()
 
 
-def test_what_a_failed_sync_left_in_the_cache_is_not_trusted(rig: Rig) -> None:
+def test_the_cache_is_not_trusted_after_a_failed_sync(rig: Rig) -> None:
     rig.put(b"durable")
     rig.append(b"shown by the cache only")
     rig.store.write()
@@ -208,7 +208,9 @@ def test_what_a_failed_sync_left_in_the_cache_is_not_trusted(rig: Rig) -> None:
 # Queues
 
 
-def test_a_store_whose_log_was_removed_is_refused_until_it_is_given_up(rig: Rig) -> None:
+def test_a_store_without_its_log_is_refused_until_checkpoint_and_state_are_removed(
+    rig: Rig,
+) -> None:
     fill(rig)
     rig.store.close(0)
     for name in rig.disk.list("commitlog"):

@@ -1,4 +1,4 @@
-"""A recovery begins at the checkpoint, as far as who ran last lets it be believed."""
+"""The recovery scan begins at the checkpoint if the last run allows trusting it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FEW_PER_ROUND = replace(CONFIG, queue_sync_interval_ms=5_000)
 
 
 def killed_store(messages: int = 40) -> Rig:
-    """Return a killed store whose checkpoint's record lies inside a segment, not far from the end.
+    """Return a killed store whose checkpoint's record is inside a segment, near the end.
 
-    Each message comes a second after the one before.
+    The messages are stored a second apart.
     """
     rig = Rig(config=FEW_PER_ROUND)
     for number in range(messages):
@@ -31,7 +31,7 @@ def killed_store(messages: int = 40) -> Rig:
 
 
 def starts_of(rig: Rig) -> list[str]:
-    """Open the store, and return which files' cache was dropped."""
+    """Open the store; return the files whose cache was dropped."""
     forgotten: list[str] = []
     rig.disk.on_operation = lambda op, name: forgotten.append(name) if op == "forget" else None
     rig.open()
@@ -39,18 +39,18 @@ def starts_of(rig: Rig) -> list[str]:
     return forgotten
 
 
-def test_after_a_kill_it_begins_at_the_checkpoints_record_itself() -> None:
+def test_after_a_kill_the_scan_begins_at_the_checkpoints_record() -> None:
     rig = killed_store()
     at = load_checkpoint(rig.disk).queues_offset
 
-    assert len(starts_of(rig)) == 1, "the cache is believed, but for the segment that is written"
+    assert len(starts_of(rig)) == 1, "the cache is trusted, except for the last segment"
     assert rig.store.recovery.scanned_from == at
     assert 1 <= rig.store.recovery.records_scanned <= 8
     assert len(rig.bodies()) == 40
     assert rig.problems() == []
 
 
-def test_a_kill_just_after_a_failed_sync_brings_nothing_up_that_the_device_lacks() -> None:
+def test_a_kill_just_after_a_failed_sync_shows_no_record_that_the_device_lacks() -> None:
     rig = killed_store()
     rig.open()
     rig.append(b"lost")
@@ -59,7 +59,7 @@ def test_a_kill_just_after_a_failed_sync_brings_nothing_up_that_the_device_lacks
     assert plan is not None
     rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
     with pytest.raises(OSError, match="broken"):
-        plan.run(rig.disk)  # and no time to note it
+        plan.run(rig.disk)  # without a note in `abort`
 
     rig.kill()
 
@@ -67,7 +67,7 @@ def test_a_kill_just_after_a_failed_sync_brings_nothing_up_that_the_device_lacks
     assert rig.problems() == []
 
 
-def test_after_a_failed_sync_the_device_is_read() -> None:
+def test_after_a_failed_sync_the_scan_reads_the_device() -> None:
     rig = killed_store()
     rig.disk.write("abort", 0, [b"42 kourou sync-failed"])
     at = load_checkpoint(rig.disk).queues_offset
@@ -77,7 +77,7 @@ def test_after_a_failed_sync_the_device_is_read() -> None:
     assert not read_last_run(rig.disk).is_cache_suspect
 
 
-def test_a_sync_that_fails_while_recovering_is_noted_for_the_next_start() -> None:
+def test_a_sync_that_fails_during_recovery_is_recorded_for_the_next_start() -> None:
     rig = killed_store()
     rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
     with pytest.raises(OSError, match="broken"):
@@ -87,7 +87,7 @@ def test_a_sync_that_fails_while_recovering_is_noted_for_the_next_start() -> Non
     assert starts_of(rig)
 
 
-def test_after_java_it_begins_at_a_segment_and_the_device_is_read() -> None:
+def test_after_java_the_scan_begins_at_a_segment_and_reads_the_device() -> None:
     rig = killed_store()
     rig.disk.write("abort", 0, [b"4711     "])
     at = load_checkpoint(rig.disk).queues_offset
@@ -97,7 +97,7 @@ def test_after_java_it_begins_at_a_segment_and_the_device_is_read() -> None:
     assert len(rig.bodies()) == 40
 
 
-def test_after_java_it_goes_ten_segments_back_at_most() -> None:
+def test_after_java_the_scan_begins_at_most_ten_segments_back() -> None:
     rig = killed_store(80)
     rig.disk.write("abort", 0, [b"4711     "])
     numbers = load_checkpoint(rig.disk)._replace(queues_offset=0, log_at_ms=1, queues_at_ms=1)
@@ -109,7 +109,7 @@ def test_after_java_it_goes_ten_segments_back_at_most() -> None:
     assert len(rig.bodies()) == 80
 
 
-def test_a_damaged_checkpoint_is_told_and_everything_is_scanned(
+def test_a_damaged_checkpoint_is_logged_and_the_whole_log_is_scanned(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = killed_store()
@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_told_and_everything_is_scanned(
     assert load_checkpoint(rig.disk).queues_offset == 0
 
 
-def test_a_flip_in_javas_numbers_is_told_and_does_no_harm(
+def test_a_flipped_bit_in_javas_values_is_logged_and_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = killed_store()
@@ -134,7 +134,7 @@ def test_a_flip_in_javas_numbers_is_told_and_does_no_harm(
     assert rig.store.recovery.scanned_from == at
 
 
-def test_the_checkpoints_record_may_be_damaged_itself() -> None:
+def test_the_checkpoints_record_itself_may_be_damaged() -> None:
     rig = killed_store()
     at = load_checkpoint(rig.disk).queues_offset
     rig.disk.write(f"commitlog/{at - at % SEGMENT_BYTES:020d}", at % SEGMENT_BYTES + 150, [b"?"])
@@ -157,7 +157,7 @@ def test_a_flipped_queue_entry_below_the_scan_cuts_no_queue() -> None:
         rig.disk.write("consumequeue/Quiet/0/00000000000000000000", 20 * index, [b"\xff"])
         rig.open()
         assert rig.store.max_offset("Quiet", 0) == 7
-        # Else it is in doubt where the queue begins, or ends.
+        # Otherwise the begin or end of the queue is uncertain.
         assert (rig.store.recovery.scanned_from > 0) is (0 < index < 6)
         rig.store.abandon()
         rig.disk.write("consumequeue/Quiet/0/00000000000000000000", 20 * index, [b"\0"])

@@ -1,1 +1,1 @@
-"""Recovery: where the log ends after a stop or a crash, and queues that agree with it."""
+"""Recovery: finds the log's end after a stop or a crash and makes the queues agree with it."""

@@ -1,4 +1,4 @@
-"""Finishing deletions of topics that a crash cut short; see `kourou.store.deletion`."""
+"""Completes deletions of topics that a crash interrupted; see `kourou.store.deletion`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ log = logging.getLogger(__name__)
 
 
 def finish_deletions(queues: ConsumeQueueTable, deleted_below: Mapping[str, int]) -> None:
-    """Remove what is left of topics where a crash came between the note and the removal.
+    """Remove the remaining files of topics whose deletion was noted but not completed.
 
     Args:
-        queues: as they were loaded.
-        deleted_below: by topic, the log position below which it has no entries any more.
+        queues: the loaded queues.
+        deleted_below: by topic, the log position below which its records are deleted.
 
     Raises:
         OSError: a file cannot be read or removed.
@@ -24,7 +24,7 @@ def finish_deletions(queues: ConsumeQueueTable, deleted_below: Mapping[str, int]
     for topic, below in deleted_below.items():
         there = queues.of_topic(topic)
         gone = [queue for queue in there if _is_from_before(queue, below)]
-        if len(gone) < len(there):  # somebody made the topic again
+        if len(gone) < len(there):  # the topic was created again
             for queue in gone:
                 queues.remove(queue)
         elif queues.has_files(topic):
@@ -34,10 +34,10 @@ def finish_deletions(queues: ConsumeQueueTable, deleted_below: Mapping[str, int]
 
 
 def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
-    """Tell whether the queue's files begin with a record below that place of the log.
+    """Tell whether the queue's files begin with a record below that position.
 
-    So are files without an entry: what is left of a removal, or of a newer queue, which the scan
-    makes again.
+    True for files without an entry: they remain from a removal, or belong to a newer queue, which
+    the scan rebuilds.
     """
     entry = queue.first_entry()
     return entry is None or entry.physical_offset < physical_offset

@@ -1,12 +1,13 @@
-"""Whether the queues found at a start are those that were noted: as many files, beginning as then.
+"""Compares the queues found at a start with recorded totals, to detect lost or corrupt queue files.
 
-    noted                    where, when                   what it tells
-    files of all queues      checkpoint, each round        a queue without its last files, or all
-    sum of where they begin  state, each start and stop    a first entry that rotted: it looks like
+    recorded value           where, when                   detects
+    files of all queues      checkpoint, each round        a queue that lost its last files, or all
+    sum of minimum offsets   state, each start and stop    a corrupt first entry, which looks like
                                                            one whose record expired
 
-Who finds a difference makes the queues again from all of the log. Files that come after a round
-may hide as many that went missing since: the next clean stop counts entries.
+If a value differs, the caller rebuilds the queues from the whole log. New files since the last
+round may hide the loss of as many others; the entry count recorded at the next clean stop detects
+such a loss.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from kourou.store.state.store_state import QueueBegins, StoreState
 def lacks_files(
     queues: ConsumeQueueTable, checkpoint: Checkpoint, state: StoreState | None
 ) -> bool:
-    """Tell whether the queues have fewer files than when they were counted; as they are loaded."""
+    """Tell whether the loaded queues have fewer files than recorded."""
     return count_files(queues) < _noted_files(checkpoint, state)
 
 
 def with_files_there(
     checkpoint: Checkpoint, queues: ConsumeQueueTable, state: StoreState | None
 ) -> Checkpoint:
-    """Return the checkpoint with the files that there are after a recovery.
+    """Return the checkpoint with the number of files after a recovery.
 
-    Some may not be durable yet: what a power cut takes of them costs one longer recovery.
+    Some files may not be durable yet: if a power cut loses them, the next recovery takes longer.
     """
     queues.deleted_files = 0 if state is None else state.deleted_files
     return checkpoint._replace(queue_files=count_files(queues), deleted_files=queues.deleted_files)
 
 
 def _noted_files(checkpoint: Checkpoint, state: StoreState | None) -> int:
-    """Return how many files there were, without those of topics deleted since; 0 if not known."""
+    """Return the recorded number of files, less those of topics deleted since; 0 if not known."""
     deleted = (0 if state is None else state.deleted_files) - checkpoint.deleted_files
     return max(checkpoint.queue_files - deleted, 0) if deleted >= 0 else 0
 
 
 def begins_of(queues: ConsumeQueueTable, log_first: int) -> QueueBegins:
-    """Return where the queues begin; about 0.2 us a queue."""
+    """Return the log's begin and the sum of the queues' minimum offsets; about 0.2 us a queue."""
     return QueueBegins(log_first, sum(queue.min_offset for queue in queues))
 
 
 def begin_elsewhere(queues: ConsumeQueueTable, log_first: int, state: StoreState | None) -> bool:
-    """Tell whether the queues do not begin where they did, although the log does."""
+    """Tell whether the queues begin elsewhere than recorded, although the log does not."""
     noted = None if state is None else state.begins
     if noted is None or noted.log_first != log_first:
         return False

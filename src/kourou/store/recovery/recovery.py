@@ -1,33 +1,33 @@
-"""Finding, when a store is opened, where its log ends, and making its queues agree with it.
+"""Recovery at the opening of a store: finds the log's end and makes the queues agree with the log.
 
-    found                          meaning                     done
-    no `abort`                     the last stop was clean     scan from the last record that a
-                                                               queue names
-    `abort`                        killed, or power was lost   scan from the checkpoint's record
-    ... with a failed sync, or     the cache may show what     the segments scanned are forgotten
-    after Java                     the device never got        by the cache first; else only what
-                                                               is not known to be synced
-    no record, below what is       damage                      stepped over and told; its queue
-    known durable                                              entries point at it
+    found                          meaning                     action
+    no `abort`                     the last stop was clean     scan from the last record with a
+                                                               queue entry
+    `abort`                        a kill or a power cut       scan from the checkpoint's record
+    ... with a failed sync, or     the page cache may differ   first drop the scanned segments from
+    after Java                     from the device             the cache; otherwise only the part
+                                                               not known to be synced
+    no record, below the known     damage                      skip and log it; its queue entries
+    durable end                                                point at it
     ... none up to the durable     the last record is damaged  the same, up to that end
     end, but bytes in each page
-    ... zeros or no file there     the log lost its end        refused: nothing is changed
-    no record, from there on       an append was cut short     the log ends: zeroed, and later
-                                                               segments removed
-    record without queue entry     the entry was in memory     the entry is made
-    queue entry beyond the log     its record was lost         zeroed
-    queue lacks what lies before   its files were lost, or     scan again from the log's start
+    ... zeros or no file there     the log lost its end        refuse to open; nothing is changed
+    no record, above that end      an incomplete append        the log ends here: zero the rest and
+                                                               remove later segments
+    record without queue entry     the entry was in memory     rebuild the entry
+    queue entry beyond the log     its record was lost         zero the entry
+    queue lacks entries before     its files were lost, or     scan again from the log's start
     the scan, or ends strangely    its last entry is damaged
-    fewer queue files than noted,  files were lost, or an      the same
-    or queues that begin elsewhere entry is damaged
+    fewer queue files than         files were lost, or an      the same
+    recorded, or other begins      entry is damaged
 
-Known durable is what lies below the checkpoint's synced position and its record, and after a clean
-stop all that the log had. What a kill leaves above is synced before anything is built on it.
+Known durable is everything up to the checkpoint's synced position and up to its record, and after a
+clean stop the whole log. Data above it is synced before recovery relies on it.
 
-Where the scan begins is `scan_start`'s to say, which entries are made `replay`'s.
+`scan_start` determines where the scan begins; `replay` rebuilds the entries.
 
 Source: DefaultMessageStore.recover, CommitLog.recoverNormally and recoverAbnormally,
-apache/rocketmq 5.5.0, and where this differs: the checkpoint is trusted, the log above it is not.
+apache/rocketmq 5.5.0. Unlike Java, this trusts the checkpoint and does not trust the log above it.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ from kourou.store.state.store_state import StoreState
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
-"""Told (bytes scanned, bytes to scan) now and then."""
+"""Called at intervals with (bytes scanned, bytes to scan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a store found and did.
+    """The report of a recovery.
 
     Attributes:
-        last_run: how the store was found.
-        records_scanned: whole records that were read and checked.
-        truncated_bytes: bytes of torn or lost appends that were cut off, zeros at the end of a
-            file not counted.
-        redispatched: queue entries made or made again.
-        end: where the log goes on.
-        last: the last record that a queue names, of those that were scanned.
-        last_store_at_ms: the latest store time of the records scanned.
-        scanned_from: where the scan began: records from there on were checked.
-        damaged: what was stepped over, in log order.
+        last_run: how the last run ended.
+        records_scanned: whole records that were read and verified.
+        truncated_bytes: bytes of torn or lost appends that were removed, without the zeros at the
+            end of a file.
+        redispatched: queue entries that were rebuilt.
+        end: the end of the log.
+        last: the last scanned record with a queue entry; None if there is none.
+        last_store_at_ms: the latest store time of the scanned records.
+        scanned_from: the position of the scan's start: records from there on were verified.
+        damaged: the skipped spans, in log order.
     """
 
     last_run: LastRun
@@ -92,12 +92,12 @@ class RecoveryReport:
 
     @property
     def was_clean(self) -> bool:
-        """Whether the last stop was in order."""
+        """Whether the last stop was clean."""
         return self.last_run.was_clean
 
 
 class Recovery:
-    """One recovery; the parts it is given are empty before, and ready for use after `run`."""
+    """One recovery; the given log and queues are empty before `run` and ready for use after it."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class Recovery:
         """Recover the log and the queues.
 
         Raises:
-            StoreConfigError: the store was made with other file sizes.
-            CorruptRecordError: the log lost an end that was durable. It is unchanged.
+            StoreConfigError: the store was created with other file sizes.
+            CorruptRecordError: the log lost an end that was durable. The log is unchanged.
             OSError: a file cannot be read or written.
         """
         are_queues_whole = self._load()
@@ -170,7 +170,7 @@ class Recovery:
         )
 
     def _load(self) -> bool:
-        """Take up the files; tell whether the queues' are as they must be."""
+        """Load the files; tell whether those of the queues are complete."""
         self._behind_gap = self._segments.load()
         durable = self._segments.end if self._was_clean else self._known_durable()
         are_recorded = self._state is not None
@@ -183,7 +183,7 @@ class Recovery:
         if lacks_files(self._queues, self._checkpoint, self._state):
             log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             return False
-        # While no message has expired, no queue begins later than the log.
+        # A log that begins at 0 has lost no record to expiry, so all queue files must begin at 0.
         is_front_lost = (
             self._segments.first
             == 0
@@ -191,15 +191,15 @@ class Recovery:
         )
         return not is_front_lost and not (self._was_clean and damaged)
 
-    # What is known durable, and where the scan begins -------------------------------------------
+    # The known durable end, and the start of the scan -------------------------------------------
 
     def _known_durable(self) -> int:
-        """Return where the log ended at least, when that was last noted durably."""
+        """Return the position below which the log is known to be durable."""
         queues_offset = self._checkpoint.queues_offset
         return max(queues_offset + 1 if queues_offset > 0 else 0, self._known_end())
 
     def _known_end(self) -> int:
-        """Return the last place that is known to be a durable record's end; 0 if none is."""
+        """Return the highest position known to be the end of a durable record; 0 if none is."""
         closed = self._state.closed if self._state is not None and self._was_clean else None
         return max(self._checkpoint.synced_position, closed.log_end if closed is not None else 0)
 
@@ -217,7 +217,7 @@ class Recovery:
     # The scan ----------------------------------------------------------------------------------
 
     def _scan_from(self, start: int) -> LogScan:
-        """Scan to the last whole record; where a queue lacks what lies before, scan everything."""
+        """Scan to the last whole record; if a queue lacks earlier entries, scan the whole log."""
         self._durable_end = max(self._durable_end, self._known_durable())
         scan = self._scan(start)
         if not self._replay.lacking:
@@ -246,10 +246,10 @@ class Recovery:
             self._progress(position - start, self._segments.end - start)
 
     def _make_durable(self, start: int) -> None:
-        """See to it that what is read from `start` on would survive a power cut.
+        """Ensure that the data from `start` on survives a power cut before it is read.
 
-        A sync may have failed just before the kill, and not been noted: what was not known to be
-        synced is read from the device, whatever the cache shows.
+        A sync may have failed just before the kill, without a note. Data not known to be synced is
+        therefore read from the device, not from the cache.
         """
         if not self._last_run.is_cache_suspect:
             believed = max(start, self._checkpoint.synced_position)
@@ -262,7 +262,7 @@ class Recovery:
             try:
                 self._disk.sync(name)
             except OSError:
-                note_failed_sync(self._disk)  # the next start must not believe the cache
+                note_failed_sync(self._disk)  # the next start must not trust the cache
                 raise
             if end > believed:
                 self._disk.forget(name, max(0, believed - at))
@@ -270,21 +270,21 @@ class Recovery:
     # After the scan ----------------------------------------------------------------------------
 
     def _has_all_queues(self, end: int) -> bool:
-        """Tell whether the queues hold as much as when this store was closed, if that is known."""
+        """Tell whether the queues have as many entries as at the last close, if recorded."""
         closed = self._state.closed if self._state is not None else None
         if closed is None or closed.log_end != end:
             return True
         return closed.queue_entries == sum(queue.max_offset for queue in self._queues)
 
     def _refuse_loss(self, scan: LogScan) -> None:
-        """Refuse to go on where records are missing that were durable: that is no torn append."""
+        """Raise if durable records are missing, because that is not a torn append."""
         if scan.position >= self._durable_end:
             return
         raise CorruptRecordError(
             self._segments.name(scan.position),
             scan.position % self._segments.file_bytes,
             f"{scan.problem or 'no record'}, but the log was durable to byte {self._durable_end}; "
-            "restore the file from a copy, or give up what follows: `kourou store truncate`",
+            "restore the file from a copy, or discard the rest with `kourou store truncate`",
         )
 
     def _report_damage(self, scan: LogScan) -> None:
@@ -298,7 +298,7 @@ class Recovery:
             )
 
     def _cut_log(self, end: int) -> int:
-        """Remove what lies behind the last whole record, durably; return how much that was."""
+        """Remove the data after the last whole record durably; return the number of bytes."""
         cut = sum(
             used_bytes(self._disk, self._segments, max(start, end))
             for start in (*self._segments.starts(), *self._behind_gap)
@@ -314,16 +314,16 @@ class Recovery:
         return cut
 
     def _must_cut(self, scan: LogScan) -> bool:
-        """Tell whether queues may hold what the log does not."""
+        """Tell whether queues may have entries of records that the log lacks."""
         is_as_left = self._was_clean and not scan.problem and self._replay.records > 0
         return not is_as_left or self._is_full_scan or bool(scan.damaged)
 
     def _place_untouched(self, scan: LogScan) -> bool:
-        """Let the queues of which no record was scanned end below the scan.
+        """Let the queues without a scanned record end below the scan's start.
 
         Returns:
-            Whether one ends with an entry whose record is none that a crash took: a damaged entry,
-            which only a scan of the whole log can make again. Cutting it off would lose a message.
+            Whether a queue ends with an entry that no crash explains: a damaged entry, which only a
+            scan of the whole log can rebuild. Removing it would lose a message.
         """
 
         def is_strange(entry: QueueEntry) -> bool:
@@ -343,7 +343,7 @@ class Recovery:
         return strange is not None
 
     def _finish_queues(self, scan: LogScan) -> None:
-        """Cut the queues where the log ends, and find where they begin."""
+        """Cut the queues at the log's end, and find their minimum offsets."""
         must_cut = self._must_cut(scan)
         self._keep_damaged_ends(scan)
         self._queues.recovered()
@@ -357,10 +357,10 @@ class Recovery:
             queue.next_offset = queue.max_offset
 
     def _keep_damaged_ends(self, scan: LogScan) -> None:
-        """Give the damaged records that end a queue their entries: no offset is given out twice.
+        """Add entries for damaged records at the end of a queue, so that no offset is reused.
 
-        Which queue that was tells its entry, where that reached the file; else the record itself,
-        if what it says of itself is just what the queue lacks.
+        The queue is known from its entry, if that reached the file, else from the record's header,
+        if its offset is the next one of its queue.
         """
         if not scan.damaged:
             return
@@ -378,7 +378,7 @@ class Recovery:
                 self._queues.fill_damaged(named, header.queue_offset + 1, span)
 
     def _has_rest(self, queue: ConsumeQueue) -> bool:
-        """Tell whether the queue's files hold something behind its last entry."""
+        """Tell whether the queue's files hold data after its last entry."""
         segments, position = queue.segments, queue.file_end * queue.entry_bytes
         if not segments.first <= position < segments.end:
             return False
@@ -387,7 +387,7 @@ class Recovery:
 
 
 def _note_span(damaged: Sequence[DamagedSpan], noted: list[DamagedSpan], entry: QueueEntry) -> bool:
-    """Tell whether the entry points at damage, and note at which."""
+    """Tell whether the entry points at a damaged span, and append that span to `noted`."""
     at = bisect_right(damaged, entry.physical_offset, key=lambda span: span.position) - 1
     if at < 0 or entry.physical_offset >= damaged[at].position + damaged[at].size:
         return False

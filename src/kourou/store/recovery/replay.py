@@ -1,13 +1,13 @@
-"""Making the queue entries of scanned records: whatever a queue's files hold, the log is right.
+"""Rebuilds the queue entries of scanned records; the log takes precedence over the queues' files.
 
-    found                          done
-    record without queue entry     the entry is made
-    queue lacks what lies before   the queue is in `lacking`: the caller scans all of the log
-    gap in a queue, after damage   its entries point at the damaged bytes, with tags code 0
-    gap in a queue otherwise       blanks, as where older records expired
-    offset 0 again                 Java deleted the topic, without a note: the queue begins anew
+    found                            action
+    record without queue entry       add the entry
+    queue lacks entries before it    add the queue to `lacking`; the caller scans the whole log
+    gap in a queue, after damage     add entries that point at the damaged bytes, with tags code 0
+    gap in a queue otherwise         add blanks, as where older records expired
+    offset 0 again                   restart the queue: Java deleted the topic, without a note
 
-Records of an ordinary kind, in the order of their queue, take about 1.5 us.
+Ordinary records, in the order of their queue, take about 1.5 us.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kourou.store.queues.dispatch import (
 log = logging.getLogger(__name__)
 
 _ROUND_RECORDS: Final = 256
-"""Long tails are written, and progress told, once in so many."""
+"""The number of records after which long tails are written and progress is reported."""
 _GAP_ENTRIES_MAX: Final = 1024
 _RECORD_BYTES_MIN: Final = 91
 _UNUSUAL_FLAGS: Final = TRANSACTION_PREPARED | INNER_BATCH
@@ -51,11 +51,11 @@ class Replay:
     """One pass over the scanned records.
 
     Attributes:
-        touched: queues that got an entry, or should have.
-        lacking: queues whose files lack what lies before the scan.
-        records: how many were scanned.
-        entries: how many queue entries were made.
-        last: the last record that has one.
+        touched: queues with a scanned record.
+        lacking: queues whose files lack entries from before the scan.
+        records: the number of scanned records.
+        entries: the number of queue entries added.
+        last: the last record with a queue entry.
         last_store_at_ms: the latest store time.
     """
 
@@ -70,17 +70,17 @@ class Replay:
         """Begin a pass.
 
         Args:
-            queues: to put the entries into.
+            queues: the queues that get the entries.
             config: for the delay levels.
-            deleted_below: by topic, the log position below which it has no entries any more.
-            is_full: the scan begins where the log begins.
+            deleted_below: by topic, the log position below which its records are deleted.
+            is_full: whether the scan begins at the log's begin.
         """
         self._queues = queues
         self._delay_levels_ms = config.delay_levels_ms
         self._deleted_below = deleted_below
         self._is_full = is_full
-        self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # whose next record may be quick
-        self._codes: dict[bytes, int] = {}  # by the text of the tag
+        self._by_key: dict[tuple[bytes, int], ConsumeQueue] = {}  # queues for the fast path
+        self._codes: dict[bytes, int] = {}  # by the encoded tag
         self._damaged: list[DamagedSpan] = []
         self.touched: set[ConsumeQueue] = set()
         self.lacking: list[ConsumeQueue] = []
@@ -90,9 +90,9 @@ class Replay:
         self.last_store_at_ms = 0
 
     def run(self, scan: LogScan, on_round: Callable[[], None]) -> None:
-        """Take all records of the scan; stop early at a queue that lacks what lies before.
+        """Process all records of the scan; stop early at a queue that lacks earlier entries.
 
-        `on_round` is called once in 256 records.
+        `on_round` is called after every 256 records.
         """
         self._damaged = scan.damaged
         by_key, put = self._by_key, self._queues.put
@@ -127,7 +127,7 @@ class Replay:
         self.last_store_at_ms = last_store_at_ms
 
     def _code(self, topic: bytes, properties: bytes, store_at_ms: int) -> int:
-        """Return the tags code of a record in no special topic; tags repeat."""
+        """Return the tags code of a record in an ordinary topic, cached because tags repeat."""
         at = properties.rfind(_TAGS_START) + len(_TAGS_START)
         end = properties.find(b"\x02", at)
         if at < len(_TAGS_START) or end < 0:
@@ -144,7 +144,7 @@ class Replay:
         return code
 
     def _take(self, fields: Fields) -> None:
-        """Make the queue entries of one record, of whatever kind."""
+        """Add the queue entries of one record of any kind."""
         record = ScannedRecord._make(fields)
         topic = record.topic.decode()
         below = self._deleted_below.get(topic, 0)
@@ -173,7 +173,7 @@ class Replay:
     def _put(
         self, topic: str, queue_id: int, queue_offset: int, record: Appended
     ) -> ConsumeQueue | None:
-        """Put the entry where its record says; return the queue, if it has one now."""
+        """Add the entry at the record's queue offset; return the queue, None if none was added."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             if not self._queues.accepts(topic, queue_id):
@@ -204,20 +204,20 @@ class Replay:
         return queue
 
     def _gap_max(self) -> int:
-        """Return how many messages of a queue may be missing."""
+        """Return the largest plausible gap in a queue, in messages."""
         return max(_GAP_ENTRIES_MAX, sum(span.size for span in self._damaged) // _RECORD_BYTES_MIN)
 
     def _span_behind(self, queue: ConsumeQueue) -> DamagedSpan:
-        """Return the damage that took the queue's next message."""
+        """Return the damaged span that contains the queue's next message."""
         before = queue.entry(queue.max_offset - 1)
         behind = -1 if before is None else before.physical_offset
         return next((span for span in self._damaged if span.position > behind), self._damaged[-1])
 
     def _touch(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
-        """Let the queue go on at the first scanned record's offset.
+        """Let the queue continue at the offset of its first scanned record.
 
         Returns:
-            Whether it holds what lies before, or can be without.
+            Whether the queue has the entries before it, or needs none.
         """
         self.touched.add(queue)
         if queue.holds_before(queue_offset, physical_offset):
@@ -227,11 +227,11 @@ class Replay:
         else:
             return False
         if self._is_full and not self._damaged:
-            queue.min_offset = queue_offset  # whatever the entries before look like
+            queue.min_offset = queue_offset  # entries before it have no record
         return True
 
     def _reset(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Begin the queue anew; what it held before is no more, in the log or for its readers."""
+        """Restart the queue at an offset; its earlier entries are obsolete."""
         queue.restart_at(0)
         self._queues.cut(queue)
         queue.start_at(queue_offset)

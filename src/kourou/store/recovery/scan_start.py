@@ -1,13 +1,13 @@
-"""Where the scan of a recovery begins, so that it reads little and misses nothing.
+"""Start of the recovery scan: the latest position that is certain to miss nothing.
 
-    last stop                       begins
-    clean                           at the last record that has a queue entry
-    Kourou was killed               at the checkpoint's record: all before it are durable, and so
-                                    are their queue entries
+    last stop                       the scan begins
+    clean                           at the last record with a queue entry
+    Kourou was killed               at the checkpoint's record: it and all records before it are
+                                    durable, and so are their queue entries
     Java was killed                 at the last segment that begins at or below the checkpoint's
-                                    record, but at most ten segments back
-    nobody knows who                as after Java, but however far back
-    no checkpoint, or a damaged one at the log's start; after Java as above
+                                    record, but at most ten segments before the end
+    unknown                         as after Java, without the limit
+    no checkpoint, or a damaged one at the log's start; after Java with the same limit
 
 Source: CommitLog.recoverNormally, recoverAbnormally and isMappedFileMatchedRecover,
 MessageStoreConfig.commitLogRecoverMaxNum, apache/rocketmq 5.5.0.
@@ -31,9 +31,9 @@ _JAVA_SEGMENTS_MAX: Final = 10
 
 
 def last_entry(queues: Iterable[ConsumeQueue]) -> QueueEntry | None:
-    """Return the entry of the last record that a queue names; right after a clean stop only.
+    """Return the entry of the last record with a queue entry; correct after a clean stop only.
 
-    The queues go on behind their last entries.
+    Lets the queues continue after their last entries.
     """
     latest: QueueEntry | None = None
     for queue in queues:
@@ -52,7 +52,7 @@ def clean_start(
     *,
     last_run: LastRun,
 ) -> int:
-    """Return where to begin after a clean stop, of whose queues `last` is the last entry."""
+    """Return the start of the scan after a clean stop; `last` is the queues' last entry."""
     if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
         return checkpoint.queues_offset
     if last is None:
@@ -65,7 +65,7 @@ def clean_start(
 def unclean_start(
     disk: Disk, segments: SegmentList, checkpoint: Checkpoint, *, last_run: LastRun
 ) -> int:
-    """Return where to begin after a kill or a power cut."""
+    """Return the start of the scan after a kill or a power cut."""
     if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
         return checkpoint.queues_offset
     oldest = segments.first
@@ -84,7 +84,7 @@ def unclean_start(
 
 
 def _is_sure(disk: Disk, segments: SegmentList, checkpoint: Checkpoint) -> bool:
-    """Tell whether the checkpoint surely names a record, be it a damaged one."""
+    """Tell whether the checkpoint certainly refers to a record, even a damaged one."""
     at = checkpoint.queues_offset
     if not segments.first < at < segments.end:
         return False
@@ -102,6 +102,6 @@ def _is_record(disk: Disk, segments: SegmentList, position: int) -> bool:
 def _is_below(checkpoint: Checkpoint, header: RecordHeader) -> bool:
     if checkpoint.queues_offset > 0:
         return header.physical_offset <= checkpoint.queues_offset
-    # Older than 5.5: times only, which Java takes three seconds back.
+    # Checkpoints before 5.5 have times only, from which Java subtracts three seconds.
     at_ms = min(checkpoint.log_at_ms, checkpoint.queues_at_ms) - _TIMESTAMP_SLACK_MS
     return header.store_at_ms <= max(at_ms, 0)
