@@ -1,4 +1,4 @@
-"""Every test of the store that uses `rig` ends with a check of the files it left."""
+"""The `rig` fixture: a store on a simulated disk whose files are checked after each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that a Java broker left, unpacked onto a simulated disk, and what Java finds in them."""
+"""Recorded stores of a Java broker, unpacked onto a simulated disk, with Java's view of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("clean", "killed", "torn", "expired", "lmq")
 
 @dataclass(frozen=True)
 class Golden:
-    """A store directory of Java's, and the manifest that its store library wrote of it."""
+    """A store directory written by Java, and the manifest of it by Java's store library."""
 
     disk: SimDisk
     manifest: dict[str, Any]
@@ -51,7 +51,7 @@ def load(name: str) -> Golden:
     disk = SimDisk()
     for file, data in files.items():
         if file == "config/timercheck":
-            continue  # the wheel and the timer log that it speaks of are an archive of their own
+            continue  # its wheel and timer log are in a separate archive
         disk.make_directory(file.rpartition("/")[0])
         disk.truncate(file, len(data))
         disk.write(file, 0, [data.rstrip(b"\0")])
@@ -59,7 +59,7 @@ def load(name: str) -> Golden:
 
 
 def draft_of(record: bytes) -> RecordDraft:
-    """Return the message of a stored record as a broker would have handed it to the store."""
+    """Return the draft of a stored record, as a broker passes it to the store."""
     header = read_record(record, 0, check_crc=True)
     start = header.properties_start
     return RecordDraft(

@@ -1,4 +1,4 @@
-"""A store on a simulated disk, driven as the broker drives it, and checked at the end."""
+"""Test rig: a store on a simulated disk, with the broker's order of calls and a final check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = StoreConfig(
     index_entries=32,
     free_bytes_min=1,
 )
-"""Small enough that a few messages cross every border."""
+"""Sizes so small that a few messages fill several files."""
 
 
 def draft(
@@ -35,7 +35,7 @@ def draft(
     sys_flag: int = 0,
     properties: dict[str, str] | None = None,
 ) -> RecordDraft:
-    """Return a message as the broker hands it to the store."""
+    """Return a message as the broker passes it to the store."""
     return RecordDraft(
         topic=topic.encode(),
         queue_id=queue_id,
@@ -52,7 +52,7 @@ def draft(
 
 
 def delete_topic(store: MessageStore, topic: str) -> None:
-    """Delete the topic, in the steps that the broker takes."""
+    """Delete the topic with the broker's steps."""
     deletion = store.begin_deletion(topic)
     if deletion is not None:
         deletion.note()
@@ -63,7 +63,7 @@ def delete_topic(store: MessageStore, topic: str) -> None:
 
 @dataclass
 class Rig:
-    """One store directory through its openings, kills and crashes."""
+    """One store directory across openings, kills and crashes."""
 
     disk: SimDisk = field(default_factory=SimDisk)
     config: StoreConfig = CONFIG
@@ -73,7 +73,7 @@ class Rig:
         self.store = self.open()
 
     def open(self) -> MessageStore:
-        """Open the store, which must not be open."""
+        """Open the store; it must be closed."""
         self.store = MessageStore.open(self.disk, self.config, self.now_ms, pid=42)
         return self.store
 
@@ -82,7 +82,7 @@ class Rig:
         return self.store.append(draft(body, topic=topic, queue_id=queue_id), self.now_ms)
 
     def commit(self) -> None:
-        """Take everything appended through write, sync and dispatch."""
+        """Write, sync and dispatch everything appended."""
         self.store.write()
         for plan in (self.store.sync_plan(), self.store.queue_sync_plan()):
             if plan is not None:
@@ -91,18 +91,18 @@ class Rig:
         self.store.dispatch(self.store.synced_position)
 
     def put(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> Appended:
-        """Store one message durably and show it."""
+        """Store one message durably and dispatch it."""
         appended = self.append(body, topic, queue_id)
         self.commit()
         return appended
 
     def tick(self) -> None:
-        """Let a second pass, and the flush that comes with it."""
+        """Advance the time by a second and flush."""
         self.now_ms += 1_000
         self.store.flush(self.now_ms)
 
     def settle(self) -> None:
-        """Let the seconds pass until all queue entries are durable."""
+        """Advance the time until all queue entries are durable."""
         for _ in range(200):
             if not self.store.expiry.awaits_queues:
                 return
@@ -111,36 +111,36 @@ class Rig:
         raise AssertionError("the checkpoint does not move")
 
     def reopen(self) -> MessageStore:
-        """Stop cleanly and start again."""
+        """Stop cleanly and reopen the store."""
         self.store.close(self.now_ms)
         return self.open()
 
     def kill(self) -> MessageStore:
-        """Kill the process, not the machine, and start again."""
+        """Kill the process, but not the machine, and reopen the store."""
         self.store.abandon()
         return self.open()
 
     def crash(self) -> MessageStore:
-        """Lose power, and start again."""
+        """Cut the power and reopen the store."""
         self.store.abandon()
         self.disk.crash()
         return self.open()
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-        """Return the bodies of all messages that a reader of the queue gets, in order."""
+        """Return the bodies of all messages of the queue, in order."""
         bodies: list[bytes] = []
         offset = self.store.min_offset(topic, queue_id)
         while True:
             found = self.store.get(topic, queue_id, Asked(offset, 32, 1 << 20, None))
             if found.plan.next_offset == offset:
                 return bodies
-            assert not found.mended, "no entry has rotted"
+            assert not found.mended, "no entry is corrupt"
             messages = decode_messages(found.body)
             assert [m.queue_offset for m in messages] == list(range(offset, found.plan.next_offset))
             bodies += [message.body for message in messages]
             offset = found.plan.next_offset
 
     def problems(self) -> list[str]:
-        """Stop cleanly and return what a check of the files finds."""
+        """Stop cleanly and return the findings of a check of the files."""
         self.store.close(self.now_ms)
         return [f"{f.file} at {f.offset}: {f.problem}" for f in check_store(self.disk).findings]

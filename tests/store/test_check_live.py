@@ -1,4 +1,4 @@
-"""A store in use is verified as far as it is durable, and what goes on meanwhile is no finding."""
+"""Live checks verify the durable part of an open store and ignore concurrent changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FIRST = "commitlog/00000000000000000000"
 
 
 def used_store(count: int = 20) -> Rig:
-    """Return an open store whose checkpoint names its messages, and some more that it does not."""
+    """Return an open store with messages below and above its checkpoint."""
     rig = Rig()
     for number in range(count):
         rig.put(b"%d" % number + b"x" * 300, topic="TU"[number % 2])
@@ -24,7 +24,7 @@ def live(rig: Rig) -> CheckReport:
     return check_store(rig.disk, live=True)
 
 
-def test_a_store_in_use_is_in_order_up_to_what_is_durable() -> None:
+def test_live_check_accepts_durable_part_of_open_store() -> None:
     rig = used_store()
     report = live(rig)
 
@@ -32,7 +32,7 @@ def test_a_store_in_use_is_in_order_up_to_what_is_durable() -> None:
     assert 20 <= report.records <= 26
 
 
-def test_what_is_not_durable_yet_is_no_finding() -> None:
+def test_live_check_ignores_records_that_are_not_durable() -> None:
     rig = used_store()
     before = live(rig).records
     end = rig.append(b"half" + b"y" * 500).physical_offset
@@ -43,7 +43,7 @@ def test_what_is_not_durable_yet_is_no_finding() -> None:
     assert (report.findings, report.records) == ([], before)
 
 
-def test_damage_in_what_is_durable_is_found() -> None:
+def test_live_check_finds_damage_in_durable_records() -> None:
     rig = used_store()
     rig.disk.write(FIRST, 500, [b"?"])
 
@@ -51,25 +51,25 @@ def test_damage_in_what_is_durable_is_found() -> None:
     assert [f.file for f in findings if f.file == FIRST]
 
 
-def test_a_queue_entry_of_a_durable_record_is_verified() -> None:
+def test_live_check_verifies_queue_entries_of_durable_records() -> None:
     rig = used_store()
     rig.disk.write("consumequeue/T/0/00000000000000000000", 0, [b"\x11" * 20])
 
     assert [f.offset for f in live(rig).findings] == [0]
 
 
-def test_a_new_store_in_use_is_in_order() -> None:
+def test_live_check_accepts_new_store() -> None:
     assert live(Rig()).findings == []
 
 
-def test_a_topic_that_was_deleted_is_no_finding() -> None:
+def test_live_check_accepts_deleted_topic() -> None:
     rig = used_store()
     delete_topic(rig.store, "U")
 
     assert live(rig).findings == []
 
 
-def test_a_live_check_changes_nothing_and_takes_no_lock() -> None:
+def test_live_check_changes_nothing_and_takes_no_lock() -> None:
     rig = used_store()
     seen: set[str] = set()
     rig.disk.on_operation = lambda operation, _: seen.add(operation)
@@ -78,7 +78,7 @@ def test_a_live_check_changes_nothing_and_takes_no_lock() -> None:
     assert not seen & {"write", "truncate", "unlink", "rename", "lock", "make_directory"}
 
 
-def test_a_whole_check_of_a_closed_store_agrees() -> None:
+def test_full_check_of_closed_store_agrees_with_live_check() -> None:
     rig = used_store()
 
     assert rig.problems() == []

@@ -1,4 +1,4 @@
-"""Sizes and limits that cannot work are refused with the name, the value and what is allowed."""
+"""Invalid sizes and limits are refused with the name, the value and the allowed range."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def test_a_value_out_of_range_is_refused(name: str, value: int) -> None:
         StoreConfig(**{name: value})  # type: ignore[arg-type]
 
 
-def test_queue_files_hold_whole_entries() -> None:
+def test_queue_file_size_must_be_multiple_of_entry_size() -> None:
     with pytest.raises(ConfigError, match="multiple of 20"):
         StoreConfig(consumequeue_file_bytes=1010)
 
 
-def test_there_is_a_delay_level() -> None:
+def test_empty_delay_levels_are_refused() -> None:
     with pytest.raises(ConfigError, match="delay_levels_ms"):
         StoreConfig(delay_levels_ms=())
 
 
-def test_java_keys_are_given_once() -> None:
+def test_java_keys_are_unique() -> None:
     keys = [field.metadata["key"] for field in fields(StoreConfig) if "key" in field.metadata]
 
     assert len(keys) == len(set(keys))

@@ -1,8 +1,8 @@
-"""Whatever is done and wherever power is lost: what was synced is there, in order, without a hole.
+"""After a power cut at any point, all synced records exist, in order and without a hole.
 
 Each run draws a list of steps, crashes at a drawn operation of the disk (any read, write, sync,
-creation or removal), opens the store again, possibly crashing while that recovers, and compares.
-Writes that fail, full disks and failed syncs are among the steps.
+creation or removal), reopens the store, possibly with a crash during the recovery, and compares the
+contents. The steps include failed writes, full disks and failed syncs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def test_a_crash_anywhere_loses_nothing_durable_and_leaves_no_hole(seed: int) ->
     lose_power_anywhere(seed)
 
 
-PLAIN_DAY = [
+PLAIN_RUN = [
     *[("append", n) for n in range(12)], ("sync", 0), ("show_synced", 0), ("flush", 0),
     *[("append", n) for n in range(9)], ("sync", 0), ("show_synced", 0), ("flush", 0),
     *[("append", n) for n in range(20)], ("write", 0), ("show_written", 0), ("flush", 0),
@@ -29,22 +29,22 @@ PLAIN_DAY = [
 ]  # fmt: skip
 
 
-def operations_of_a_plain_day() -> int:
+def operations_of_plain_run() -> int:
     run = Run(SimDisk())
     run.open()
-    for step in PLAIN_DAY:
+    for step in PLAIN_RUN:
         run.do(step)
     return run.disk.operations
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_each_single_operation_of_a_day_loses_nothing_durable(seed: int) -> None:
-    for crash_at in range(operations_of_a_plain_day()):
+def test_a_crash_at_each_operation_of_a_plain_run_loses_nothing_durable(seed: int) -> None:
+    for crash_at in range(operations_of_plain_run()):
         run = Run(SimDisk(seed * 10_007 + crash_at))
         run.lose_power(crash_at)
         try:
             run.open()
-            for step in PLAIN_DAY:
+            for step in PLAIN_RUN:
                 run.do(step)
         except PowerLostError:
             pass

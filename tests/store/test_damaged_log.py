@@ -1,4 +1,4 @@
-"""Damage in what was durable is stepped over and told; what was not durable ends at the first."""
+"""Damage below the durable end is skipped and logged; above it, damage ends the log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kourou.store.state.checkpoint import load_checkpoint, save_checkpoint
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig
 
 FEW_ROUNDS = replace(CONFIG, queue_sync_interval_ms=1_000_000, consumequeue_file_bytes=20 * 64)
-"""The checkpoint's record stays at the log's start: all of it is scanned."""
+"""The checkpoint's record stays at the log's start, so recovery scans the whole log."""
 
 
 def synced_rig(count: int = 20, queues: int = 2) -> tuple[Rig, list[Appended]]:
-    """Return a store whose messages are known to be durable, and where they are."""
+    """Return a store whose messages are known to be durable, and the appended records."""
     rig = Rig(config=FEW_ROUNDS)
     appended = [
         rig.append(b"%03d" % number + b"x" * 400, queue_id=number % queues)
@@ -37,7 +37,7 @@ def write_log(rig: Rig, position: int, data: bytes) -> None:
 
 
 def kill_and_damage(rig: Rig, position: int, data: bytes) -> None:
-    """Kill the broker, overwrite bytes of the log, and start it again."""
+    """Kill the broker, overwrite bytes of the log, and reopen the store."""
     rig.store.abandon()
     write_log(rig, position, data)
     rig.open()
@@ -59,7 +59,7 @@ def lost_queue_files(rig: Rig) -> None:
     ids=["no size", "huge size", "another size", "magic", "own position", "body"],
 )
 @pytest.mark.parametrize("are_queues_lost", [False, True])
-def test_a_damaged_record_is_stepped_over_and_told(
+def test_a_damaged_record_is_skipped_and_logged(
     at: int, data: bytes, are_queues_lost: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig, appended = synced_rig()
@@ -81,7 +81,7 @@ def test_a_damaged_record_is_stepped_over_and_told(
     assert rig.append(queue_id=1).queue_offset == 10
 
 
-def test_damage_over_many_records_leaves_entries_for_each_of_them() -> None:
+def test_damage_over_many_records_keeps_an_entry_for_each_record() -> None:
     rig, appended = synced_rig()
     first, last = appended[2], appended[5]
     lost_queue_files(rig)
@@ -95,7 +95,7 @@ def test_damage_over_many_records_leaves_entries_for_each_of_them() -> None:
     assert rig.store.max_offset("T", 0) == rig.store.max_offset("T", 1) == 10
 
 
-def test_two_places_of_damage_are_two_spans_and_each_entry_points_at_its_own() -> None:
+def test_two_damaged_records_are_two_spans_and_entries_point_at_them() -> None:
     rig, appended = synced_rig(queues=1)
     rig.store.abandon()
     lost_queue_files(rig)
@@ -110,7 +110,7 @@ def test_two_places_of_damage_are_two_spans_and_each_entry_points_at_its_own() -
         assert entry.physical_offset == appended[number].physical_offset
 
 
-def test_damage_up_to_a_segments_end_goes_on_in_the_next() -> None:
+def test_scan_continues_in_next_segment_after_damage_to_segment_end() -> None:
     rig, appended = synced_rig()
     next_segment = next(a for a in appended if a.physical_offset >= SEGMENT_BYTES)
     bad = appended[appended.index(next_segment) - 1]
@@ -120,7 +120,7 @@ def test_damage_up_to_a_segments_end_goes_on_in_the_next() -> None:
     assert rig.store.max_offset("T", 0) == rig.store.max_offset("T", 1) == 10
 
 
-def test_a_whole_segment_of_damage_is_one_span_a_segment() -> None:
+def test_a_wholly_damaged_segment_is_one_span() -> None:
     rig, appended = synced_rig(30)
     kill_and_damage(rig, SEGMENT_BYTES, b"\x11" * SEGMENT_BYTES)
 
@@ -139,7 +139,7 @@ def test_a_damaged_blank_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_damaged_last_record_keeps_its_place(is_clean: bool) -> None:
+def test_damaged_last_record_keeps_its_offset(is_clean: bool) -> None:
     rig, appended = synced_rig()
     last = appended[-1]
     rig.store.close(0) if is_clean else rig.store.abandon()
@@ -153,7 +153,7 @@ def test_a_damaged_last_record_keeps_its_place(is_clean: bool) -> None:
     assert rig.append(queue_id=last.queue_id).queue_offset == last.queue_offset + 1
 
 
-def test_a_damaged_last_record_keeps_its_place_without_an_entry() -> None:
+def test_damaged_last_record_without_queue_entry_keeps_its_offset() -> None:
     rig, appended = synced_rig()
     last = appended[-1]
     lost_queue_files(rig)
@@ -165,7 +165,7 @@ def test_a_damaged_last_record_keeps_its_place_without_an_entry() -> None:
 @pytest.mark.parametrize("are_queues_lost", [False, True])
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("size", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\0\0\0", b"\0\0\x05\0"])
-def test_a_last_record_of_another_size_keeps_its_place(
+def test_last_record_with_damaged_size_keeps_its_offset(
     size: bytes, is_clean: bool, are_queues_lost: bool
 ) -> None:
     rig, appended = synced_rig()
@@ -182,7 +182,7 @@ def test_a_last_record_of_another_size_keeps_its_place(
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
-def test_a_last_record_of_which_the_rest_is_zeros_is_refused(kept: int) -> None:
+def test_durable_last_record_that_ends_in_zeros_is_refused(kept: int) -> None:
     rig, appended = synced_rig()
     last = appended[-1]
     rig.store.abandon()
@@ -192,7 +192,7 @@ def test_a_last_record_of_which_the_rest_is_zeros_is_refused(kept: int) -> None:
         rig.open()
 
 
-def test_damage_up_to_an_end_that_is_not_known_to_be_one_is_refused() -> None:
+def test_damage_up_to_an_uncertain_durable_end_is_refused() -> None:
     rig, appended = synced_rig()
     rig.store.abandon()
     named = appended[-1]
@@ -210,7 +210,7 @@ def write_checkpoint(rig: Rig, checkpoint: Checkpoint) -> None:
     rig.disk.sync("checkpoint")
 
 
-def test_damage_in_what_was_not_known_durable_ends_the_log() -> None:
+def test_damage_above_the_durable_end_ends_the_log() -> None:
     rig, appended = synced_rig()
     bad = rig.append(b"z" * 100)
     rig.append(b"behind it")
@@ -223,7 +223,7 @@ def test_damage_in_what_was_not_known_durable_ends_the_log() -> None:
     assert rig.problems() == []
 
 
-def test_damage_that_swallows_the_durable_end_is_refused() -> None:
+def test_damage_that_covers_the_durable_end_is_refused() -> None:
     rig, appended = synced_rig()
     rig.append(b"not durable, and whole")
     rig.store.write()
@@ -241,7 +241,7 @@ def test_damage_that_swallows_the_durable_end_is_refused() -> None:
     rig.open()
 
 
-def test_a_record_of_another_place_inside_the_damage_is_not_taken_for_one() -> None:
+def test_record_of_another_position_inside_damage_is_not_accepted() -> None:
     rig, appended = synced_rig()
     first, bad = appended[0], appended[4]
     copy = rig.disk.read("commitlog/00000000000000000000", 0, first.size)
@@ -250,7 +250,7 @@ def test_a_record_of_another_place_inside_the_damage_is_not_taken_for_one() -> N
     assert spans(rig) == [(bad.physical_offset, bad.size)]
 
 
-def test_a_body_full_of_magics_does_not_hold_up_the_search() -> None:
+def test_body_full_of_magics_does_not_stop_the_search() -> None:
     rig = Rig(config=replace(FEW_ROUNDS, commitlog_segment_bytes=1 << 20))
     bad = rig.append(b"\xda\xa3\x20\xa7" * 100_000)
     good = rig.append()
@@ -266,7 +266,7 @@ def test_a_body_full_of_magics_does_not_hold_up_the_search() -> None:
     assert rig.disk.operations - before < 300
 
 
-def test_a_damage_reads_as_what_it_is() -> None:
+def test_a_damaged_span_has_the_reason() -> None:
     rig, appended = synced_rig()
     bad = appended[3]
     kill_and_damage(rig, bad.physical_offset + 30, b"\x01")
@@ -277,7 +277,7 @@ def test_a_damage_reads_as_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_any_flipped_bit_of_a_killed_stores_log_moves_no_other_message(seed: int) -> None:
+def test_flipped_bit_in_killed_stores_log_moves_no_other_message(seed: int) -> None:
     dice = random.Random(seed)
     rig, appended = synced_rig()
     bit = dice.randrange(appended[-1].end * 8)

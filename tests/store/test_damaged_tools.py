@@ -1,4 +1,4 @@
-"""No tool falls over on a damaged store: what it cannot do it says, by an error of ours."""
+"""Tools on damaged stores succeed or raise a KourouError."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files_of(disk: SimDisk, directory: str = "") -> list[str]:
 
 
 def damage(disk: SimDisk, dice: random.Random) -> str:
-    """Damage one file in one way; return what was done."""
+    """Damage one file in one way; return a description."""
     name = dice.choice(files_of(disk))
     try:
         size = disk.size(name)
@@ -73,7 +73,7 @@ def damage(disk: SimDisk, dice: random.Random) -> str:
 
 
 def look(disk: SimDisk) -> None:
-    """Run what only looks; nothing of it may raise."""
+    """Run the read-only tools; none may raise."""
     store_info(disk)
     check_store(disk)
     check_store(disk, live=True)
@@ -95,7 +95,7 @@ def bodies(disk: SimDisk) -> set[tuple[str, int, bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(70))
-def test_tools_that_look_survive_anything(seed: int) -> None:
+def test_read_only_tools_survive_any_damage(seed: int) -> None:
     dice = random.Random(seed)
     disk = small_store()
     done = [damage(disk, dice) for _ in range(dice.choice((1, 1, 2, 5)))]
@@ -107,7 +107,7 @@ def test_tools_that_look_survive_anything(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(70))
-def test_tools_that_mend_mend_or_say_why_not(seed: int) -> None:
+def test_repair_tools_repair_or_report_an_error(seed: int) -> None:
     dice = random.Random(seed)
     disk = small_store()
     done = [damage(disk, dice) for _ in range(dice.choice((1, 1, 2, 4)))]
@@ -116,7 +116,7 @@ def test_tools_that_mend_mend_or_say_why_not(seed: int) -> None:
     try:
         _mend(disk, before)
     except KourouError:
-        pass  # it says why not
+        pass  # the tool reported why it cannot repair the store
     except Exception as error:
         raise AssertionError(f"seed {seed}: {done}") from error
 
@@ -132,12 +132,12 @@ def _mend(disk: SimDisk, before: set[tuple[str, int, bytes]]) -> None:
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
-def test_each_recorded_store_can_be_looked_into(name: str) -> None:
+def test_read_only_tools_accept_each_recorded_store(name: str) -> None:
     look(golden.load(name).disk)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tools_that_look_survive_damaged_stores_of_java(seed: int) -> None:
+def test_read_only_tools_survive_damaged_java_stores(seed: int) -> None:
     dice = random.Random(seed)
     disk = golden.load(golden.NAMES[seed % len(golden.NAMES)]).disk
     done = [damage(disk, dice) for _ in range(4)]
@@ -158,7 +158,7 @@ def test_tools_that_look_survive_damaged_stores_of_java(seed: int) -> None:
         lambda disk: disk.write("config/kourou-store.json", 0, [b"[" * 5000]),
     ],
 )
-def test_strange_names_are_survived(break_it: Callable[[SimDisk], object]) -> None:
+def test_tools_survive_unexpected_file_names(break_it: Callable[[SimDisk], object]) -> None:
     disk = small_store()
     with suppress(OSError):
         break_it(disk)

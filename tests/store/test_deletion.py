@@ -1,4 +1,4 @@
-"""A deleted topic is gone, or still there: never a part of it, whatever fails or crashes."""
+"""After a failure or crash during a deletion, the topic is whole or completely removed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.store.rig import Rig, delete_topic, draft
 BROKEN = OSError(errno.EIO, "Input/output error")
 QUEUES = 3
 OLD = [b"%d" % number for number in range(20)]
-"""Of each queue: three files of eight entries."""
+"""Each queue has three files of eight entries."""
 
 
 class PowerLostError(Exception):
-    """The test's crash, raised out of the disk."""
+    """A simulated crash, raised by the disk."""
 
 
 def old_topic(disk: SimDisk) -> Rig:
-    """Return a store with a topic of some queues, in files but for their tails, and another."""
+    """Return a store with two topics; the queues of one have files and tails."""
     rig = Rig(disk)
     for body in OLD:
         for queue_id in range(QUEUES):
@@ -48,7 +48,7 @@ def operations_of_a_deletion() -> int:
 
 
 def delete_until(rig: Rig, operations: int, error: Exception) -> None:
-    """Delete the topic, and raise out of the disk after so many operations."""
+    """Delete the topic, with a crash after the given number of disk operations."""
     left = [operations]
 
     def count_down(_operation: str, _name: str) -> None:
@@ -65,7 +65,7 @@ def delete_until(rig: Rig, operations: int, error: Exception) -> None:
 
 
 def check_that_nothing_was_halved(rig: Rig) -> bool:
-    """Tell whether the topic is still there, all of it; else nothing of it is."""
+    """Assert that the topic is whole or completely removed; tell whether it exists."""
     assert rig.bodies("U") == [*OLD, b"in the tail"]
     is_there = "T" in rig.store.queues()
     if is_there:
@@ -78,7 +78,7 @@ def check_that_nothing_was_halved(rig: Rig) -> bool:
 
 @pytest.mark.parametrize("is_power_lost", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_at_each_operation_leaves_the_topic_or_nothing_of_it(
+def test_a_crash_at_each_operation_leaves_the_whole_topic_or_none_of_it(
     seed: int, *, is_power_lost: bool
 ) -> None:
     was_there = []
@@ -91,7 +91,9 @@ def test_a_crash_at_each_operation_leaves_the_topic_or_nothing_of_it(
             rig.kill()
         was_there.append(check_that_nothing_was_halved(rig))
         rig.crash()
-        assert check_that_nothing_was_halved(rig) == was_there[-1], "what a start found holds"
+        assert check_that_nothing_was_halved(rig) == was_there[-1], (
+            "a second start must not change the result"
+        )
         if was_there[-1]:
             delete_topic(rig.store, "T")
         new = [rig.put(b"new", queue_id=queue_id).queue_offset for queue_id in range(QUEUES)]
@@ -105,7 +107,7 @@ def test_a_crash_at_each_operation_leaves_the_topic_or_nothing_of_it(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_failure_at_each_operation_refuses_the_name_until_it_is_deleted(seed: int) -> None:
+def test_after_a_failure_the_topic_is_refused_until_it_is_deleted_again(seed: int) -> None:
     for fail_at in range(operations_of_a_deletion()):
         rig = old_topic(SimDisk(seed * 10_007 + fail_at))
         delete_until(rig, fail_at, BROKEN)
@@ -122,7 +124,7 @@ def test_a_failure_at_each_operation_refuses_the_name_until_it_is_deleted(seed: 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_restart_after_a_failure_leaves_the_topic_or_nothing_of_it(seed: int) -> None:
+def test_a_restart_after_a_failure_leaves_the_whole_topic_or_none_of_it(seed: int) -> None:
     for fail_at in range(operations_of_a_deletion()):
         rig = old_topic(SimDisk(seed * 10_007 + fail_at))
         delete_until(rig, fail_at, BROKEN)
@@ -143,7 +145,7 @@ def test_readers_see_the_topic_until_its_deletion_is_noted() -> None:
     assert rig.store.queues() == {"U": [0]}
 
 
-def test_a_batch_for_a_topic_that_goes_leaves_nothing_in_the_log() -> None:
+def test_a_refused_batch_for_a_topic_in_deletion_leaves_nothing_in_the_log() -> None:
     rig = old_topic(SimDisk())
     begin(rig)
     end = rig.store.appended_position
@@ -155,7 +157,7 @@ def test_a_batch_for_a_topic_that_goes_leaves_nothing_in_the_log() -> None:
     assert rig.put(b"next", topic="U").queue_offset == len(OLD) + 1
 
 
-def test_strange_files_beside_the_queues_go_as_well() -> None:
+def test_unexpected_files_in_the_topic_directory_are_removed() -> None:
     rig = old_topic(SimDisk())
     rig.disk.write("consumequeue/T/note.txt", 0, [b"?"])
     rig.disk.make_directory("consumequeue/T/empty")
@@ -164,8 +166,8 @@ def test_strange_files_beside_the_queues_go_as_well() -> None:
     assert rig.disk.list("consumequeue") == ["U"]
 
 
-def test_what_is_left_of_a_queue_without_a_single_entry_is_no_queue() -> None:
-    # The first file was removed, and of the second no page had reached the device.
+def test_queue_files_without_entries_are_removed_at_start() -> None:
+    # The first file was removed, and no page of the second had reached the device.
     rig = old_topic(SimDisk())
     begin(rig).note()
     rig.store.abandon()
@@ -180,7 +182,7 @@ def test_what_is_left_of_a_queue_without_a_single_entry_is_no_queue() -> None:
     assert rig.problems() == []
 
 
-def test_a_topic_made_again_keeps_its_queues_when_an_old_one_comes_back() -> None:
+def test_recreated_topic_keeps_its_queues_when_an_old_queue_reappears() -> None:
     rig = old_topic(SimDisk())
     old = {
         name: rig.disk.read(f"consumequeue/T/0/{name}", 0, 160)

@@ -1,4 +1,4 @@
-"""What expired goes, log first, and neither a crash at any step nor a reader comes to harm."""
+"""Expiry removes segments, then queue files, and is safe for readers and against crashes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ QUEUE = queue_directory("T", 0)
 
 
 def dated(rig: Rig) -> Rig:
-    """Let the rig's disk go with the rig's clock."""
+    """Let the rig's disk use the rig's clock."""
     rig.disk.now_ms = lambda: rig.now_ms
     return rig
 
 
 def fill(rig: Rig, count: int, topic: str = "T") -> None:
-    """Store messages of which three fill a segment, and let a second pass."""
+    """Store messages of which three fill a segment, a second apart."""
     for number in range(count):
         rig.put(b"%03d" % number + bytes(1_000), topic)
     rig.settle()
@@ -46,7 +46,7 @@ def old_rig(*, disk: SimDisk | None = None) -> Rig:
 
 
 def expire_log(store: MessageStore, now_ms: int, config: RetentionConfig = CONFIG) -> int:
-    """Remove the expired segments, in the steps that the broker takes; return how many."""
+    """Remove the expired segments with the broker's steps; return how many."""
     count = store.expiry.count_expired(config, now_ms)
     for _ in range(count):
         store.expiry.remove([store.expiry.hide_segment()])
@@ -55,7 +55,7 @@ def expire_log(store: MessageStore, now_ms: int, config: RetentionConfig = CONFI
 
 
 def expire_queues(store: MessageStore) -> int:
-    """Remove what names nothing any more; return how many files that were."""
+    """Remove the expired queue files; return how many."""
     hidden = store.expiry.hide_files(store.expiry.look_at(store.expiry.queues()))
     count = sum(len(files.starts) for files in hidden)
     store.expiry.remove(hidden)
@@ -71,13 +71,13 @@ def numbers(rig: Rig) -> list[int]:
     return [int(body[:3]) for body in rig.bodies()]
 
 
-def test_old_segments_go_and_then_the_files_of_queues_that_name_nothing_else() -> None:
+def test_expired_segments_are_removed_and_then_their_queue_files() -> None:
     rig = old_rig()
     assert numbers(rig) == [*range(24), *range(3)]
 
     assert expire_log(rig.store, rig.now_ms) == 8
     assert rig.store.min_position == 8 * SEGMENT_BYTES
-    assert expire_queues(rig.store) == 3  # of 8 entries each
+    assert expire_queues(rig.store) == 3  # files of 8 entries each
 
     assert rig.disk.list(COMMITLOG)[0] == f"{8 * SEGMENT_BYTES:020d}"
     assert rig.disk.list(QUEUE) == [f"{3 * 8 * 20:020d}"]
@@ -86,7 +86,7 @@ def test_old_segments_go_and_then_the_files_of_queues_that_name_nothing_else() -
     assert rig.problems() == []
 
 
-def test_nothing_goes_before_its_time() -> None:
+def test_nothing_is_removed_before_it_expires() -> None:
     rig = dated(Rig())
     fill(rig, 24)
     rig.now_ms += HOUR_MS - 60_000
@@ -95,7 +95,7 @@ def test_nothing_goes_before_its_time() -> None:
     assert len(numbers(rig)) == 24
 
 
-def test_the_last_file_never_goes() -> None:
+def test_the_last_segment_is_never_removed() -> None:
     rig = dated(Rig())
     fill(rig, 24)
     rig.now_ms += 1_000 * HOUR_MS
@@ -107,7 +107,7 @@ def test_the_last_file_never_goes() -> None:
     assert numbers(rig) == [21, 22, 23]
 
 
-def test_what_has_no_durable_queue_entry_yet_stays() -> None:
+def test_segment_without_durable_queue_entries_is_not_removed() -> None:
     rig = dated(Rig())
     for number in range(12):
         rig.append(b"%03d" % number + bytes(1_000))
@@ -116,13 +116,13 @@ def test_what_has_no_durable_queue_entry_yet_stays() -> None:
     assert expire_log(rig.store, rig.now_ms) == 0
 
     rig.commit()
-    assert expire_log(rig.store, rig.now_ms) == 0, "a power loss would take its entries"
+    assert expire_log(rig.store, rig.now_ms) == 0, "a power cut would lose its entries"
 
     rig.settle()
     assert expire_log(rig.store, rig.now_ms) == 3
 
 
-def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers() -> None:
+def test_queue_whose_messages_all_expired_keeps_its_offsets() -> None:
     rig = old_rig()
     fill(rig, 3)
     rig.now_ms += HOUR_MS
@@ -137,7 +137,7 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers() -> None:
     assert rig.problems() == []
 
 
-def test_a_reader_below_the_begin_is_sent_to_it() -> None:
+def test_read_below_minimum_offset_returns_minimum_offset() -> None:
     rig = old_rig()
     plan = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
     expire(rig)
@@ -150,7 +150,7 @@ def test_a_reader_below_the_begin_is_sent_to_it() -> None:
     assert rig.store.read_record(plan.ranges[0][0]) is None
 
 
-def test_readers_between_the_steps_are_told_that_messages_were_removed() -> None:
+def test_reads_between_the_steps_report_removed_messages() -> None:
     rig = old_rig()
     expire_log(rig.store, rig.now_ms)
 
@@ -194,7 +194,7 @@ def test_a_queues_files_that_cannot_be_removed_are_shown_again() -> None:
     assert rig.problems() == []
 
 
-def test_a_queue_that_cannot_be_read_does_not_keep_the_others(
+def test_unreadable_queue_does_not_stop_expiry_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = old_rig()
@@ -207,7 +207,7 @@ def test_a_queue_that_cannot_be_read_does_not_keep_the_others(
     with caplog.at_level(logging.WARNING):
         expire_queues(rig.store)
     assert f"consumequeue.look_failed directory={QUEUE}" in caplog.text
-    assert rig.store.min_offset("U", 0) == 17  # the segment also holds the last three
+    assert rig.store.min_offset("U", 0) == 17  # its segment also contains the last three messages
     assert rig.store.min_offset("T", 0) == 0
     expire_queues(rig.store)
     assert rig.store.min_offset("T", 0) == 27
@@ -232,11 +232,11 @@ def count_operations(act: Callable[[Rig], None]) -> int:
 
 
 class StoppedError(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("is_power_lost", [False, True])
-def test_a_crash_at_any_step_leaves_a_store_in_order_and_what_has_not_expired(
+def test_a_crash_at_any_step_leaves_a_consistent_store_with_all_unexpired_messages(
     *, is_power_lost: bool
 ) -> None:
     for at in range(count_operations(expire) + 1):
@@ -263,7 +263,7 @@ def test_a_crash_at_any_step_leaves_a_store_in_order_and_what_has_not_expired(
         assert rig.problems() == []
 
 
-def test_an_expired_store_goes_on_after_every_kind_of_stop() -> None:
+def test_store_with_expired_segments_works_after_every_kind_of_stop() -> None:
     rig = old_rig()
     expire(rig)
     for again in (rig.reopen, rig.kill, rig.crash):
@@ -275,7 +275,7 @@ def test_an_expired_store_goes_on_after_every_kind_of_stop() -> None:
     assert rig.problems() == []
 
 
-def test_queues_that_are_lost_are_made_again_from_where_the_log_begins() -> None:
+def test_lost_queues_are_rebuilt_from_the_logs_begin() -> None:
     rig = old_rig()
     expire(rig)
     rig.store.abandon()
@@ -288,7 +288,7 @@ def test_queues_that_are_lost_are_made_again_from_where_the_log_begins() -> None
     assert rig.problems() == []
 
 
-def test_a_check_reads_an_expired_store() -> None:
+def test_check_accepts_a_store_with_expired_segments() -> None:
     rig = old_rig()
     expire_log(rig.store, rig.now_ms)
     rig.store.close(rig.now_ms)

@@ -1,4 +1,4 @@
-"""A flush of many queues comes in parts that are short, ends, and covers what it began with."""
+"""A flush of many queues runs in short parts that complete all tails present at its start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PART = 4
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """Return a store of ten queues with files, of which a flush writes four at a time."""
+    """Return a store of ten queues with files; one flush writes four of them."""
     rig = Rig()
     put_each(rig)
     while not rig.store.flush(rig.now_ms):
@@ -29,7 +29,7 @@ def put_each(rig: Rig) -> None:
 
 
 def writes(rig: Rig) -> list[int]:
-    """Flush to the end of a round while messages go on; return how many files each part wrote."""
+    """Flush to the end of a round under load; return how many files each part wrote."""
     counts = []
     is_done = False
     while not is_done:
@@ -47,13 +47,13 @@ def writes(rig: Rig) -> list[int]:
     return counts
 
 
-def test_a_part_writes_few_files_and_a_round_ends_under_a_steady_stream(rig: Rig) -> None:
+def test_each_flush_writes_few_files_and_a_round_ends_under_steady_load(rig: Rig) -> None:
     put_each(rig)
     assert writes(rig) == [4, 4, 2]
     assert rig.problems() == []
 
 
-def test_what_came_during_a_round_is_not_taken_for_written(rig: Rig) -> None:
+def test_messages_stored_during_a_round_survive_a_crash(rig: Rig) -> None:
     rig.now_ms += 1_000
     writes(rig)
     for _ in range(20):
@@ -68,7 +68,7 @@ def test_what_came_during_a_round_is_not_taken_for_written(rig: Rig) -> None:
     assert rig.problems() == []
 
 
-def test_a_topic_that_is_deleted_in_a_round_leaves_it(rig: Rig) -> None:
+def test_topic_deleted_during_a_round_is_not_flushed(rig: Rig) -> None:
     put_each(rig)
     assert not rig.store.flush(rig.now_ms)
     deletion = rig.store.begin_deletion("T")

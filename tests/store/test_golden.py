@@ -1,4 +1,4 @@
-"""Java's stores open here as Java opens them, and what is written here is what Java wrote."""
+"""Java's stores have the same contents here as in Java, and the same messages the same bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(golden: Golden) -> Iterator[MessageStore]:
 
 
 def simple_queues(golden: Golden) -> list[tuple[str, int, dict[str, Any]]]:
-    """Return topic, queue id and what the manifest says, of each queue that is kept here."""
+    """Return topic, queue id and manifest entry of each queue that this store supports."""
     return [
         (topic, int(queue_id), said)
         for topic, queues in golden.manifest["queues"].items()
@@ -46,7 +46,7 @@ def test_the_same_queues_are_found(golden: Golden, store: MessageStore) -> None:
     assert found == {(t, id_) for t, ids in golden.manifest["queues"].items() for id_ in ids}
 
 
-def test_the_log_ends_where_it_ends_for_java(golden: Golden, store: MessageStore) -> None:
+def test_the_log_ends_at_the_same_position_as_in_java(golden: Golden, store: MessageStore) -> None:
     assert store.written_position == golden.manifest["commit_log"]["max_offset"]
     assert store.recovery.was_clean is not golden.manifest["abort_file_before_opening"]
 
@@ -95,7 +95,7 @@ def test_a_search_by_time_has_the_same_result(
             assert got == expected
 
 
-def test_each_record_is_found_by_its_place(golden: Golden, store: MessageStore) -> None:
+def test_each_record_is_found_by_its_position(golden: Golden, store: MessageStore) -> None:
     for said in golden.manifest["records"]:
         record = store.read_record(said["physical_offset"])
         assert record is not None
@@ -105,7 +105,7 @@ def test_each_record_is_found_by_its_place(golden: Golden, store: MessageStore) 
         assert header.queue_offset == said["queue_offset"]
 
 
-def test_a_killed_broker_kept_every_message_it_had_acknowledged() -> None:
+def test_killed_java_brokers_store_has_every_acknowledged_message() -> None:
     golden = load("killed")
     store = MessageStore.open(golden.disk, golden.config, 0, pid=1)
 
@@ -119,7 +119,7 @@ def test_a_killed_broker_kept_every_message_it_had_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("name", ["clean", "lmq", "killed"])
-def test_queues_made_again_from_the_log_are_what_java_wrote(name: str) -> None:
+def test_queues_rebuilt_from_the_log_equal_javas(name: str) -> None:
     golden = load(name)
     disk = golden.disk
     queue_files = [file for file in golden.files if file.startswith("consumequeue/")]
@@ -134,7 +134,7 @@ def test_queues_made_again_from_the_log_are_what_java_wrote(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["clean", "lmq", "killed"])
-def test_the_same_messages_make_the_same_log_bytes(name: str) -> None:
+def test_the_same_messages_produce_the_same_log_bytes(name: str) -> None:
     golden = load(name)
     log_bytes = golden.log_bytes()
     disk = SimDisk()
@@ -145,7 +145,7 @@ def test_the_same_messages_make_the_same_log_bytes(name: str) -> None:
         at, size = said["physical_offset"], said["size"]
         draft = draft_of(log_bytes[at : at + size])
         place = log.place(record_size(draft))
-        assert place == at, "the log rolls where Java's does"
+        assert place == at, "the log rolls at the same position as Java's"
         log.add(place, encode_record(draft, said["queue_offset"], place, said["store_timestamp"]))
     log.write()
 
@@ -156,7 +156,7 @@ def test_the_same_messages_make_the_same_log_bytes(name: str) -> None:
     assert written[: len(log_bytes)] == log_bytes
 
 
-def test_a_store_that_is_told_the_same_messages_makes_the_same_files() -> None:
+def test_the_same_messages_produce_the_same_files() -> None:
     golden = load("killed")
     log_bytes = golden.log_bytes()
     disk = SimDisk()
@@ -167,12 +167,12 @@ def test_a_store_that_is_told_the_same_messages_makes_the_same_files() -> None:
     store.close(0)
 
     for file, data in golden.files.items():
-        is_spare = file.endswith("/00000000000000655360")  # Java makes the next segment ahead
+        is_spare = file.endswith("/00000000000000655360")  # Java creates the next segment ahead
         if file.startswith(("commitlog/", "consumequeue/")) and not is_spare:
             assert disk.read(file, 0, len(data) + 1) == data, file
 
 
-def test_a_store_of_java_goes_on_here(golden: Golden, store: MessageStore) -> None:
+def test_java_store_accepts_further_messages(golden: Golden, store: MessageStore) -> None:
     topic, id_, said = simple_queues(golden)[-1]
     record = store.read_record(said["units"][-1][1])
     assert record is not None

@@ -1,4 +1,4 @@
-"""Java's batch queues: read as Java reads them, and made again from the log byte for byte."""
+"""Java's batch queues: reads give Java's results, and queues are rebuilt byte for byte."""
 
 from __future__ import annotations
 
@@ -59,16 +59,14 @@ def test_a_read_has_the_same_outcome(store: MessageStore, said: dict[str, Any]) 
     assert plan.count == get["max_offset"]
 
 
-def test_every_message_of_every_batch_is_there(store: MessageStore) -> None:
+def test_every_message_of_every_batch_is_read(store: MessageStore) -> None:
     found = store.get(TOPIC, 0, Asked(0, 32, 1 << 20, None))
 
     assert [message.queue_offset for message in decode_messages(found.body)] == list(range(20))
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_queue_made_again_from_the_log_is_what_java_wrote(
-    golden: Golden, *, is_clean: bool
-) -> None:
+def test_queue_rebuilt_from_the_log_equals_javas(golden: Golden, *, is_clean: bool) -> None:
     disk = golden.disk
     for file in golden.files:
         if file.startswith(("consumequeue/", "batchconsumequeue/")):
@@ -83,7 +81,7 @@ def test_a_queue_made_again_from_the_log_is_what_java_wrote(
     assert check_store(disk).findings == []
 
 
-def test_the_same_batches_make_the_same_files(golden: Golden) -> None:
+def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
     log_bytes = golden.log_bytes()
     disk = SimDisk()
     store = MessageStore.open(disk, golden.config, 0, pid=1)
@@ -99,7 +97,7 @@ def test_the_same_batches_make_the_same_files(golden: Golden) -> None:
     assert check_store(disk).findings == []
 
 
-def test_a_store_of_java_goes_on_here(store: MessageStore, golden: Golden) -> None:
+def test_java_store_accepts_further_batches(store: MessageStore, golden: Golden) -> None:
     said = next(one for one in golden.manifest["records"] if one["topic"] == TOPIC)
     record = store.read_record(said["physical_offset"])
     assert record is not None

@@ -1,4 +1,4 @@
-"""The key index and Java's: each is read here, and the same messages make the same bytes."""
+"""Java's index files are read here, and the same messages produce the same index bytes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def index_files(golden: Golden) -> list[dict[str, Any]]:
 
 
 def follow(index: KeyIndex, until: int, now_ms: int = 0) -> None:
-    """Let the index follow the log to its end."""
+    """Index the log to its end."""
     while (left := index.step(until)) is not IndexStep.IDLE:
         if left is IndexStep.BLOCKED:
             index.upkeep(until, now_ms)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_key_that_java_finds_is_found_where_java_finds_it(name: str) -> None:
+def test_each_key_is_found_at_the_same_positions_as_in_java(name: str) -> None:
     golden = load(name)
     store = open_golden(golden)
     assert store.index is not None
@@ -54,7 +54,7 @@ def test_each_key_that_java_finds_is_found_where_java_finds_it(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["clean", "expired", "lmq"])
-def test_javas_files_are_kept_as_they_are(name: str) -> None:
+def test_javas_index_files_are_not_changed(name: str) -> None:
     golden = load(name)
     store = open_golden(golden)
     assert store.index is not None
@@ -80,7 +80,7 @@ def _java_header(header: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", ["clean", "lmq"])
-def test_the_same_messages_make_the_same_bytes(name: str) -> None:
+def test_the_same_messages_produce_the_same_index_bytes(name: str) -> None:
     golden = load(name)
     log = CommitLog(golden.disk, golden.config.commitlog_segment_bytes)
     log.segments.load()
@@ -100,7 +100,7 @@ def test_the_same_messages_make_the_same_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["killed", "torn"])
-def test_files_that_a_killed_java_left_in_an_unknown_state_are_made_again(name: str) -> None:
+def test_index_files_in_unknown_state_after_a_killed_java_are_rebuilt(name: str) -> None:
     golden = load(name)
     store = open_golden(golden)
     assert store.index is not None

@@ -1,4 +1,4 @@
-"""The store keeps its key index: through stops, kills, deletions, and runs of Java in between."""
+"""The store's key index stays correct across stops, kills, deletions and runs of Java."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def index_of(rig: Rig) -> KeyIndex:
 
 
 def check(rig: Rig) -> None:
-    """Stop cleanly: the index is complete, and agrees with the log."""
+    """Stop cleanly, and assert that the index is complete and agrees with the log."""
     end = rig.store.written_position
     rig.store.close(rig.now_ms)
     layout = IndexLayout(CONFIG.index_slots, CONFIG.index_entries)
@@ -59,7 +59,7 @@ def test_a_clean_stop_leaves_the_whole_log_indexed() -> None:
     put(rig, *(f"k-{number}" for number in range(80)))
     check(rig)
     store = rig.open()
-    assert store.index_lag_bytes < 4096  # the last record is looked at again
+    assert store.index_lag_bytes < 4096  # only the last record is read again
     assert index_of(rig).durable_at_ms == rig.now_ms - 500
     assert [found(rig, f"k-{number}") for number in (0, 40, 79, 80)] == [1, 1, 1, 0]
     check(rig)
@@ -67,7 +67,7 @@ def test_a_clean_stop_leaves_the_whole_log_indexed() -> None:
 
 @pytest.mark.parametrize("is_power_lost", [False, True])
 @pytest.mark.parametrize("is_saved", [False, True])
-def test_a_crash_costs_following_again_and_nothing_else(
+def test_after_a_crash_the_index_is_completed_from_the_log(
     *, is_power_lost: bool, is_saved: bool
 ) -> None:
     rig = Rig()
@@ -87,7 +87,7 @@ def test_a_crash_costs_following_again_and_nothing_else(
     check(rig)
 
 
-def test_messages_of_a_deleted_topic_are_not_found_nor_those_of_its_name_before() -> None:
+def test_messages_of_a_deleted_topic_are_not_found_in_a_new_topic_of_the_name() -> None:
     rig = Rig()
     put(rig, "a", "b")
     put(rig, "a", topic="Other")
@@ -101,7 +101,7 @@ def test_messages_of_a_deleted_topic_are_not_found_nor_those_of_its_name_before(
     check(rig)
 
 
-def test_what_is_not_shown_yet_is_not_found() -> None:
+def test_messages_that_are_not_dispatched_are_not_found() -> None:
     rig = Rig()
     rig.store.append(draft(properties={"KEYS": "a"}), rig.now_ms)
     rig.store.write()
@@ -110,12 +110,12 @@ def test_what_is_not_shown_yet_is_not_found() -> None:
     assert found(rig, "a") == 1
 
 
-def test_a_killed_java_is_known_by_what_it_leaves() -> None:
+def test_index_files_newer_than_the_checkpoint_are_rebuilt_after_a_killed_java() -> None:
     rig = Rig()
     put(rig, *(f"k-{number}" for number in range(80)))
     rig.store.close(rig.now_ms)
     names = rig.disk.list(INDEX)
-    rig.disk.write("checkpoint", 16, [(0).to_bytes(8)])  # Java's index time, which has not moved
+    rig.disk.write("checkpoint", 16, [(0).to_bytes(8)])  # Java's index time, not advanced
     rig.disk.write(ABORT, 0, [b"4711"])
     rig.open()
     assert index_of(rig).files == ()
@@ -124,7 +124,7 @@ def test_a_killed_java_is_known_by_what_it_leaves() -> None:
     check(rig)
 
 
-def test_a_hole_that_java_wrote_behind_is_filled() -> None:
+def test_index_gap_before_messages_written_by_java_is_filled() -> None:
     rig = Rig()
     put(rig, *(f"k-{number}" for number in range(80)))
     follow(rig.store)
@@ -142,7 +142,9 @@ def test_a_hole_that_java_wrote_behind_is_filled() -> None:
     check(rig)
 
 
-def test_an_index_that_is_far_behind_at_a_stop_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_index_at_a_stop_is_recorded_in_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("kourou.store.index.key_index.CLOSE_BYTES_MAX", 1_000)
     rig = Rig()
     put(rig, *(f"k-{number}" for number in range(80)))
@@ -155,7 +157,7 @@ def test_an_index_that_is_far_behind_at_a_stop_is_noted(monkeypatch: pytest.Monk
     check(rig)
 
 
-def test_a_store_without_an_index_finds_nothing_and_makes_no_file() -> None:
+def test_store_without_an_index_finds_nothing_and_creates_no_file() -> None:
     rig = Rig(config=replace(CONFIG, message_index_enable=False))
     put(rig, "a")
     assert (rig.store.index_step(), rig.store.index_lag_bytes) == (IndexStep.IDLE, 0)
@@ -166,7 +168,7 @@ def test_a_store_without_an_index_finds_nothing_and_makes_no_file() -> None:
     assert rig.disk.list(INDEX) == []
 
 
-def test_a_read_only_store_leaves_its_index_alone() -> None:
+def test_read_only_store_does_not_change_its_index() -> None:
     rig = Rig()
     put(rig, "a")
     rig.store.set_read_only("a test says so")
@@ -175,7 +177,7 @@ def test_a_read_only_store_leaves_its_index_alone() -> None:
 
 
 @pytest.mark.parametrize("damage", ["none", "lost", "zeroed"])
-def test_queries_find_the_same_after_the_index_was_made_again(damage: str) -> None:
+def test_queries_find_the_same_after_the_index_was_rebuilt(damage: str) -> None:
     rig = Rig()
     for number in range(40):
         properties = {"KEYS": f"k-{number % 7} all", "UNIQ_KEY": f"u-{number}", "TAGS": "a"}

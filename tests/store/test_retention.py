@@ -1,4 +1,4 @@
-"""Which segments are expired, and at which times they are removed."""
+"""Retention rules: expired segments and the times of their removal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = RetentionConfig(delete_when="04;16")
         (0, 0.1, False, None),
     ],
 )
-def test_files_go_at_their_hour_on_a_full_disk_or_on_request(
+def test_files_are_removed_at_the_hour_on_a_full_disk_or_on_request(
     hour: int, used_part: float, *, is_requested: bool, expected: Trigger | None
 ) -> None:
     assert trigger(CONFIG, hour=hour, used_part=used_part, is_requested=is_requested) is expected
@@ -43,7 +43,7 @@ def test_the_first_file_that_is_not_expired_ends_a_run() -> None:
     assert count_expired([0, 0, 5 * HOUR_MS, 0], CONFIG, 73 * HOUR_MS) == 2
 
 
-def test_a_run_removes_so_many_files_and_asks_for_no_more_dates() -> None:
+def test_a_run_reads_no_more_dates_than_it_removes_files() -> None:
     asked: list[int] = []
 
     def dates() -> Iterator[int]:
@@ -63,7 +63,7 @@ def test_a_file_dated_in_the_future_expires_with_the_next_one_that_is_not() -> N
     assert count_expired([0, ahead], CONFIG, 74 * HOUR_MS) == 1
 
 
-def test_a_file_dated_before_an_earlier_one_is_not_older_than_that() -> None:
+def test_a_file_dated_before_an_earlier_one_counts_as_that_one() -> None:
     dates = [0, 10 * HOUR_MS, 0, 11 * HOUR_MS]
     assert count_expired(dates, CONFIG, 81 * HOUR_MS) == 1
     assert count_expired(dates, CONFIG, 82 * HOUR_MS) == 3
@@ -74,17 +74,17 @@ def test_a_clock_that_stepped_back_removes_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "24", "4.5", "-1", "04,16", "04;", "four"])
-def test_hours_that_are_none_are_refused(text: str) -> None:
+def test_invalid_hours_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="hours from 00 to 23"):
         RetentionConfig(delete_when=text)
 
 
 @pytest.mark.parametrize("percent", [9, 96])
-def test_a_share_of_the_disk_that_makes_no_sense_is_refused(percent: int) -> None:
+def test_a_disk_limit_out_of_range_is_refused(percent: int) -> None:
     with pytest.raises(ConfigError, match="10 to 95"):
         RetentionConfig(disk_max_used_percent=percent)
 
 
-def test_numbers_below_their_least_are_refused() -> None:
+def test_numbers_below_their_minimum_are_refused() -> None:
     with pytest.raises(ConfigError, match="file_reserved_hours is -1"):
         RetentionConfig(file_reserved_hours=-1)

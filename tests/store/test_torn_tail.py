@@ -1,4 +1,4 @@
-"""An append cut short anywhere ends the log before it; of what was before, all stays."""
+"""A torn append ends the log before it; all earlier records stay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def long_topic() -> RecordDraft:
 
 
 def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended, bytes]:
-    """Return a killed store with one whole message and one to tear, and the latter's bytes."""
+    """Return a killed store with two messages, the second to be torn, and the second's bytes."""
     rig = Rig(config=config)
     rig.put(b"whole")
     torn = rig.store.append(message, rig.now_ms)
@@ -45,7 +45,7 @@ def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended
 
 
 def tear(rig: Rig, torn: Appended, data: bytes) -> None:
-    """Start on the log with these bytes in the record's place, and see that nothing is left."""
+    """Open the store with these bytes in place of the record, and assert that it is removed."""
     rig.disk.write("commitlog/00000000000000000000", torn.physical_offset, [data])
     rig.open()
     assert rig.store.written_position == torn.physical_offset
@@ -58,7 +58,7 @@ def tear(rig: Rig, torn: Appended, data: bytes) -> None:
 
 @pytest.mark.parametrize("config", [SEALED, UNSEALED], ids=["sealed", "unsealed"])
 @pytest.mark.parametrize("make", [v4, v6, long_topic])
-def test_a_record_cut_short_at_any_byte_of_its_header_and_body_is_none(
+def test_a_record_truncated_in_its_header_or_body_is_removed(
     make: object, config: StoreConfig
 ) -> None:
     assert callable(make)
@@ -69,7 +69,7 @@ def test_a_record_cut_short_at_any_byte_of_its_header_and_body_is_none(
 
 
 @pytest.mark.parametrize("make", [v4, v6, long_topic])
-def test_a_sealed_record_cut_short_at_any_byte_at_all_is_none(make: object) -> None:
+def test_a_sealed_record_truncated_at_any_byte_is_removed(make: object) -> None:
     assert callable(make)
     rig, torn, data = torn_store(SEALED, make())
     for size in range(1, torn.size):
@@ -77,14 +77,14 @@ def test_a_sealed_record_cut_short_at_any_byte_at_all_is_none(make: object) -> N
 
 
 @pytest.mark.parametrize("config", [SEALED, UNSEALED], ids=["sealed", "unsealed"])
-def test_a_record_of_which_only_the_end_was_written_is_none(config: StoreConfig) -> None:
+def test_a_record_without_its_beginning_is_removed(config: StoreConfig) -> None:
     rig, torn, data = torn_store(config, v4())
     for size in range(4, torn.size, 3):
         tear(rig, torn, bytes(size) + data[size:])
 
 
 def rolled_store() -> tuple[Rig, list[Appended]]:
-    """Return a killed store whose log has just begun its second segment, nothing of it synced."""
+    """Return a killed store whose log has just begun its second segment, without a sync."""
     rig = Rig()
     whole = [rig.put(b"%03d" % n + b"x" * 700) for n in range(4)]
     whole.append(rig.append(b"rolled" * 150))
@@ -109,7 +109,7 @@ def test_a_torn_blank_ends_the_log_before_it(left: int) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 0, 100, SEGMENT_BYTES - 1, SEGMENT_BYTES])
-def test_a_roll_interrupted_at_any_step_loses_the_record_that_rolled_only(size: int | None) -> None:
+def test_an_interrupted_roll_loses_only_the_record_that_caused_it(size: int | None) -> None:
     rig, messages = rolled_store()
     name = f"commitlog/{SEGMENT_BYTES:020d}"
     rig.disk.truncate(name, 0)
@@ -141,7 +141,7 @@ def test_power_lost_while_the_log_rolls_keeps_what_was_synced(seed: int) -> None
     assert rig.problems() == []
 
 
-def test_sectors_of_the_tail_that_a_power_cut_kept_are_no_record() -> None:
+def test_single_sectors_left_by_a_power_cut_are_not_a_record() -> None:
     rig = Rig(config=replace(CONFIG, commitlog_segment_bytes=64 * 1024))
     rig.put(b"whole")
     torn = rig.append(b"t" * 4000)

@@ -1,1 +1,1 @@
-"""The storage engine: RocketMQ's files, synchronous, without network, threads or clock."""
+"""The storage engine for RocketMQ's files: synchronous, without network, threads or clock."""

@@ -1,4 +1,4 @@
-"""The store's options: sizes of its files, limits of reads, and when it refuses writes."""
+"""The store's options: file sizes, limits of reads, and the free space below which writes fail."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _EXTENSION_BYTES_MIN: Final = 64
 _SEGMENT_BYTES_MIN: Final = 4096
 _FREE_BYTES_MIN: Final = 512 * _MIB
 BELIEVED_BYTES: Final = 256 * _MIB
-"""A broker on a machine of 4 GiB keeps so much of its log in memory while others write too."""
+"""Default of `believed_bytes`. On a machine of 4 GiB, this much of the log stays in the page cache
+even while other programs write files."""
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig:
-    """What a store is told when it is opened.
+    """The options with which a store is opened.
 
-    The three file sizes are fixed when a store is made, and recorded in it. Java must be given the
-    same ones to open it.
+    The three file sizes are fixed when a store is created, and recorded in it. A Java broker must
+    be configured with the same sizes to open it.
 
     Raises:
         ConfigError: a value is out of its range.
@@ -35,72 +36,75 @@ class StoreConfig:
     commitlog_segment_bytes: int = field(
         default=64 * _MIB, metadata={"key": "mappedFileSizeCommitLog"}
     )
-    """Bytes of one commit log file, 4 KiB at least; Java's default is 1 GiB. No record may be
-    larger than this less 8. The files are sparse: an empty one takes no space."""
+    """The size of a commit log file in bytes, at least 4 KiB; Java's default is 1 GiB. A record may
+    have at most 8 bytes less than this. The files are sparse: an empty one takes no space."""
     consumequeue_file_bytes: int = field(
         default=300_000 * _ENTRY_BYTES, metadata={"key": "mappedFileSizeConsumeQueue"}
     )
-    """Bytes of one consume queue file, a multiple of 20; sparse too."""
+    """The size of a consume queue file in bytes, a multiple of 20; the files are sparse."""
     batch_queue_file_bytes: int = field(
         default=300_000 * _BATCH_ENTRY_BYTES, metadata={"key": "mapperFileSizeBatchConsumeQueue"}
     )
     """The same for topics with batch consume queues (`queue.type=BatchCQ`), a multiple of 46."""
     consumequeue_extension: bool = field(default=False, metadata={"key": "enableConsumeQueueExt"})
-    """Whether each entry of a usual consume queue has an extension unit, with room for a bit map of
-    the filters that its message passed. Those that Java made are read in any case."""
+    """Whether each entry of a simple consume queue has an extension unit, with room for a bit map
+    of the filters that its message passed. Units that Java wrote are read in any case."""
     extension_file_bytes: int = field(
         default=48 * _MIB, metadata={"key": "mappedFileSizeConsumeQueueExt"}
     )
-    """Bytes of one file of such units; sparse too. Java must be given the same."""
+    """The size of a file of extension units in bytes; the files are sparse. A Java broker must be
+    configured with the same size."""
     fill_segments_ahead: bool = field(default=True, metadata={"key": "warmMapedFileEnable"})
     """Whether, with SYNC_FLUSH, zeros are written ahead of the records while syncs are small (up to
     64 KiB), half a MiB at a time. A sync then seldom waits for the file system's journal: about a
-    tenth more sends on ext4, and the device gets twice the bytes. Of no use where files are never
-    overwritten in place (ZFS, Btrfs). Java's, which fills whole files, is false by default."""
+    tenth more sends on ext4, for twice the bytes written to the device. Has no benefit on file
+    systems that never overwrite in place (ZFS, Btrfs). Java's option fills whole files and is false
+    by default."""
     append_property_crc: bool = field(default=True, metadata={"key": "enabledAppendPropCRC"})
-    """Whether each record ends with a checksum of all of it (property `__CRC32#`, 20 bytes), not
-    of its body only. It costs about 1 us a message. Java's default is false; it reads both."""
+    """Whether each record ends with a checksum of the whole record (property `__CRC32#`, 20 bytes)
+    in addition to the checksum of its body. It costs about 1 us a message. Java's default is false;
+    Java reads records with and without it."""
     message_index_enable: bool = field(default=True, metadata={"key": "messageIndexEnable"})
-    """Whether messages are found by key, unique id and tag. It costs about 3 us a message."""
+    """Whether messages are indexed by key, unique id and tag. It costs about 3 us a message."""
     index_slots: int = field(default=250_000, metadata={"key": "maxHashSlotNum"})
-    """Slots of one file of the key index, 4 bytes each, which are kept in memory for the newest
-    file. Fixed when a store is made, as `index_entries`; Java's default is 5,000,000."""
+    """Slots of one key index file, 4 bytes each; those of the newest file are held in memory. Fixed
+    when a store is created, like `index_entries`; Java's default is 5,000,000."""
     index_entries: int = field(default=1_000_000, metadata={"key": "maxIndexNum"})
-    """Entries of one file of the key index, 20 bytes each: one for each key of each message. Java's
+    """Entries of one key index file, 20 bytes each: one for each key of each message. Java's
     default is 20,000,000. The files are sparse."""
     free_bytes_min: int = 0
-    """Sends are refused while the file system has less free. 0 takes two segments, but 512 MiB at
-    least."""
+    """Sends are refused while the file system has fewer free bytes. 0 means the size of two commit
+    log files, but at least 512 MiB."""
     queue_tail_bytes_max: int = 64 * 1024
-    """Entries of one consume queue that wait in memory for the next flush. More are written at
-    once. What a crash takes of them is made again from the commit log."""
+    """Bytes of entries of one consume queue that are buffered in memory until the next flush. A
+    longer buffer is written at once. Entries lost in a crash are rebuilt from the commit log."""
     queue_sync_interval_ms: int = field(
         default=10_000, metadata={"key": "flushConsumeQueueThoroughInterval"}
     )
-    """How often consume queues are synced; recovery scans what the log grew by since, about 3 us a
-    message. Java's default is 60 seconds."""
+    """How often consume queues are synced. Recovery scans the log written since the last such sync,
+    about 3 us a message. Java's default is 60 seconds."""
     queue_files_per_sync: int = 8
-    """Consume queue files that one such sync takes, beside those of the log."""
+    """Consume queue files in one such sync, in addition to those of the log."""
     scan_bytes_max: int = field(default=16_000, metadata={"key": "maxFilterMessageSize"})
-    """Consume queue bytes that one read looks through for messages that pass the filter."""
+    """Consume queue bytes that one read examines for messages that pass the filter."""
     resident_bytes: int = 0
-    """Bytes behind the log's end that count as in memory; reads of older messages keep the two
-    limits below. 0: everything counts as in memory."""
+    """Bytes before the log's end that count as in memory; for reads of older messages the two
+    limits below apply. 0: the whole log counts as in memory."""
     believed_bytes: int = 0
-    """Bytes behind the log's end that count as in memory ever since this process wrote them, so
-    that reads need not compare them with their checksums; and so many are believed after they were
-    compared. 0 takes 256 MiB; `kourou serve` takes a sixteenth of the memory."""
+    """Bytes before the log's end that count as still in memory since this process wrote them, so
+    that reads do not verify their checksums. The same number of bytes is trusted after a
+    verification. 0 means 256 MiB; `kourou serve` uses a sixteenth of the machine's memory."""
     cold_get_bytes_max: int = field(
         default=64 * 1024, metadata={"key": "maxTransferBytesOnMessageInDisk"}
     )
-    """Most bytes of one read of older messages; a single larger message is still handed out."""
+    """The most bytes of one read of older messages; a single larger message is still returned."""
     cold_get_messages_max: int = field(
         default=8, metadata={"key": "maxTransferCountOnMessageInDisk"}
     )
-    """Most messages of one read of older messages."""
+    """The most messages of one read of older messages."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """How long each delay level waits, level 1 first; a delayed message's queue entry holds when
-    it is due."""
+    """The delay of each level, level 1 first. The queue entry of a delayed message holds its due
+    time."""
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     """How long messages are kept."""
 
@@ -123,7 +127,7 @@ class StoreConfig:
             ("cold_get_messages_max", 1),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} at least")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         for name, size in (
             ("consumequeue_file_bytes", _ENTRY_BYTES),
             ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
@@ -138,5 +142,5 @@ class StoreConfig:
 
     @property
     def free_bytes_needed(self) -> int:
-        """Bytes that must be free on the file system for sends to be taken."""
+        """Bytes that must be free on the file system for the store to accept messages."""
         return self.free_bytes_min or max(2 * self.commitlog_segment_bytes, _FREE_BYTES_MIN)

@@ -1,21 +1,21 @@
-"""Deleting a topic: its queues go, its records stay in the log and are shown to nobody.
+"""Deletion of a topic: removes its queues; its records stay in the log but are hidden from readers.
 
-Whoever deletes takes the steps in this order, one topic after the other:
+The caller runs the steps in this order, one topic at a time:
 
-    step           where       what it does                     a crash after it leaves
-    refuse         the loop    later messages are refused       the topic
-    note           any thread  says which records are hidden    nothing: the next start removes all
+    step           thread      effect                           a crash after it leaves
+    refuse         the loop    the store refuses new messages   the topic
+    note           any thread  records the deletion durably     nothing: the next start removes all
     forget         the loop    readers find no queue            nothing
-    remove_files   any thread  files and directories go         nothing
+    remove_files   any thread  removes files and directories    nothing
     allow          the loop    the name may be used again       nothing
 
-Files of a queue are only ever made for a message, so that none comes to be while they are removed.
-Where a step fails, the ones after it are not taken: the name stays refused until it is deleted
-again, or the store is opened anew. Then recovery finds a topic without a note, which is whole, or
-one with a note, of which it removes what is left.
+Queue files are created only when a message is stored, so no file appears during the removal. If a
+step fails, the caller must not run the later ones: the topic stays refused until it is deleted
+again or the store is reopened. Recovery then finds the topic either without a note, and complete,
+or with a note, and removes its remaining files.
 
-Source: for what remains of a topic DefaultMessageStore.deleteTopics, apache/rocketmq 5.5.0, which
-has no note: its next start may make the queues again from the log.
+Source: DefaultMessageStore.deleteTopics, apache/rocketmq 5.5.0, for what remains of a topic. Java
+has no note: its next start may rebuild the queues from the log.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from kourou.store.queues.consumequeue import ConsumeQueue, count_files
 from kourou.store.queues.dispatch import Appended, AppendedRun
 
 Pending = deque[tuple[ConsumeQueue | None, Appended | AppendedRun]]
-"""Records that readers do not see yet, in the order of the log; without a queue: never."""
+"""Records that readers do not see yet, in log order. The queue is None for records that are never
+shown."""
 
 
 class TopicDeletion:
-    """One topic on its way out of an open store. Made once all of its records are written.
+    """Deletion of one topic of an open store; created when all of its records are written.
 
     Attributes:
-        topic: its name.
+        topic: the topic's name.
         below: the end of the log; the topic's records lie before it.
     """
 
@@ -47,14 +48,14 @@ class TopicDeletion:
         self._pending = pending
 
     def refuse(self) -> None:
-        """Let the store refuse messages of the topic; readers still see those it has."""
+        """Refuse new messages of the topic; readers still see the existing ones."""
         self._files.queues.refuse(self.topic)
 
     def note(self) -> None:
-        """Note the deletion, durably: from here on it cannot be taken back.
+        """Record the deletion durably in the store's state; it cannot be undone afterwards.
 
         Raises:
-            OSError: only the next start tells whether the note was made.
+            OSError: the note may or may not be durable; the next start acts on what it finds.
         """
         state = self._files.state
         deleted = {**state.deleted_topics, self.topic: self.below}
@@ -64,7 +65,7 @@ class TopicDeletion:
         )
 
     def forget(self) -> None:
-        """Take the topic's queues from readers, and from those that write to the files."""
+        """Remove the topic's queues from the table, so that nothing reads or writes their files."""
         self._files.queues.forget(self.topic)
         self._files.queues.deleted_files = self._files.state.deleted_files
         rest = [
@@ -78,10 +79,10 @@ class TopicDeletion:
         """Remove the topic's files and directories, durably.
 
         Raises:
-            OSError: some are still there, or may come back; the next start removes them.
+            OSError: some files remain, or may reappear after a crash; the next start removes them.
         """
         self._files.queues.remove_files(self.topic)
 
     def allow(self) -> None:
-        """Let the topic begin anew, at offset 0, with the next message of that name."""
+        """Accept messages of the topic again; its queues then start at offset 0."""
         self._files.queues.allow(self.topic)

@@ -1,23 +1,23 @@
-"""Removing what expired: segments of the log, then the files of queues that name nothing else.
+"""Removal of expired files: segments of the log, then queue files that refer only to those.
 
-Whoever runs it takes these steps, a few files at a time, and never two of them at once:
+The caller runs these steps, a few files at a time, and never two steps concurrently:
 
-    step             where       what it does                        a crash after it leaves
-    count_expired    any thread  asks for the segments' dates        everything
+    step             thread      effect                              a crash after it leaves
+    count_expired    any thread  reads the segments' dates           everything
     hide_segment     the loop    the log begins later for readers    everything
     remove           any thread  unlinks, oldest first               a log that begins here or later
-    sync_log         any thread  those segments are gone for good    a log that begins later
+    sync_log         any thread  makes the removal durable           a log that begins later
     look_at          any thread  queues begin later for readers      the same; the next start looks
-    hide_files       the loop    queues forget their oldest files    the same
+    hide_files       the loop    queues drop their oldest files      the same
     remove           any thread  unlinks, oldest first               queues that begin here or later
 
-The log goes first, durably: if a crash brought a segment back whose queue files are gone, its
-messages would be in no queue. The other way round nothing is lost: entries that name nothing are
-passed over, and their files go with the next run. What a crash brings back of either is the end of
-what was removed, so that there is never a gap.
+The log is removed first, durably: if a crash restored a segment after its queue files were removed,
+its messages would be in no queue. In the order used here nothing is lost: readers skip entries
+whose records are gone, and the next run removes their files. A crash can restore only the newest of
+the removed files, so there is never a gap.
 
-A reader that is in a file when it goes gets what it had asked for, or is told that the message was
-removed. A file that cannot be unlinked is shown again, and tried again by the next run.
+A reader that is reading a file during its removal gets the data, or an answer that the message was
+removed. A file that cannot be unlinked is shown again; the next run retries it.
 
 Source: CommitLog.deleteExpiredFile, ConsumeQueueStore.CleanConsumeQueueService, apache/rocketmq
 5.5.0.
@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class HiddenFiles:
-    """The oldest files of a list, which it does not show any more.
+    """The oldest files of a segment list, hidden from its readers until they are removed.
 
     Attributes:
-        segments: the list.
-        starts: where they begin, oldest first; those that were removed are taken off.
+        segments: the segment list.
+        starts: the start of each file not removed yet, oldest first.
     """
 
     segments: SegmentList
@@ -65,13 +65,14 @@ class Expiry:
         queues: ConsumeQueueTable,
         durable_position: Callable[[], int],
     ) -> None:
-        """Remove files of that log and these queues.
+        """Create the remover for the files of a log and its queues.
 
         Args:
-            disk: where they are.
-            log_: the log.
-            queues: its queues.
-            durable_position: records below are durable, and so are their queue entries.
+            disk: the disk that holds them.
+            log_: the commit log.
+            queues: all of its queues.
+            durable_position: returns the log position below which all records and their queue
+                entries are durable.
         """
         self._disk = disk
         self._log = log_
@@ -80,20 +81,21 @@ class Expiry:
 
     @property
     def log_min_position(self) -> int:
-        """Where the log begins."""
+        """The byte at which the log begins."""
         return self._log.min_position
 
     @property
     def awaits_queues(self) -> bool:
-        """Whether a full segment must stay since queue entries of its records are not durable."""
+        """Whether a full segment must stay because queue entries of its records are not durable."""
         segments = self._log.segments
         return self._durable_position() < segments.end - segments.file_bytes
 
     def count_expired(self, config: RetentionConfig, now_ms: int) -> int:
         """Return how many of the oldest segments a run may remove; on any thread.
 
-        Never the last one, nor one with a record whose queue entry is not durable: a power loss
-        would take the entry, nothing could make it again, and its offset would be given out twice.
+        Excludes the last segment, and any with a record whose queue entry is not durable: a power
+        cut would lose the entry, recovery could not rebuild it, and its offset would be assigned
+        twice.
 
         Raises:
             OSError: a segment's date cannot be read.
@@ -106,14 +108,14 @@ class Expiry:
         return min(count_expired(dates, config, now_ms), may_go)
 
     def hide_segment(self) -> HiddenFiles:
-        """Let the log begin with its second segment; on the store's thread."""
+        """Hide the log's first segment from readers; on the store's thread."""
         return HiddenFiles(self._log.segments, self._log.segments.hide_first(1))
 
     def remove(self, hidden: Iterable[HiddenFiles]) -> None:
         """Unlink the files; on any thread. After an error `show_rest` must be called.
 
         Raises:
-            OSError: some are still there.
+            OSError: some files remain.
         """
         for files in hidden:
             while files.starts:
@@ -122,7 +124,7 @@ class Expiry:
                 del files.starts[0]
 
     def show_rest(self, hidden: Iterable[HiddenFiles]) -> None:
-        """Take back the files that could not be removed; on the store's thread."""
+        """Show the files again that could not be removed; on the store's thread."""
         for files in hidden:
             files.segments.show_first(files.starts)
 
@@ -130,27 +132,27 @@ class Expiry:
         """Make the removal of segments durable; on any thread.
 
         Raises:
-            OSError: the store should take no more writes: what else was not durable in that
-                directory may never become so.
+            OSError: the store should accept no more writes: other changes in that directory that
+                were not durable may never become durable.
         """
         self._disk.sync_directory(COMMITLOG)
 
     def queues(self) -> list[ConsumeQueue]:
-        """Return all queues there are now; on the store's thread."""
+        """Return all current queues; on the store's thread."""
         return list(self._queues)
 
     def look_at(self, queues: Sequence[ConsumeQueue]) -> list[tuple[ConsumeQueue, int]]:
-        """Move where the queues begin for readers to the log's begin; on any thread.
+        """Advance the minimum offset of each queue to the log's begin; on any thread.
 
         Returns:
-            Those whose oldest files name nothing that is there, and how many such files. A queue
-            that cannot be read is left out, and said so.
+            Each queue whose oldest files refer only to removed records, with the number of such
+            files. A queue that cannot be read is left out and logged.
         """
         begin = self._log.min_position
         found = []
         for queue in queues:
             if self._queues.get(queue.topic, queue.queue_id) is not queue:
-                continue  # its topic was deleted meanwhile, and may have been made anew
+                continue  # its topic was deleted meanwhile, and perhaps created again
             try:
                 queue.correct_min_offset(begin)
                 count = queue.count_expired_files(begin)
@@ -163,9 +165,9 @@ class Expiry:
         return found
 
     def hide_files(self, found: Sequence[tuple[ConsumeQueue, int]]) -> list[HiddenFiles]:
-        """Let each queue begin behind so many of its files; on the store's thread.
+        """Hide the given number of files of each queue; on the store's thread.
 
-        Nobody may have deleted one of the topics since `look_at`.
+        None of the topics may have been deleted since `look_at`.
         """
         hidden = [
             HiddenFiles(queue.segments, self._queues.hide_first_files(queue, count))

@@ -1,4 +1,4 @@
-"""Layouts of the files that only the store reads: queue entry, blank, checkpoint. Big-endian.
+"""Byte layouts that only the store reads: queue entry, blank, checkpoint. Big-endian.
 
 Source: ConsumeQueue.java CQ_STORE_UNIT_SIZE, CommitLog.java END_FILE_MIN_BLANK_LENGTH,
 StoreCheckpoint.java, apache/rocketmq 5.5.0.
@@ -17,19 +17,19 @@ ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = ENTRY.size
 
 BLANK_ENTRY_SIZE: Final = 0x7FFFFFFF
-"""The record size in an entry that stands for nothing."""
+"""The record size in a blank entry, which stands for no record."""
 BLANK_ENTRY: Final = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
-"""Fills a queue's first file up to the first message, when that is not at the file's start."""
+"""Fills a queue's first file up to the first message if that is not at the file's start."""
 
 BATCH_ENTRY: Final = struct.Struct(">qiqqqhii")
-"""A batch consume queue's entry: physical offset, record size, tags code, store time, offset of the
-first message, how many there are, compacted offset (-1), 0."""
+"""A batch consume queue entry: physical offset, record size, tags code, store time, queue offset of
+the first message, number of messages, compacted offset (-1), 0."""
 BATCH_ENTRY_BYTES: Final = BATCH_ENTRY.size
 
 RECORD_START: Final = struct.Struct(">ii")
-"""Size and magic, with which every record and every blank begins."""
+"""Size and magic: the first fields of every record and every blank."""
 BLANK_BYTES: Final = RECORD_START.size
-"""Kept free behind every record of a segment, so that a blank always fits."""
+"""Bytes that stay free after every record of a segment, so that a blank always fits."""
 
 _CHECKPOINT: Final = struct.Struct(">6q")
 _COPY: Final = struct.Struct(">4s9q")
@@ -38,15 +38,14 @@ _COPY_CRC: Final = struct.Struct(">I")
 _COPY_MAGIC: Final = b"KOU2"
 _COPIES: Final = ((_COPY_MAGIC, _COPY), (b"KOU1", _COPY_BEFORE))
 COPY_AT: Final = 512
-"""Byte of the checkpoint where our own copy begins: a sector of its own, which Java leaves alone.
-"""
+"""The byte of the checkpoint at which Kourou's copy begins: in a sector that Java does not use."""
 _JAVA_NUMBERS: Final = 6
 COPY_BYTES: Final = _COPY.size + _COPY_CRC.size
 CHECKPOINT_BYTES: Final = 4096
 
 
 class QueueEntry(NamedTuple):
-    """Where a message of a queue lies, and what a tag filter compares."""
+    """Position and size of a queue's message in the log, and the tags code for tag filters."""
 
     physical_offset: int
     size: int
@@ -54,25 +53,27 @@ class QueueEntry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """How far the files were known to be durable; each value may lag, none may lead.
+    """How far the files are known to be durable. Each value may lag behind the files, never lead.
 
-    In the file: the first six as 8-byte numbers in this order. From byte 512 on a copy, which only
-    Kourou writes and reads: "KOU2", all nine, and the CRC-32 of these 76 bytes. Zeros up to 4096.
-    Before there was "KOU1", without the last two.
+    In the file: the first six values as 8-byte numbers in this order. From byte 512 on a copy that
+    only Kourou writes and reads: "KOU2", all nine values, and the CRC-32 of these 76 bytes. Zeros
+    up to byte 4096. An earlier version of the copy, "KOU1", lacks the last two values.
 
     Attributes:
         log_at_ms: store time of the last synced record (physicMsgTimestamp).
         queues_at_ms: store time of the last record whose queue entry is synced
             (logicsMsgTimestamp).
-        index_at_ms: the same for the key index (indexMsgTimestamp).
-        master_flushed_offset: replication's.
-        confirmed_offset: replication's.
-        queues_offset: physical offset of the last record whose queue entry, and all before it,
-            are synced with the log up to its end (logicsPhysicalOffset, since 5.5; 0 in older).
+        index_at_ms: store time of the last record whose index entries are synced
+            (indexMsgTimestamp).
+        master_flushed_offset: used by replication.
+        confirmed_offset: used by replication.
+        queues_offset: physical offset of the last record up to which the log and all queue entries
+            are synced, its own included (logicsPhysicalOffset, since 5.5; 0 in older files).
         synced_position: the log was synced up to here; in the copy only.
-        queue_files: how many files the queues had by then, from where their first would be to
-            their last one, as far as those are synced; in the copy only, 0 if not known.
-        deleted_files: how many files deletions of topics had taken by then, counted the same way.
+        queue_files: how many synced files the queues had, each counted from offset 0 to its last
+            one; in the copy only, 0 if not known.
+        deleted_files: how many files deletions of topics had removed, counted the same way; in the
+            copy only.
     """
 
     log_at_ms: int = 0
@@ -87,22 +88,22 @@ class Checkpoint(NamedTuple):
 
     @property
     def java_knows(self) -> Checkpoint:
-        """The same without what is in the copy only."""
+        """The checkpoint with the values that only the copy has set to 0."""
         return Checkpoint._make((*self[:_JAVA_NUMBERS], 0, 0, 0))
 
 
 def encode_blank(rest: int) -> bytes:
-    """Return what ends a segment of which `rest` bytes are left, these included."""
+    """Return the blank that ends a segment with `rest` bytes left, the blank included."""
     return RECORD_START.pack(rest, MAGIC_BLANK)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Return the numbers that begin the file; one sector, so that a crash cannot tear them."""
+    """Return the values at the file's start; in one sector, so that a crash cannot tear them."""
     return _CHECKPOINT.pack(*checkpoint[:_JAVA_NUMBERS])
 
 
 def encode_checkpoint_copy(checkpoint: Checkpoint) -> bytes:
-    """Return what stands at byte `COPY_AT`; one sector too."""
+    """Return the copy for byte `COPY_AT`; in one sector as well."""
     data = _COPY.pack(_COPY_MAGIC, *checkpoint)
     return data + _COPY_CRC.pack(zlib.crc32(data))
 
@@ -115,7 +116,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
 
 
 def decode_checkpoint_copy(data: bytes) -> Checkpoint | None:
-    """Return the copy that begins the data; None if it is not what was written."""
+    """Return the copy at the start of the data; None if it is missing or corrupt."""
     for magic, layout in _COPIES:
         if data.startswith(magic) and len(data) >= layout.size + _COPY_CRC.size:
             if _COPY_CRC.unpack_from(data, layout.size)[0] != zlib.crc32(data[: layout.size]):

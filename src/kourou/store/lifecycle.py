@@ -1,11 +1,11 @@
-"""Opening and closing the files of a store, in the order that a crash at any point allows.
+"""Opening and closing of a store's files, in an order that is safe against a crash at any point.
 
-    open     lock, directories, recover, note the file sizes, make `abort` durable
+    open     lock, create directories, recover, save the file sizes, write `abort` durably
     close    sync the log, flush and sync the queues, complete and save the key index,
-             checkpoint, note what the queues hold, remove `abort` durably, unlock
+             write the checkpoint, save the end of log and queues, remove `abort` durably, unlock
 
-So `abort` is there from before the first append until all that was appended is durable and has its
-queue entry.
+So `abort` exists from before the first append until every appended record and its queue entry is
+durable.
 
 Source: DefaultMessageStore.load, start and shutdown, apache/rocketmq 5.5.0.
 """
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class StoreFiles:
-    """The parts of an open store."""
+    """The files and components of an open store."""
 
     disk: Disk
     log: CommitLog
@@ -57,7 +57,7 @@ class StoreFiles:
     unlock: Callable[[], None]
 
     def save_state(self, state: StoreState) -> None:
-        """Make the state durable, and the current one."""
+        """Write the state durably and make it the current one."""
         self.state_file.save(state)
         self.state = state
 
@@ -65,11 +65,11 @@ class StoreFiles:
 def open_files(
     disk: Disk, config: StoreConfig, now_ms: int, *, pid: int, progress: Progress | None
 ) -> StoreFiles:
-    """Lock, load and recover a store, or make a new one.
+    """Lock, load and recover a store, or create a new one.
 
     Raises:
-        StoreLockedError: somebody has it open.
-        StoreConfigError: it was made with other file sizes.
+        StoreLockedError: the store is already open.
+        StoreConfigError: it was created with other file sizes.
         CorruptRecordError: records that were durable cannot be read.
         OSError: a file cannot be read or written.
     """
@@ -78,7 +78,8 @@ def open_files(
         files = _load(disk, config, now_ms, progress, unlock)
         files.save_state(files.state)
         create_checkpoint(disk)
-        files.checkpoint.write()  # before our name is in `abort`: from then on our copy counts
+        # Before `abort` names Kourou, because from then on recovery uses the checkpoint's copy.
+        files.checkpoint.write()
         write_abort(disk, pid)
     except BaseException:
         unlock()
@@ -93,11 +94,11 @@ def _load(
     progress: Progress | None,
     unlock: Callable[[], None],
 ) -> StoreFiles:
-    """Recover what is there, so that it agrees with itself."""
+    """Load the files and recover them to a consistent state."""
     for directory in (COMMITLOG, CONSUMEQUEUE, CONFIG):
         disk.make_directory(directory)
     disk.sync_directory("")
-    disk.sync_directory(CONFIG)  # a killed process may have renamed a file that is read now
+    disk.sync_directory(CONFIG)  # a killed process may have renamed a file that is read below
     state_file = StoreStateFile(disk)
     last_run = read_last_run(disk)
     state = _known_state(last_run, state_file.load(config))
@@ -144,7 +145,7 @@ def _open_index(
     state: StoreState | None,
     last_run: LastRun,
 ) -> KeyIndex | None:
-    """Return the key index, as far as it agrees with the log; None if none is kept."""
+    """Return the key index, as far as it agrees with the log; None if indexing is disabled."""
     if not config.message_index_enable:
         return None
     layout = IndexLayout(config.index_slots, config.index_entries)
@@ -159,7 +160,7 @@ def _open_index(
 
 
 def _known_state(last_run: LastRun, state: StoreState | None) -> StoreState | None:
-    """Return the state without what Java may have outdated."""
+    """Return the state without the values that a Java broker may have invalidated."""
     if state is None or last_run.was_kourou:
         return state
     return msgspec.structs.replace(state, closed=None, begins=None)
@@ -172,10 +173,10 @@ def _pruned(
     config: StoreConfig,
     end: int,
 ) -> StoreState:
-    """Return the state of the store from now on.
+    """Return the state of the store as it is open.
 
-    It is open; notes of deletions that the log has outlived go; none reaches beyond the log's end,
-    where the records of a topic of the same name may come.
+    Deletion notes are dropped once the log no longer contains their records. A note never reaches
+    beyond the log's end, because a new topic of the same name may store records there.
     """
     deleted = state.deleted_topics if state is not None else {}
     return StoreState(
@@ -197,10 +198,10 @@ def _pruned(
 def close_files(files: StoreFiles, last_visible: Appended | None, now_ms: int) -> None:
     """Make everything durable and remove `abort`.
 
-    The log must have been synced and dispatched to its end.
+    The log must be synced and dispatched to its end.
 
     Raises:
-        OSError: `abort` is still there, so that the next start recovers.
+        OSError: `abort` remains, so that the next start recovers the store.
     """
     disk, commitlog, queues = files.disk, files.log, files.queues
     queues.flush()

@@ -1,15 +1,16 @@
-"""The store as the broker sees it: append, write, sync, show; read; recover.
+"""The message store: appends, writes, syncs and dispatches records, reads and recovers them.
 
-The caller decides when each step is taken. For a record they come in this order:
+The caller decides when each step runs. For a record the order is:
 
-    step        call                            a crash after it
-    append      append, append_batch            nothing of it remains
-    write       write                           kept if only the process dies
-    sync        sync_plan, run_sync, synced     kept
-    dispatch    dispatch                        kept; its queue entry is made again
-    flush       flush, every second             kept; recovery starts later in the log
+    step        call                            the record after a crash
+    append      append, append_batch            lost
+    write       write                           survives if only the process dies
+    sync        sync_plan, run_sync, synced     survives
+    dispatch    dispatch                        survives; recovery rebuilds its queue entry
+    flush       flush, every second             survives; recovery starts later in the log
 
-Everything runs on one thread, but for `run_sync` and what `kourou.store.reader` says.
+Everything runs on one thread, except `run_sync`, the reads of `kourou.store.reader`, and methods
+whose docstring allows any thread.
 
 Source: DefaultMessageStore.java, apache/rocketmq 5.5.0.
 """
@@ -63,12 +64,12 @@ log = logging.getLogger(__name__)
 
 
 class MessageStore(StoreWriter):
-    """One store directory, open. Made by `open`.
+    """One open store directory; created by `open`.
 
     Attributes:
-        recovery: what opening found and did.
-        index: of keys; None if none is kept.
-        expiry: removes what is too old; whoever runs it asks `read_only_reason` first.
+        recovery: the report of the recovery at opening.
+        index: the key index; None if indexing is disabled.
+        expiry: removes expired files; its caller must check `read_only_reason` first.
     """
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
@@ -79,7 +80,7 @@ class MessageStore(StoreWriter):
             files.disk, files.log, files.queues, lambda: files.checkpoint.value.queues_offset
         )
         self._is_closed = False
-        self._flush_target: Appended | None = None  # its entry is written when the round is over
+        self._flush_target: Appended | None = None  # its entry is written by the end of the round
 
     @classmethod
     def open(
@@ -91,31 +92,31 @@ class MessageStore(StoreWriter):
         pid: int,
         progress: Progress | None = None,
     ) -> MessageStore:
-        """Open the store on the disk and recover it, or make a new one.
+        """Open the store on the disk and recover it, or create a new one.
 
         Args:
-            disk: the store's own; nobody else may open it meanwhile.
+            disk: the store's directory; only one store may use it.
             config: sizes and limits.
             now_ms: the time.
-            pid: of this process, for whoever finds the store in use.
-            progress: told now and then how far a recovery is.
+            pid: of this process; recorded in `abort`.
+            progress: called at intervals with the progress of a recovery.
 
         Raises:
-            StoreLockedError: somebody has it open.
-            StoreConfigError: it was made with other file sizes.
-            CorruptRecordError: records that were durable cannot be read; nothing is cut off.
+            StoreLockedError: the store is already open.
+            StoreConfigError: it was created with other file sizes.
+            CorruptRecordError: records that were durable cannot be read; nothing is truncated.
             OSError: a file cannot be read or written.
         """
         return cls(open_files(disk, config, now_ms, pid=pid, progress=progress), config)
 
     def begin_deletion(self, topic: str) -> TopicDeletion | None:
-        """Write what was appended, and refuse messages of the topic from now on.
+        """Write all appended records, and refuse messages of the topic from now on.
 
         Returns:
-            Whose further steps delete the topic; None if it has no queue.
+            The deletion, whose remaining steps the caller runs; None if the topic has no queue.
 
         Raises:
-            StoreFullError, StoreReadOnlyError: as `write`; nothing was changed.
+            StoreFullError, StoreReadOnlyError: as `write`; the topic is not refused.
         """
         self.write()
         if not self._queues.has_topic(topic):
@@ -125,9 +126,10 @@ class MessageStore(StoreWriter):
         return deletion
 
     def index_step(self, records_max: int = SLICE_MAX) -> IndexStep:
-        """Bring the key index up by so many records that are synced at most; waits for nothing.
+        """Index at most `records_max` further synced records, without waiting for the device.
 
-        IDLE on a store that keeps none, or is read-only. Neither this nor the next two at once.
+        IDLE if indexing is disabled or the store is read-only. `index_step`, `index_upkeep` and
+        `index_save` must not run concurrently.
 
         Raises:
             OSError: the log cannot be read.
@@ -137,7 +139,7 @@ class MessageStore(StoreWriter):
         return self.index.step(self._log.synced_position, records_max)
 
     def index_upkeep(self, now_ms: int) -> None:
-        """Do what keeps `index_step` back and may wait for the device; on any thread.
+        """Do the work that blocks `index_step` and may wait for the device; on any thread.
 
         Raises:
             OSError: as `KeyIndex.upkeep`.
@@ -146,7 +148,7 @@ class MessageStore(StoreWriter):
             self.index.upkeep(self._log.synced_position, now_ms)
 
     def index_save(self) -> None:
-        """Make the key index durable as it is; on any thread. The next `flush` says so on disk.
+        """Make the key index durable; on any thread. The next `flush` records that on disk.
 
         Raises:
             OSError: as `KeyIndex.save`.
@@ -156,16 +158,16 @@ class MessageStore(StoreWriter):
 
     @property
     def index_lag_bytes(self) -> int:
-        """Bytes of the log that the key index has still to follow."""
+        """Bytes of the log that are not indexed yet."""
         return 0 if self.index is None else self.index.lag_bytes(self._log.written_position)
 
     @property
     def index_feed_fullness(self) -> float:
-        """What the index keeps ready of records that it has still to follow, to what it may."""
+        """The fill level of the index feed, from 0 to 1."""
         return 0.0 if self.index is None else self.index.feed.fullness
 
     def find_messages(self, query: KeyQuery) -> FoundMessages:
-        """Return the newest messages with a key; waits for the device, on any thread.
+        """Return the newest messages with a key; may wait for the device, on any thread.
 
         Raises:
             OSError: a file of the index cannot be read.
@@ -177,10 +179,10 @@ class MessageStore(StoreWriter):
         return find_messages(query, self.index, self._log, self._visible_position, self.read_record)
 
     def mend(self, mended: Sequence[Mended]) -> None:
-        """Write queue entries again that a read found to have rotted; raises nothing.
+        """Write the queue entries that a read repaired; raises nothing.
 
-        They are derived data: an entry that a crash takes, or that a read-only store cannot
-        write, is found anew by the next read.
+        They are derived data: an entry that a crash loses, or that a read-only store cannot
+        write, is repaired again by the next read.
         """
         if mended and self._guard.read_only_reason is None:
             self._try_write(partial(write_mended, self._disk, self._queues, mended))
@@ -189,35 +191,35 @@ class MessageStore(StoreWriter):
         return self._files.state.deleted_topics.get(topic, 0)
 
     def fill_ahead(self) -> None:
-        """Write zeros ahead of the log at times, for the syncs' sake; called after each `write`.
+        """Write zeros ahead of the log if due, to speed up syncs; called after each `write`.
 
-        Raises nothing: a disk without room for them is as full as the next append finds it.
+        Raises nothing: if the disk is full, the next append reports it.
         """
         if self._guard.may_write:
             self._try_write(self._log.fill_ahead)
 
     def pinned_to_sync(self, plan: SyncPlan) -> PinnedFile | None:
-        """Return the plan's one file, for who does in another way what `run_sync` does.
+        """Return the plan's only file, for a caller that syncs it by other means than `run_sync`.
 
-        None if there is more to the plan, or only `run_sync` can do it. Who finds that the sync
-        failed calls `note_failed_sync` before anything else.
+        None if the plan has more than one file, or only `run_sync` can sync it. If the sync fails,
+        the caller must call `note_failed_sync` before anything else.
 
         Raises:
-            OSError: the file could not be opened; `run_sync` then says so.
+            OSError: the file could not be opened; `run_sync` then raises as well.
         """
         if len(plan.files) != 1 or plan.directories or plan.queue_files or plan.queue_directories:
             return None
         return self._disk.pinned(plan.files[0])
 
     def note_failed_sync(self) -> None:
-        """Note for the next start, as `run_sync` does, that a sync failed; raises nothing."""
+        """Record in `abort` that a sync failed, like `run_sync`; raises nothing."""
         note_failed_sync(self._disk)
 
     def flush(self, now_ms: int) -> bool:
-        """Write the queues' tails and the checkpoint, and look at the space left; each second.
+        """Write the queues' tails and the checkpoint, and check the free space; called each second.
 
-        False if there are many queues: call again in some milliseconds for more of them. Raises
-        nothing: what fails here makes the store refuse appends.
+        False if more queues remain to be written: call again after some milliseconds. Raises
+        nothing: after a failure the store refuses appends.
         """
         if self._guard.read_only_reason is not None:
             return True
@@ -235,12 +237,12 @@ class MessageStore(StoreWriter):
         return not has_rest
 
     def close(self, now_ms: int) -> None:
-        """Make everything durable and let go of the directory. Calling it again does nothing.
+        """Make everything durable and release the directory. A second call has no effect.
 
-        A read-only store is left as it is: the next start recovers it.
+        A read-only store writes nothing: the next start recovers it.
 
         Raises:
-            StoreError: something could not be made durable; the next start recovers.
+            StoreError: something could not be made durable; the next start recovers the store.
         """
         if self._is_closed:
             return
@@ -263,7 +265,7 @@ class MessageStore(StoreWriter):
         close_files(self._files, self._last_visible, now_ms)
 
     def abandon(self) -> None:
-        """Let go of the directory and write nothing, as a kill would."""
+        """Release the directory without writing anything, like a kill."""
         self._is_closed = True
         self._guard.close()
         self._files.unlock()

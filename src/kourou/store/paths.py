@@ -16,13 +16,13 @@ CONFIG: Final = "config"
 TOPICS: Final = "config/topics.json"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
-"""There while a broker runs; found at start, it says that the last one did not stop cleanly."""
+"""Exists while a broker runs; if found at start, the last broker did not stop cleanly."""
 ABORT_BACKUP: Final = "abort.bak"
-"""What Java makes of `abort` in a clean stop."""
+"""The name to which Java renames `abort` in a clean stop."""
 LOCK: Final = "lock"
 STORE_STATE: Final = "config/kourou-store.json"
 TLS: Final = "tls"
-"""The certificate that `kourou serve` makes for itself, and its key."""
+"""Directory of the self-signed certificate that `kourou serve` generates, and of its key."""
 
 _DIGITS: Final = 20
 
@@ -33,7 +33,7 @@ def file_name(offset: int) -> str:
 
 
 def parse_file_name(name: str) -> int | None:
-    """Return the offset in a file's name; None if it is not such a name."""
+    """Return the offset in a file's name; None if the name is not 20 digits."""
     return int(name) if len(name) == _DIGITS and name.isdecimal() and name.isascii() else None
 
 
@@ -58,5 +58,5 @@ def extension_directory(topic: str, queue_id: int) -> str:
 
 
 def is_safe_topic(topic: str) -> bool:
-    """Tell whether the topic can name a directory, and none outside its parent."""
+    """Tell whether the topic can be a directory name, inside its parent directory."""
     return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic

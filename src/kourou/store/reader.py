@@ -1,7 +1,7 @@
-"""What readers ask of a store: offsets, which messages a read gets, and their bytes.
+"""The read interface of the store: offsets, reads of queues, records and queue entries.
 
-All of it may run on any thread beside the one that writes, since some may have to wait for the
-device. What never waits says so: `get_resident`, `entry_if_resident`.
+All methods may run on any thread while another thread writes, because some may wait for the device.
+The methods that never wait say so, for example `get_resident` and `entry_if_resident`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kourou.store.reading.time_search import offset_by_time, store_time
 
 
 class StoreReader:
-    """The reading side of a store that is open."""
+    """The read operations of an open store."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueueTable, config: StoreConfig) -> None:
         self._log = log
@@ -33,17 +33,17 @@ class StoreReader:
         self._plain = PlainGet(log, config.delay_levels_ms, believed_bytes=self._believed_bytes)
         self._visible_position = log.written_position  # records that end below are shown
         for queue in queues:
-            # What the files held may have rotted; what comes from now on was made here.
+            # Entries in the files may be corrupt; later entries are made by this process.
             queue.unchecked_below = queue.max_offset
 
     @property
     def min_position(self) -> int:
-        """Where the log begins: records below are gone."""
+        """The byte at which the log begins: records below are removed."""
         return self._log.min_position
 
     @property
     def visible_position(self) -> int:
-        """Records that end below are in the queues."""
+        """The byte of the log up to which records have queue entries."""
         return self._visible_position
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -52,7 +52,7 @@ class StoreReader:
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return one more than the offset of the last message that is shown; 0 if none is."""
+        """Return the offset after the last visible message; 0 if there is none."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -66,9 +66,9 @@ class StoreReader:
         return self._queues.queue_ids()
 
     def get_resident(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
-        """Return what a reader of the queue gets; None if `get` must look: it may wait.
+        """Return the messages of a read; None if only `get` can answer, which may wait.
 
-        What was not written by this process is compared: `kourou.store.reading.checked_get`.
+        Verifies records that this process did not write; see `kourou.store.reading.checked_get`.
         """
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
@@ -80,9 +80,9 @@ class StoreReader:
     def get_plain(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
     ) -> PlainFound | None:
-        """Return what a reader of the queue gets if it wants all, in memory; never waits.
+        """Return the messages of a read without a filter, if all are in memory; never waits.
 
-        None where `get_resident` must say what the reader gets. On the thread that writes.
+        None if `get_resident` must answer instead. Only on the thread that writes.
         """
         if self._config.resident_bytes:
             return None
@@ -90,10 +90,10 @@ class StoreReader:
         return self._plain.get(queue, offset, max_messages, max_bytes)
 
     def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
-        """Return what a reader of the queue gets, compared; may wait for the device.
+        """Return the verified messages of a read; may wait for the device.
 
-        Entries that rotted are found anew in the log: give `Found.mended` to `mend`. Damaged
-        messages end what is found, or with `skip_damaged` are passed over.
+        Corrupt queue entries are repaired from the log: pass `Found.mended` to `mend`. The result
+        ends before a damaged message, or with `skip_damaged` skips it.
 
         Raises:
             DamagedRecordError: the first message is damaged.
@@ -117,20 +117,20 @@ class StoreReader:
         )
 
     def topic_begin(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
-        """Return the byte of the log below which records are of an earlier topic of the name."""
+        """Return the byte of the log below which records belong to a deleted topic of this name."""
         return 0
 
     def read_record(self, physical_offset: int) -> bytes | None:
-        """Return the record at a byte of the log, checked; None if none that is shown begins there.
+        """Return the verified record at a byte of the log; None if no visible record begins there.
 
         May wait for the device.
         """
         return read_one(self._log, physical_offset, self._visible_position)
 
     def written_bytes(self, physical_offset: int, size: int) -> bytes:
-        """Return bytes of the log that are written, shown or not; as they are, not compared.
+        """Return written bytes of the log, visible or not, without verifying them.
 
-        For records that were just appended: others might have to be waited for.
+        Intended for records that were just appended: the read may wait for the device for others.
 
         Raises:
             OSError: they cannot be read.
@@ -138,24 +138,24 @@ class StoreReader:
         return self._log.read(physical_offset, size)
 
     def record_resident(self, physical_offset: int, size: int) -> bytes | None:
-        """Return the bytes of a record that is shown, if they are in memory; they are not checked.
+        """Return the bytes of a visible record if they are in memory, without verifying them.
 
-        None if `read_record` must look: it may wait, and nothing of it may be there.
+        None if only `read_record` can answer, which may wait and may find no record.
         """
         if not self._log.min_position <= physical_offset <= self._visible_position - size:
             return None
         return read_resident_ranges(self._log, [(physical_offset, size)])
 
     def entry(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
-        """Return the queue's entry at the offset: where the message is, and its tags code.
+        """Return the queue's entry at the offset: position and size of the record, and tags code.
 
-        May wait for the device; what it returns was not compared with the record.
+        May wait for the device; the entry is not verified against the record.
         """
         queue = self._queues.get(topic, queue_id)
         return None if queue is None else queue.entry(offset)
 
     def extension_unit(self, topic: str, queue_id: int, tags_code: int) -> ExtensionUnit | None:
-        """Return the unit that an entry of the queue names in its tags code; None if none.
+        """Return the extension unit that the tags code of an entry refers to; None if it does not.
 
         May wait for the device.
         """
@@ -163,12 +163,12 @@ class StoreReader:
         return queue.unit(tags_code) if isinstance(queue, ExtendedQueue) else None
 
     def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None:
-        """Return the entry if it is there and in memory; it was not compared with the record."""
+        """Return the entry if it exists and is in memory; it is not verified against the record."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
         if isinstance(queue, BatchQueue):
-            return None  # it is searched for
+            return None  # its entries must be searched
         data = queue.read_resident(offset, 1)
         if data is None or len(data) != ENTRY_BYTES:
             return None
@@ -177,10 +177,10 @@ class StoreReader:
     def own_entries(
         self, topic: str, queue_id: int, offset: int, count: int
     ) -> Sequence[QueueEntry] | None:
-        """Return entries that this process made and that are in memory, at most `count`.
+        """Return at most `count` entries that this process made and that are in memory.
 
-        None where `get` must look: they may have rotted, or might have to be waited for. Without
-        a message at the offset there are none.
+        None if only `get` can answer, because the entries may be corrupt or not in memory. Empty
+        if there is no message at the offset.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
@@ -195,10 +195,10 @@ class StoreReader:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
     ) -> int:
-        """Return the first offset whose message is not older; 0 if there is no such queue.
+        """Return the first offset whose message is not older than the time; 0 without such a queue.
 
-        `max_offset` if all are older. With `upper`, the last offset whose message is not newer,
-        `min_offset` if all are newer. May wait for the device.
+        `max_offset` if all are older. With `upper`, return the last offset whose message is not
+        newer; `min_offset` if all are newer. May wait for the device.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -206,13 +206,13 @@ class StoreReader:
         return offset_by_time(self._log, queue, timestamp_ms, upper=upper)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when the message was stored, in epoch milliseconds; -1 if there is none."""
+        """Return the message's store time in epoch milliseconds; -1 if there is no message."""
         entry = self.entry(topic, queue_id, offset)
         return -1 if entry is None else store_time(self._log, entry)
 
 
 def _by_units(queue: ExtendedQueue, asked: Asked, *, may_block: bool = True) -> Asked:
-    """Let filters be asked for what is in the queue's extension units."""
+    """Return the request with filters that read the queue's extension units."""
     accepts, may_match = asked.accepts, asked.may_match
     if may_match is not None:
 

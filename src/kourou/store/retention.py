@@ -1,23 +1,24 @@
-"""Which segments of the log may go, and when: by their age, never to make room for others.
+"""Retention rules: selects the log segments to remove, by age and never to free space.
 
-Pure: times and file dates are arguments. What removes the files is `kourou.store.expiry`.
+Pure: times and file dates are arguments. `kourou.store.expiry` removes the files.
 
-A run of the cleaner removes expired segments if one of these holds, in this order of telling why:
+A run of the cleaner removes expired segments if one of these holds; the first is reported:
 
     HOUR       the local hour is one of `delete_when`
     DISK       the file system is fuller than `disk_max_used_percent`
-    REQUEST    somebody asked for it (request 329), in the last 20 runs
+    REQUEST    a client requested it (request 329) during the last 20 runs
 
-A segment is expired when it was last written `file_reserved_hours` ago. The oldest go first, up to
-the first that is not expired; the last segment never goes.
+A segment is expired when it was last written `file_reserved_hours` ago. The oldest are removed
+first, up to the first that is not expired; the last segment is never removed.
 
-Both times come from clocks that may have been wrong. The time is that of a clock that follows a
-jump only when it has lasted for `clock_settle_minutes` (`kourou.clock.SettledClock`). Segments are
-written one after the other, so a date that is before that of an earlier segment counts as that
-one, and a date in the future as that of the next segment whose date is not.
+The current time and the file dates come from clocks that may be wrong. The current time comes from
+a clock that follows a jump only after it has lasted for `clock_settle_minutes`
+(`kourou.clock.SettledClock`). Segments are written in order, so a date before that of an earlier
+segment counts as the earlier segment's date. A date in the future counts as that of the next
+segment whose date is not in the future.
 
-RocketMQ also removes segments that are not expired once the disk is 85 % full. Kourou does not:
-it refuses sends while there is too little room, and keeps what it promised to keep.
+RocketMQ also removes segments that are not expired once the disk is 85 % full. Kourou does not: it
+refuses sends while free space is short, and keeps messages for the configured time.
 
 Source: DefaultMessageStore.CleanCommitLogService, MappedFileQueue.deleteExpiredFileByTime, apache/
 rocketmq 5.5.0.
@@ -35,7 +36,7 @@ from kourou.documented import documented
 from kourou.errors import ConfigError
 
 REQUESTED_RUNS: Final = 20
-"""Runs of the cleaner for which a request holds."""
+"""The number of cleaner runs for which a request is valid."""
 
 _HOUR_MS: Final = 3_600_000
 _HOURS_A_DAY: Final = 24
@@ -44,7 +45,7 @@ _PERCENT_MAX: Final = 95
 
 
 class Trigger(Enum):
-    """Why expired segments are removed now."""
+    """The condition that starts a removal of expired segments."""
 
     HOUR = "hour"
     DISK = "disk"
@@ -54,35 +55,35 @@ class Trigger(Enum):
 @documented
 @dataclass(frozen=True, kw_only=True)
 class RetentionConfig:
-    """How long messages are kept, and when those that are older go.
+    """The options for how long messages are kept and when expired ones are removed.
 
     Raises:
         ConfigError: a value is out of its range.
     """
 
     file_reserved_hours: int = field(default=72, metadata={"key": "fileReservedTime", "live": True})
-    """Hours after the last write to a commit log file that it may be removed, with all messages in
-    it, delayed ones that still wait included. A broker keeps them for longer than its longest delay
-    level (`messageDelayLevel`, 2 h); for a store alone, 0 keeps only the last file."""
+    """Hours after the last write to a commit log file until it may be removed with all of its
+    messages, including delayed messages that are not due yet. A broker requires more than its
+    longest delay level (`messageDelayLevel`, 2 h); in a store alone, 0 keeps only the last file."""
     delete_when: str = field(default="04", metadata={"live": True})
-    """The local hours of the day, as `04;16`, in which expired files are removed."""
+    """The local hours of the day in which expired files are removed, such as `04;16`."""
     disk_max_used_percent: int = field(
         default=75, metadata={"key": "diskMaxUsedSpaceRatio", "live": True}
     )
-    """Above this, 10 to 95, expired files are removed at any hour. Files that are not expired stay,
-    however full the disk is."""
+    """The percentage of used disk space, 10 to 95, above which expired files are removed at any
+    hour. Files that are not expired stay, however full the disk is."""
     delete_files_max: int = field(default=10, metadata={"key": "deleteFileBatchMax", "live": True})
-    """Commit log files that one run removes."""
+    """The most commit log files that one run removes."""
     delete_pause_ms: int = field(
         default=100, metadata={"key": "deleteCommitLogFilesInterval", "live": True}
     )
-    """Between two of them, so that the file system keeps up."""
+    """The pause between two removals, so that the file system is not overloaded."""
     clock_settle_minutes: int = field(default=60, metadata={"live": True})
-    """How long a jump of the system's clock must last before messages expire by it; 0 believes the
-    clock at once. So a clock that is days ahead for a moment removes nothing. After a start the
-    time of the last stored message counts until the clock has run evenly for so long."""
+    """How long a jump of the system clock must last before messages expire by the new time; 0
+    trusts the clock at once. A clock that is briefly days ahead therefore removes nothing. After a
+    start the time of the last stored message is used until the clock has run evenly for so long."""
     clean_interval_ms: int = field(default=10_000, metadata={"key": "cleanResourceInterval"})
-    """How often it is looked for expired files; for the first time a minute after the start."""
+    """How often the broker looks for expired files; first a minute after the start."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -93,7 +94,7 @@ class RetentionConfig:
             ("clean_interval_ms", 1),
         ):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} at least")
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if not _PERCENT_MIN <= self.disk_max_used_percent <= _PERCENT_MAX:
             raise ConfigError(
                 f"disk_max_used_percent is {self.disk_max_used_percent}; it must be {_PERCENT_MIN} "
@@ -106,7 +107,7 @@ def _hours(text: str) -> frozenset[int]:
     """Return the hours of `delete_when`.
 
     Raises:
-        ConfigError: one of them is no hour of the day.
+        ConfigError: one of them is not an hour of the day.
     """
     hours = set()
     for part in text.split(";"):
@@ -122,14 +123,14 @@ def _hours(text: str) -> frozenset[int]:
 def trigger(
     config: RetentionConfig, *, hour: int, used_part: float, is_requested: bool
 ) -> Trigger | None:
-    """Return why a run removes expired segments, None if it does not.
+    """Return the condition by which a run removes expired segments; None if none holds.
 
     Args:
-        config: the hours, and how full the disk may be.
-        hour: of the day, local time.
-        used_part: of the file system, from 0 to 1; less than 0 where that is not known, which
-            counts as full.
-        is_requested: somebody asked, and it still holds.
+        config: the hours, and the limit of used disk space.
+        hour: the hour of the day, local time.
+        used_part: the used part of the file system, from 0 to 1; a negative value means unknown,
+            which counts as full.
+        is_requested: a client requested a removal, and the request is still valid.
     """
     if hour in _hours(config.delete_when):
         return Trigger.HOUR
@@ -142,9 +143,9 @@ def count_expired(modified_at_ms: Iterable[int], config: RetentionConfig, now_ms
     """Return how many segments a run removes.
 
     Args:
-        modified_at_ms: when each was last written, oldest segment first, and the last one, which
-            stays; not asked for more than is needed.
-        config: their life, and how many may go at once.
+        modified_at_ms: the date of the last write to each segment, oldest first, including the last
+            segment, which always stays; read only as far as needed.
+        config: the retention time, and the limit of one run.
         now_ms: the time.
     """
     count = 0
@@ -159,9 +160,9 @@ def count_expired(modified_at_ms: Iterable[int], config: RetentionConfig, now_ms
 
 
 def _credible(modified_at_ms: Iterable[int], now_ms: int) -> Iterator[int]:
-    """Yield the dates without those in the future, or before an earlier one; see above.
+    """Yield the dates, corrected by the rules in the module's documentation.
 
-    A date in the future that no other follows is not yielded.
+    A date in the future that no valid date follows is not yielded.
     """
     latest_ms = ahead = 0
     for at_ms in modified_at_ms:

@@ -1,4 +1,4 @@
-"""Appends of records that their maker has encoded and sealed, one after another, in one go."""
+"""Appends of records that the caller has already encoded and sealed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 
 
 class SealedRun:
-    """Takes records that their maker has encoded and sealed; made by `StoreWriter.begin_run`.
+    """A run of appends of encoded and sealed records; created by `StoreWriter.begin_run`.
 
-    The maker gives each record its place and its offset, in this order and with nothing between:
-    `buffers` gets the record, `pending` the queue and what `StoreWriter.append` would return, the
-    queue its `next_offset`, and `position` moves behind the record. Of the records of a batch all
-    that may be done at once: `pending` gets one `AppendedRun`.
+    The caller assigns each record its position and queue offset. For each record it does four
+    things in this order, with nothing in between: append the record to `buffers`; append the queue
+    and the result that `StoreWriter.append` would return to `pending`; advance the queue's
+    `next_offset`; move `position` to the record's end. For a batch of records it may do this once,
+    with one `AppendedRun` in `pending`.
 
     Attributes:
-        position: where the next record goes.
-        limit: no record may end behind; the next segment is not for a run.
-        store_at_ms: the store time of all its records.
-        queues: by topic and queue id; those that take messages, and had one before.
-        buffers: what is written next.
+        position: the byte of the log for the next record.
+        limit: the byte at or before which each record must end; a run stays in one segment.
+        store_at_ms: the store time of all records of the run.
+        queues: by topic and queue id: the queues that accept messages and have had one.
+        buffers: the records of the next write.
         pending: records that readers do not see yet.
-        keyed: a `FedRecord` of each may be added here, which spares the key index to read it.
-        feed: the same with `add_batch` for those of a batch.
+        keyed: optionally gets a `FedRecord` for each record, so that the key index does not read
+            the record.
+        feed: optionally gets the records of a batch, by `add_batch`.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""What one sync covers; made and taken back on the store's thread, run on any other."""
+"""The extent of one sync: created and completed on the store's thread, run on any thread."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kourou.disk import Disk
 
 
 class SyncPlan(NamedTuple):
-    """Files to sync, then directories, and what is durable when that is done.
+    """Files and directories to sync, and the records that are durable afterwards.
 
-    One plan is of the log, or of consume queues: nothing orders the two.
+    A plan covers either the log or consume queues; plans of the two kinds may run in any order.
 
     Attributes:
-        position: the log's records end here, and all of them will be durable.
-        store_at_ms: store time of the last of them.
-        files: the log's segments.
-        directories: the log's, if a segment is new.
-        queue_files: a few consume queue files; one that is gone was deleted with its topic.
-        queue_directories: those in which one of them is new.
+        position: the byte of the log up to which all records are durable after the sync.
+        store_at_ms: the store time of the last of these records.
+        files: segments of the log.
+        directories: the log's directory, if a segment is new.
+        queue_files: a few consume queue files; a missing one was deleted with its topic.
+        queue_directories: the directories of new files among these.
     """
 
     position: int
@@ -29,10 +29,10 @@ class SyncPlan(NamedTuple):
     queue_directories: tuple[str, ...] = ()
 
     def run(self, disk: Disk) -> None:
-        """Sync everything; on whatever thread.
+        """Sync the files, then the directories; on any thread.
 
         Raises:
-            OSError: what the plan covers may never become durable.
+            OSError: the data that the plan covers may never become durable.
         """
         for name in self.files:
             disk.sync(name)

@@ -1,6 +1,6 @@
-"""Whether the store takes writes: closed, read-only after a failure, or short of space.
+"""Write guard: refuses writes to a store that is closed, read-only or short of space.
 
-The fast path asks `may_write`, a plain attribute; the reason is looked for only when it is False.
+The fast path reads `may_write`, a plain attribute, and determines the reason only when it is False.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ _CHECK_BYTES = 16 * 1024 * 1024
 
 
 class WriteGuard:
-    """Keeps the reasons against writing.
+    """Tracks the reasons for which a store refuses writes.
 
     Attributes:
-        may_write: no reason is known.
-        read_only_reason: why the store takes no write until it is opened anew; None if it does.
+        may_write: whether the store accepts writes.
+        read_only_reason: the failure since which the store is read-only until it is reopened; None
+            if it is not.
     """
 
     def __init__(self, disk: Disk, free_bytes_needed: int) -> None:
@@ -35,7 +36,7 @@ class WriteGuard:
         self.may_write = True
 
     def check(self) -> None:
-        """Raise if there is a reason against writing; a full disk is looked at again.
+        """Raise if the store refuses writes; a full disk is checked again first.
 
         Raises:
             ClosedError: the store is closed.
@@ -47,7 +48,7 @@ class WriteGuard:
         if self.read_only_reason is not None:
             raise StoreReadOnlyError(
                 f"{self._disk.root} is read-only: {self.read_only_reason}; repair the disk and "
-                "start again; reads go on"
+                "start again; reads still work"
             )
         if not self.may_write:
             self.look_at_space()
@@ -55,7 +56,7 @@ class WriteGuard:
                 raise self.full_error()
 
     def look_at_space(self) -> None:
-        """Ask how much space is left."""
+        """Check the free space of the file system."""
         self._unchecked_bytes = 0
         self._free = self._disk.free_bytes()
         is_full = self._free < self._needed
@@ -67,13 +68,16 @@ class WriteGuard:
         self._update()
 
     def wrote(self, size: int) -> None:
-        """Note bytes written, so that space is looked at once in a while."""
+        """Count bytes written; check the free space after every 16 MiB."""
         self._unchecked_bytes += size
         if self._unchecked_bytes >= _CHECK_BYTES:
             self.look_at_space()
 
     def queues_flushed(self, error: OSError | None) -> None:
-        """Take no more writes while the queues' entries do not fit on the disk: they pile up."""
+        """Record the result of a flush; after an error refuse writes until a flush succeeds.
+
+        Entries that cannot be written accumulate in memory.
+        """
         if error is not None and not self._are_queues_stuck:
             log.error("consumequeue.write_failed path=%s error=%s", self._disk.root, error)
         self._are_queues_stuck = error is not None
@@ -83,14 +87,14 @@ class WriteGuard:
         return StoreFullError(self._disk.root, self._free, self._needed)
 
     def set_read_only(self, reason: str) -> None:
-        """Take no more writes until the store is opened anew; the first reason stays."""
+        """Refuse writes until the store is reopened; only the first reason is kept."""
         if self.read_only_reason is None:
             log.error("store.became_read_only path=%s reason=%s", self._disk.root, reason)
             self.read_only_reason = reason
         self._update()
 
     def close(self) -> None:
-        """Take no more writes: the store is closed."""
+        """Refuse writes from now on: the store is closed."""
         self._is_closed = True
         self._update()
 

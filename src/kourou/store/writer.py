@@ -1,6 +1,6 @@
-"""The writing side of a store: append, write, sync, show. Everything runs on the store's thread.
+"""The write operations of a store: append, write, sync, dispatch. All run on the store's thread.
 
-The caller decides when each step is taken; `kourou.store.message_store` has the order.
+The caller decides when each step runs; `kourou.store.message_store` describes the order.
 
 Source: CommitLog.asyncPutMessage and DefaultMessageStore.ReputMessageService, apache/rocketmq
 5.5.0.
@@ -42,7 +42,7 @@ _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoreWriter(StoreReader):
-    """A store that takes messages; it reads as well."""
+    """The write operations of an open store, on top of the read operations."""
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
         super().__init__(files.log, files.queues, config)
@@ -54,7 +54,7 @@ class StoreWriter(StoreReader):
         self._delay_levels_ms = config.delay_levels_ms
         self._guard = WriteGuard(files.disk, config.free_bytes_needed)
         self._guard.look_at_space()
-        # Appended and not dispatched yet.
+        # Records appended but not dispatched yet.
         self._pending: Pending = deque()
         self._feed = IndexFeed(0) if files.index is None else files.index.feed
         self._run = SealedRun(self._queues.by_key, self._pending, self._feed)
@@ -66,17 +66,17 @@ class StoreWriter(StoreReader):
 
     @property
     def appended_position(self) -> int:
-        """Where the next record goes, at the earliest."""
+        """The lowest byte of the log at which the next record can begin."""
         return self._log.appended_position
 
     @property
     def written_position(self) -> int:
-        """Records below are in the files: they survive a kill of this process."""
+        """Records below are in the files: they survive a kill of the process."""
         return self._log.written_position
 
     @property
     def last_store_at_ms(self) -> int:
-        """The store time of the last message, which the next one is not before; 0 without any."""
+        """The store time of the last message, the minimum for the next one; 0 in an empty store."""
         return self._last_store_at_ms
 
     @property
@@ -85,26 +85,27 @@ class StoreWriter(StoreReader):
         return self._log.synced_position
 
     def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
-        """From now on ask whether a topic that gets its first message has batch queues.
+        """Set the function that tells whether a new topic has batch queues.
 
-        Until then that is what `config/topics.json` and the queues' files said at the start.
+        Before this call the store uses `config/topics.json` and the queues' files as they were at
+        the start.
         """
         self._queues.ask_kinds(has_batches)
 
     def ask_bit_maps(self, bit_map_of: BitMapOf) -> None:
-        """Let extension units that come to be have bit maps; see `kourou.filter.bloom`."""
+        """Set the function that computes bit maps of extension units; see `kourou.filter.bloom`."""
         self._queues.bit_map_of = bit_map_of
 
     def append(self, draft: RecordDraft, now_ms: int) -> Appended:
-        """Give the message its place in the log and in its queue, in memory.
+        """Append the message to the log and assign its queue offset, in memory.
 
-        Its store time is `now_ms`, but never before the one of the record before it.
+        Its store time is `now_ms`, but never earlier than that of the preceding record.
 
         Raises:
-            InvalidMessageError: it breaks a limit of the record layout, or is an inner batch and
-                its topic's queues are not batch queues.
-            StoreFullError: too little space is left.
-            StoreReadOnlyError: a write or a sync failed.
+            InvalidMessageError: it exceeds a limit of the record layout, or is an inner batch and
+                its topic has no batch queues.
+            StoreFullError: too little free space is left.
+            StoreReadOnlyError: an earlier write or sync failed.
             TopicRefusedError: its topic is being deleted.
             ClosedError: the store is closed.
         """
@@ -119,14 +120,14 @@ class StoreWriter(StoreReader):
         """Append all messages or none, one after another, in one segment of the log.
 
         Raises:
-            InvalidMessageError: one breaks a limit or is an inner batch, or they do not fit into a
-                segment together.
+            InvalidMessageError: a message exceeds a limit or is an inner batch, or the messages
+                together do not fit into a segment.
             StoreError, ClosedError: as `append`.
         """
         self._guard.check()
         drafts = [unsealed(draft) for draft in drafts]
         if any(draft.sys_flag & INNER_BATCH for draft in drafts):
-            raise InvalidMessageError("an inner batch cannot be a part of a batch")
+            raise InvalidMessageError("an inner batch cannot be part of a batch")
         position = self._log.place(sum(map(self._size, drafts)))
         store_at_ms = self._store_time(now_ms)
         mark = self._log.mark()
@@ -142,7 +143,7 @@ class StoreWriter(StoreReader):
         return appended
 
     def _append(self, draft: RecordDraft, position: int, store_at_ms: int) -> Appended:
-        """Encode the record and take it, or raise and leave everything as it was."""
+        """Encode and append the record; on an error nothing has changed."""
         queue = self._queues.for_append(draft.topic, draft.queue_id)
         is_shown = is_visible(draft.sys_flag)
         queue_offset = queue.next_offset if is_shown else 0
@@ -171,10 +172,11 @@ class StoreWriter(StoreReader):
         return appended
 
     def begin_run(self, now_ms: int) -> SealedRun | None:
-        """Return what takes encoded records one after another, until `end_run`.
+        """Return a run for appends of encoded records; `end_run` completes it.
 
-        For the path of plain sends, which this spares a call a record; nothing else may be done
-        with the store between the two. None if the store takes no messages now, or no seals.
+        Used by the fast path, which thereby avoids a call for each record. Between the two calls
+        the store must not be used otherwise. None if the store refuses messages or does not seal
+        records.
         """
         if not (self._guard.may_write and self._config.append_property_crc):
             return None
@@ -186,7 +188,7 @@ class StoreWriter(StoreReader):
         return run
 
     def end_run(self, run: SealedRun) -> None:
-        """Take over what the run was given."""
+        """Complete the run: accept its records as appended."""
         if run.position != self._log.appended_position:
             self._log.end_run(run.position)
             self._last_store_at_ms = run.store_at_ms
@@ -195,16 +197,16 @@ class StoreWriter(StoreReader):
         return max(now_ms, self._last_store_at_ms)
 
     def write(self) -> int:
-        """Write all that was appended since the last write: one call for each segment touched.
+        """Write all records appended since the last write, with one call per segment.
 
         Returns:
-            The position up to which the log is written now.
+            The position up to which the log is now written.
 
         Raises:
-            StoreFullError: the disk is full. These appends are undone, their results void; the
-                store takes messages again when there is space.
-            StoreReadOnlyError: the write failed otherwise, or the store was read-only. The
-                appends are undone; the store takes no more.
+            StoreFullError: the disk is full. These appends are undone and their results are void;
+                the store accepts messages again when there is space.
+            StoreReadOnlyError: the write failed for another reason, or the store was read-only.
+                The appends are undone; the store accepts no more.
         """
         before = self._log.written_position
         if self._log.appended_position == before:
@@ -222,7 +224,7 @@ class StoreWriter(StoreReader):
         return self._log.written_position
 
     def _undo_write(self, error: OSError) -> None:
-        """Take back what a failed write may have left, and raise what the caller is told."""
+        """Undo a failed write in memory and in the files, and raise the error for the caller."""
         try:
             self._log.undo()
         except OSError as undo_error:
@@ -237,7 +239,7 @@ class StoreWriter(StoreReader):
         raise self._guard.full_error() from error
 
     def _forget_appends(self, position: int) -> None:
-        """Give back the queue offsets of all records at or behind the position."""
+        """Drop the pending records at or after the position and free their queue offsets."""
         self._feed.drop_from(position)
         while self._pending and self._pending[-1][1].physical_offset >= position:
             queue, appended = self._pending.pop()
@@ -245,9 +247,9 @@ class StoreWriter(StoreReader):
                 queue.next_offset = appended.queue_offset
 
     def sync_plan(self) -> SyncPlan | None:
-        """Return what to sync so that all written records are durable; None if they are.
+        """Return the plan that makes all written records durable; None if they already are.
 
-        The plan before must have ended.
+        The previous plan must have ended.
         """
         position = self._log.written_position
         if position == self._log.synced_position:
@@ -260,10 +262,10 @@ class StoreWriter(StoreReader):
         )
 
     def queue_sync_plan(self) -> SyncPlan | None:
-        """Return a few consume queue files to sync, for the checkpoint; None if none waits.
+        """Return a plan for a few consume queue files, for the checkpoint; None if none is due.
 
-        It says nothing of the log, and may be run beside a plan of that; the one before must have
-        ended.
+        It does not cover the log and may run concurrently with a plan for the log. The previous
+        queue plan must have ended.
         """
         files, directories = self._checkpoint.take_files()
         if not files:
@@ -271,33 +273,33 @@ class StoreWriter(StoreReader):
         return SyncPlan(self._log.synced_position, 0, (), (), files, directories)
 
     def run_sync(self, plan: SyncPlan) -> None:
-        """Do what the plan says; on any thread, while the store goes on.
+        """Run the plan; on any thread, while the store is in use.
 
         Raises:
-            OSError: some records may never become durable: `set_read_only`, and do not try again.
+            OSError: some records may never become durable: call `set_read_only`, do not retry.
         """
         try:
             plan.run(self._disk)
         except OSError:
-            note_failed_sync(self._disk)  # at once: a kill may come before anybody is told
+            note_failed_sync(self._disk)  # at once: a kill may come before the error is handled
             raise
 
     def synced(self, plan: SyncPlan) -> None:
-        """Note that `run_sync` returned. Without effect on a store that is read-only."""
+        """Record that `run_sync` succeeded. No effect on a read-only store."""
         if self._guard.read_only_reason is None:
             self._log.synced(plan.position)
             self._checkpoint.synced(plan, self._log.synced_position)
 
     def dispatch(self, until_position: int) -> list[Arrival]:
-        """Show the written records that end at or below the position to readers of the queues.
+        """Make the written records that end at or below the position visible to readers.
 
-        Those of an `AppendedRun` only together.
+        The records of an `AppendedRun` become visible together.
 
         Returns:
-            Those that got an entry, oldest first.
+            The records that got a queue entry, oldest first.
         """
         until_position = min(until_position, self._log.written_position)
-        by_queue: dict[ConsumeQueue, list[Appended]] = {}  # what is done once a queue is spared
+        by_queue: dict[ConsumeQueue, list[Appended]] = {}  # one call per queue is faster
         arrivals: list[Arrival] = []
         for queue, record in self._take_pending(until_position):
             if queue is None:
@@ -320,7 +322,7 @@ class StoreWriter(StoreReader):
         return arrivals
 
     def _take_pending(self, until_position: int) -> list[tuple[ConsumeQueue | None, Arrival]]:
-        """Take out the records that end at or below the position."""
+        """Remove and return the pending records that end at or below the position."""
         pending = self._pending
         if pending and pending[-1][1].end <= until_position:
             taken = list(pending)
@@ -332,20 +334,20 @@ class StoreWriter(StoreReader):
         return taken
 
     def set_read_only(self, reason: str) -> None:
-        """Take no more messages until the store is opened anew; reads go on."""
+        """Refuse messages until the store is reopened; reads still work."""
         self._guard.set_read_only(reason)
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why the store takes no messages; None if it does."""
+        """The reason why the store is read-only; None if it is not."""
         return self._guard.read_only_reason
 
     def check_writable(self) -> None:
-        """Raise what an append would.
+        """Raise the error that an append would raise.
 
         Raises:
-            StoreFullError: too little space is left.
-            StoreReadOnlyError: a write or a sync failed.
+            StoreFullError: too little free space is left.
+            StoreReadOnlyError: an earlier write or sync failed.
             ClosedError: the store is closed.
         """
         self._guard.check()
@@ -356,7 +358,7 @@ class StoreWriter(StoreReader):
         return error is None
 
     def _try_write(self, write: Callable[[], None]) -> OSError | None:
-        """Write derived data; return why that failed, if it did."""
+        """Write derived data; return the error if that failed."""
         try:
             write()
         except OSError as error:
