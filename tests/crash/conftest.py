@@ -1,4 +1,4 @@
-"""Real processes to be hostile to."""
+"""Fixtures with real server processes for hostile clients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kourou.testing.process import Serving
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """One process for the tests of a module, which must survive them all, and its store too.
+    """One server process for all tests of a module; process and store must survive them.
 
-    Peers may make it warn; an error in its log is a fault of its own.
+    Its log may contain warnings, which clients can cause, but no errors.
     """
     store = tmp_path_factory.mktemp("hostile") / "store"
     with Serving.start(store) as running:

@@ -1,10 +1,10 @@
-"""A broker in a process of its own that kills itself, with -9, at a named point.
+"""A broker process that kills itself with SIGKILL at a given disk operation.
 
     python dying_broker.py STORE OPERATION:PREFIX:COUNT:WHEN
 
-kills it before or after (WHEN) the COUNT-th call, counted from when it serves, of the operation on
-a file whose name begins so; `never` in its place kills it not at all. The port stands on the first
-line of its output.
+kills it before or after (WHEN) the COUNT-th call of the operation on a file whose name begins with
+PREFIX, counted from the end of the start; `never` instead does not kill it. The first line of the
+output is the port.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG = BrokerConfig(
 
 
 class DyingDisk(OsDisk):
-    """The real disk, until the point is reached.
+    """The real disk, which kills the process at the given operation.
 
     Attributes:
         counts: whether calls are counted.
@@ -54,7 +54,7 @@ class DyingDisk(OsDisk):
         self._call("sync", name, lambda: super(DyingDisk, self).sync(name))
 
     def pinned(self, name: str) -> None:
-        """Return none: each sync is to go by this disk."""
+        """Return None, so that each sync calls this disk."""
 
     def rename(self, old: str, new: str) -> None:
         self._call("rename", old, lambda: super(DyingDisk, self).rename(old, new))

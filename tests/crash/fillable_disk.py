@@ -1,11 +1,11 @@
-"""`kourou` on a disk that is full, or broken, for as long as a file of that name lies beside it.
+"""`kourou` on a disk that fails while a file with a special name exists beside the store.
 
     python fillable_disk.py serve --store DIR/store ...
 
-DIR/full      writes take half of what they are given and fail, as on a real disk whose last block
-              is gone; for those who may not mount a small one
-DIR/unsynced  syncs of the log fail once each, as on a device that loses writes
-DIR/unwritten writes to the log fail, as on a device that is gone
+DIR/full      writes store half of the data and fail, like on a full disk; for users without the
+              permission to mount a small file system
+DIR/unsynced  syncs of the log fail, like on a device that loses writes
+DIR/unwritten writes to the log fail, like on a removed device
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kourou.store.paths import COMMITLOG
 
 
 class FillableDisk(OsDisk):
-    """The real disk; nothing more fits on it while the file is there."""
+    """The real disk, with errors while one of the special files exists."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -50,7 +50,7 @@ class FillableDisk(OsDisk):
         super().sync(name)
 
     def pinned(self, name: str) -> None:
-        """Return none: each sync is to go by this disk."""
+        """Return None, so that each sync calls this disk."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A producer and a consumer that do nothing wrong, and must not notice what others do."""
+"""A well-behaved producer and consumer, which hostile clients must not disturb."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PATIENCE_S = 120.0
 
 
 class GoodClients:
-    """What the two of them have sent and got.
+    """The messages sent and consumed by the two clients.
 
     Attributes:
-        acknowledged: keys of the messages that the broker has taken.
-        consumed: keys of those that arrived.
+        acknowledged: keys of the messages that the broker acknowledged.
+        consumed: keys of the consumed messages.
     """
 
     def __init__(self, topic: str) -> None:
@@ -33,7 +33,7 @@ class GoodClients:
         self._changed = asyncio.Event()
 
     async def exchange(self, count: int) -> None:
-        """Return when `count` more messages were acknowledged, and all so far have arrived."""
+        """Wait until `count` more messages are acknowledged, and all so far are consumed."""
         goal = len(self.acknowledged) + count
         async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < goal or not self.consumed >= self.acknowledged:
@@ -58,8 +58,8 @@ async def good_clients(
 ) -> AsyncIterator[GoodClients]:
     """Send and consume, one message after the other, until the block ends.
 
-    A send that is not acknowledged within `send_timeout_ms`, retries included, fails the test; so
-    does a message that does not arrive at the end.
+    A send that is not acknowledged within `send_timeout_ms`, retries included, fails the test. So
+    does a message that is not consumed in the end.
     """
     clients = GoodClients(topic)
     consumer_config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)

@@ -16,7 +16,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def raw_frame(header: bytes, body: bytes = b"", *, kind: int = 0) -> bytes:
-    """Return a frame with any header; `kind` 1 says that it is a binary one."""
+    """Return a frame with the given header; `kind` 1 declares it as binary."""
     sizes = (4 + len(header) + len(body)).to_bytes(4, "big") + bytes([kind])
     return sizes + len(header).to_bytes(3, "big") + header + body
 
@@ -41,7 +41,7 @@ REFUSED: Final = {
     "fields in fields": raw_frame(b'{"code":105,"extFields":{"topic":{"a":[1]}}}'),
     "deep nesting": raw_frame(b'{"code":105,"extFields":' + b"[" * 100_000),
 }
-"""What breaks the protocol: the connection must end."""
+"""Protocol violations, after which the server must close the connection."""
 
 TEXTS: Final = (
     "", " ", "x", "null", "-1", "0", "1", str(INT32_MAX), str(INT64_MAX), "-9" + "9" * 40, "1e9",
@@ -56,7 +56,7 @@ BODIES: Final = (
 
 
 def nonsense_requests(seed: int, count: int) -> Iterator[RemotingCommand]:
-    """Yield whole requests of every code that is known, and some that are not, full of nonsense."""
+    """Yield complete requests of all known and some unknown codes, with nonsense values."""
     dice = Random(seed)
     codes = [*REQUESTS, 0, -1, 37, 39, 310, 320, 999, INT32_MAX]
     for opaque in range(count):
@@ -69,7 +69,7 @@ def nonsense_requests(seed: int, count: int) -> Iterator[RemotingCommand]:
 
 
 def almost_right_requests(seed: int, count: int, topic: str) -> Iterator[RemotingCommand]:
-    """Yield requests whose fields are plausible, for `topic`, but for one or two of them."""
+    """Yield requests for `topic` with plausible fields, except one or two of them."""
     dice = Random(seed)
     plausible = {"topic": topic, "b": topic, "consumerGroup": "g", "group": "g", "a": "p"}
     codes = [code for code, spec in REQUESTS.items() if spec.header is not None]

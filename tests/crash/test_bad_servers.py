@@ -1,4 +1,4 @@
-"""An address at which no name server of ours answers is named in the error, with the remedy."""
+"""Commands that find no name server at the given address name it, with the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Behaviour = Callable[[socket.socket], None]
 
 
 def serve(listener: socket.socket, behave: Behaviour) -> None:
-    """Treat each connection so, until the listener is shut down; keep all open till then."""
+    """Apply `behave` to each connection until the listener is shut down; then close them all."""
     accepted = []
     while True:
         try:
@@ -43,7 +43,9 @@ def serve(listener: socket.socket, behave: Behaviour) -> None:
     ],
     ids=["silent", "http", "garbage", "hangs up"],
 )
-def test_who_is_no_name_server_is_named(behave: Behaviour, reason: str, remedy: str) -> None:
+def test_an_address_without_a_name_server_is_named(
+    behave: Behaviour, reason: str, remedy: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener, behave))
         thread.start()

@@ -1,4 +1,4 @@
-"""A consumer that is told to end by SIGTERM or Ctrl-C has committed all that it handled."""
+"""A consumer that ends by SIGTERM or Ctrl-C commits all handled messages."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ kourou.run(main())
 """,
 }
 HANDLING = {"iteration": 1, "polling": 1}
-"""Messages that a loop may still have in hand, as only asking for the next acknowledges them."""
+"""Messages that a loop may leave uncommitted: only the request for the next one acknowledges."""
 
 STUCK = """
 def stuck(message):
@@ -124,7 +124,7 @@ def start(program: str, group: str, namesrv: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_a_consumer_handled_before_a_signal_is_committed(
+def test_messages_handled_before_a_signal_are_committed(
     namesrv: str, name: str, number: signal.Signals
 ) -> None:
     group = f"{name.replace(' ', '-')}-{number.name}"
@@ -144,7 +144,7 @@ def test_what_a_consumer_handled_before_a_signal_is_committed(
     assert lag <= HANDLING.get(name, 0)
 
 
-def test_a_second_signal_ends_a_consumer_whose_listener_does_not(namesrv: str) -> None:
+def test_a_second_signal_ends_a_consumer_with_a_stuck_listener(namesrv: str) -> None:
     process = start(STUCK, "stuck", namesrv)
     try:
         assert process.stdout is not None

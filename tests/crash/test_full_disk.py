@@ -1,6 +1,6 @@
-"""A full disk refuses what needs room and says how much, serves reads, and loses nothing.
+"""On a full disk a broker refuses sends with the needed space, serves reads, and loses nothing.
 
-On a real small file system where one may be mounted, and on a disk that says it is full.
+The tests run on a small mounted file system, if permitted, and on a simulated full disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KIB = 1024
 TOPIC = "orders"
 PATIENT = ProducerConfig(send_timeout_ms=60_000)
 AT_ONCE = replace(PATIENT, retry_response_codes=frozenset())
-"""Takes the first refusal for an answer, however long it is in coming."""
+"""Fails at the first refusal, without a retry."""
 SETTINGS = "freeBytesMin=1\nmappedFileSizeCommitLog=1 MiB\nmaxMessageSize=64 KiB\n"
 
 pytestmark = pytest.mark.slow
@@ -43,8 +43,8 @@ class SmallDisk:
     """A directory for one store, on a disk that can be filled.
 
     Attributes:
-        store: where the store goes.
-        command: what runs `kourou` there.
+        store: the store's directory.
+        command: the command that runs `kourou` there.
     """
 
     command: tuple[str, ...] = (sys.executable, str(PROGRAM))
@@ -55,14 +55,14 @@ class SmallDisk:
         (root.parent / "broker.conf").write_text(SETTINGS)
 
     def fill(self, *, but_for: int = 0) -> None:
-        """Let nothing more fit, or only so many bytes where that can be done."""
+        """Fill the disk, except for `but_for` bytes where that is possible."""
         (self.root / "full").touch()
 
     def empty(self) -> None:
         (self.root / "full").unlink()
 
     def start(self) -> Serving:
-        """Return the serving process; what it says when it cannot start is the error's text."""
+        """Return the serving process; if it cannot start, raise an error with its output."""
         process = self._start()
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -84,7 +84,7 @@ class SmallDisk:
 
 
 class MountedDisk(SmallDisk):
-    """A file system of 64 MiB, filled by a file that takes all of it."""
+    """A file system of 64 MiB, filled by one large file."""
 
     command = (sys.executable, "-m", "kourou.cli.main")
 
@@ -112,7 +112,7 @@ def mounted(path: Path) -> bool:
 
 
 def may_mount(path: Path) -> bool:
-    """Return whether this user may mount one; asked once, and undone."""
+    """Tell whether this user may mount a file system, by mounting and unmounting one."""
     if os.geteuid() != 0 or not mounted(path):
         return False
     subprocess.run(["umount", str(path)], check=True)
@@ -134,7 +134,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 Places = dict[str, tuple[int, int]]
-"""The queue and the offset of each message, by its key."""
+"""The queue id and queue offset of each message, by its key."""
 
 
 def send(
@@ -145,13 +145,15 @@ def send(
     config: ProducerConfig = PATIENT,
     size_bytes: int = KIB,
 ) -> None:
-    """Send numbered messages and note in `places` where those acknowledged are."""
+    """Send numbered messages and record the acknowledged ones in `places`."""
 
     async def main() -> None:
         async with Producer("writers", serving.namesrv, config=config) as producer:
             for number in numbers:
                 key = f"key-{number}"
-                body = key.encode() + os.urandom(size_bytes)  # not to be compressed
+                body = key.encode() + os.urandom(
+                    size_bytes
+                )  # random, so that it is not compressible
                 message = Message(TOPIC, body, keys=[key])
                 receipt = await producer.send(message)
                 places[key] = (receipt.queue.queue_id, receipt.queue_offset)
@@ -160,7 +162,7 @@ def send(
 
 
 def stored(serving: Serving) -> Places:
-    """Return the place of each message, by pulling all."""
+    """Return queue and offset of each message, by pulling all."""
 
     async def main() -> Places:
         places: Places = {}
@@ -179,13 +181,13 @@ def stored(serving: Serving) -> Places:
 
 
 def refused(serving: Serving, places: Places) -> str:
-    """Send until that is refused, and return why; zeros ahead of the log take a few more."""
+    """Send until refused, and return the reason; zeros ahead of the log still hold a few sends."""
     with pytest.raises(ServiceNotAvailableError) as refusal:
         send(serving, range(1000, 1050), places, config=AT_ONCE, size_bytes=32 * KIB)
     return refusal.value.remark
 
 
-def test_sends_are_refused_until_there_is_room_and_reads_go_on(disk: SmallDisk) -> None:
+def test_sends_are_refused_until_there_is_space_and_reads_still_work(disk: SmallDisk) -> None:
     with disk.start() as serving:
         acknowledged: Places = {}
         send(serving, range(50), acknowledged)
@@ -204,7 +206,7 @@ def test_sends_are_refused_until_there_is_room_and_reads_go_on(disk: SmallDisk) 
 
 
 def send_until_refused(serving: Serving, places: Places) -> str:
-    """Send messages of 60 KiB until the disk holds no more, and return why it does not."""
+    """Send messages of 60 KiB until the disk is full, and return the reason of the refusal."""
 
     async def main() -> str:
         async with Producer("writers", serving.namesrv, config=AT_ONCE) as producer:
@@ -216,13 +218,13 @@ def send_until_refused(serving: Serving, places: Places) -> str:
                 except ServiceNotAvailableError as error:
                     return error.remark
                 places[key] = (receipt.queue.queue_id, receipt.queue_offset)
-        raise AssertionError("it never was full")
+        raise AssertionError("the disk never became full")
 
     return asyncio.run(main())
 
 
 def readiness(serving: Serving) -> tuple[int, str]:
-    """Return what /readyz answers."""
+    """Return the status and text of /readyz."""
     address = str(serving.ready["console"]).removeprefix("http://")
     connection = http.client.HTTPConnection(address, timeout=60)
     try:
@@ -234,13 +236,13 @@ def readiness(serving: Serving) -> tuple[int, str]:
 
 
 def until_ready(serving: Serving) -> None:
-    """Return once messages are taken again; how soon that is, tests in virtual time hold."""
+    """Wait until messages are accepted again; tests in virtual time verify how soon."""
     gives_up_at_s = time.perf_counter() + 60
     while readiness(serving)[0] != 200:
         assert time.perf_counter() < gives_up_at_s, readiness(serving)
 
 
-def test_a_disk_that_messages_fill_is_told_by_health_and_resumes(disk: SmallDisk) -> None:
+def test_health_reports_a_disk_filled_by_messages_and_the_broker_resumes(disk: SmallDisk) -> None:
     with disk.start() as serving:
         acknowledged: Places = {}
         send(serving, range(10), acknowledged)
@@ -269,7 +271,7 @@ def test_a_disk_that_messages_fill_is_told_by_health_and_resumes(disk: SmallDisk
 @pytest.mark.parametrize(
     ("sign", "reason"), [("unsynced", "a sync failed"), ("unwritten", "a write failed")]
 )
-def test_a_failing_disk_makes_it_read_only_until_it_is_started_again(
+def test_a_failing_disk_makes_the_broker_read_only_until_it_is_restarted(
     sign: str, reason: str, tmp_path: Path
 ) -> None:
     root = tmp_path / "disk"
@@ -284,11 +286,11 @@ def test_a_failing_disk_makes_it_read_only_until_it_is_started_again(
         code, text = readiness(serving)
         assert code == 503
         assert f"{disk.store} is read-only: {reason}" in text
-        assert "repair the disk and start again; reads go on" in text
+        assert "repair the disk and start again; reads still work" in text
 
         (root / sign).unlink()
         good_since_s = time.perf_counter()
-        while time.perf_counter() - good_since_s < 1.2:  # flushes and syncs must change nothing
+        while time.perf_counter() - good_since_s < 1.2:  # longer than a round of flushes and syncs
             assert reason in refused(serving, {})
         assert run_command("health", "-n", serving.namesrv).code == 1
         assert acknowledged.items() <= stored(serving).items()
@@ -302,7 +304,7 @@ def test_a_failing_disk_makes_it_read_only_until_it_is_started_again(
     assert_in_order(disk.store)
 
 
-def test_a_kill_while_it_is_full_loses_nothing(disk: SmallDisk) -> None:
+def test_a_kill_on_a_full_disk_loses_nothing(disk: SmallDisk) -> None:
     with disk.start() as serving:
         acknowledged: Places = {}
         send(serving, range(50), acknowledged)
@@ -317,7 +319,7 @@ def test_a_kill_while_it_is_full_loses_nothing(disk: SmallDisk) -> None:
     assert_in_order(disk.store)
 
 
-def test_a_stop_while_it_is_full_loses_nothing(disk: SmallDisk) -> None:
+def test_a_stop_on_a_full_disk_loses_nothing(disk: SmallDisk) -> None:
     with disk.start() as serving:
         acknowledged: Places = {}
         send(serving, range(50), acknowledged)
@@ -332,7 +334,7 @@ def test_a_stop_while_it_is_full_loses_nothing(disk: SmallDisk) -> None:
     assert_in_order(disk.store)
 
 
-def test_a_start_on_a_full_disk_says_so_and_harms_nothing(disk: SmallDisk) -> None:
+def test_a_start_on_a_full_disk_is_reported_and_harmless(disk: SmallDisk) -> None:
     with disk.start() as serving:
         acknowledged: Places = {}
         send(serving, range(50), acknowledged)
@@ -375,7 +377,7 @@ def test_a_topic_that_cannot_be_saved_is_refused_and_the_others_stay(disk: Small
         assert {"late", TOPIC} <= {row["topic"] for row in json.loads(listed.out)}
 
 
-def test_the_reserve_is_kept_free(tmp_path: Path) -> None:
+def test_the_minimum_free_space_is_kept(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("freeBytesMin=1\n")
     with Serving.start(tmp_path / "store", "--config", str(conf)) as serving:

@@ -1,6 +1,6 @@
-"""Peers that send garbage, half frames or nothing, or do not read: no other client notices.
+"""Clients that send garbage, half frames or nothing, or do not read, do not disturb others.
 
-Against one real process, in which a producer and a consumer go on all the while.
+The tests attack one real process, which serves a producer and a consumer all the time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 
 def resident_bytes(serving: Serving) -> int:
-    """Return the memory that the process takes now."""
+    """Return the process's current resident memory."""
     pid = serving.process.pid
     status = Path(f"/proc/{pid}/statm")
     if status.exists():
@@ -51,7 +51,7 @@ def resident_bytes(serving: Serving) -> int:
 
 @asynccontextmanager
 async def connected(address: str, count: int = 1) -> AsyncIterator[list[RawClient]]:
-    """Connect so many hostile clients; they leave at the end of the block."""
+    """Connect `count` hostile clients; close them at the end of the block."""
     clients: list[RawClient] = []
     try:
         while len(clients) < count:
@@ -63,9 +63,7 @@ async def connected(address: str, count: int = 1) -> AsyncIterator[list[RawClien
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
-def test_what_breaks_the_protocol_ends_its_own_connection_only(
-    serving: Serving, server: str
-) -> None:
+def test_a_protocol_violation_ends_only_its_own_connection(serving: Serving, server: str) -> None:
     async def main() -> None:
         async with (
             good_clients(serving.namesrv, f"garbage-{server}") as good,
@@ -116,7 +114,7 @@ def test_two_hundred_half_frames_cost_bounded_memory(serving: Serving) -> None:
                 client.write(half)
             await good.exchange(50)
             offered = len(half) * len(hostile)
-            assert offered > PARTIAL_BYTES_MAX + SLACK_BYTES, "nothing was tested"
+            assert offered > PARTIAL_BYTES_MAX + SLACK_BYTES, "the attack is too small"
             for client in hostile[:20]:
                 await client.closed()
             assert resident_bytes(serving) - before < PARTIAL_BYTES_MAX + SLACK_BYTES
@@ -124,7 +122,7 @@ def test_two_hundred_half_frames_cost_bounded_memory(serving: Serving) -> None:
     asyncio.run(main())
 
 
-def test_announced_bytes_that_do_not_come_cost_nothing(serving: Serving) -> None:
+def test_announced_bytes_that_do_not_arrive_cost_nothing(serving: Serving) -> None:
     announced = FRAME_SIZE_MAX.to_bytes(4, "big") + bytes(100)
 
     async def main() -> None:
@@ -142,7 +140,7 @@ def test_announced_bytes_that_do_not_come_cost_nothing(serving: Serving) -> None
     asyncio.run(main())
 
 
-def test_silent_clients_are_in_nobodys_way(serving: Serving) -> None:
+def test_silent_clients_do_not_disturb_others(serving: Serving) -> None:
     async def main() -> None:
         async with (
             connected(serving.broker, 200),
@@ -185,7 +183,7 @@ def run_hostile(
     *,
     bytes_max: int = SLACK_BYTES,
 ) -> None:
-    """Let one client attack while others send and consume; its cost must stay bounded."""
+    """Let one client attack while others send and consume; assert bounded memory."""
 
     async def main() -> None:
         before = resident_bytes(serving)
@@ -200,17 +198,17 @@ def run_hostile(
     asyncio.run(main())
 
 
-def test_who_asks_and_does_not_read_costs_bounded_memory(serving: Serving) -> None:
+def test_a_client_that_does_not_read_responses_costs_bounded_memory(serving: Serving) -> None:
     async def attack(client: RawClient) -> None:
         client.write(encode_frame(stored_message("unread", bytes(4 * MIB))))
         await client.take(1)
         client.pause()
-        client.write(encode_frame(pull("unread")) * 500)  # 2 GB of answers
+        client.write(encode_frame(pull("unread")) * 500)  # 2 GB of responses
 
     run_hostile(serving, "unread", attack)
 
 
-def test_held_pulls_cost_no_more_than_they_say(serving: Serving) -> None:
+def test_held_pulls_cost_bounded_memory(serving: Serving) -> None:
     async def attack(client: RawClient) -> None:
         client.write(encode_frame(stored_message("held", b"makes the topic")))
         await client.take(1)
@@ -218,7 +216,9 @@ def test_held_pulls_cost_no_more_than_they_say(serving: Serving) -> None:
         for _ in range(20):
             client.write(frame)
         client.write(encode_frame(request(RequestCode.GET_CONSUMER_LIST_BY_GROUP)))
-        await client.until(lambda: len(client.frames()) == 2, PATIENCE_S)  # all before it was read
+        await client.until(
+            lambda: len(client.frames()) == 2, PATIENCE_S
+        )  # the requests before it were read
 
     run_hostile(serving, "held", attack)
 
@@ -267,24 +267,28 @@ def test_heartbeats_cost_bounded_memory(
     ],
     ids=["bare keys", "object keys", "not closed"],
 )
-def test_a_body_that_is_slow_to_read_keeps_nobody_waiting(serving: Serving, body: bytes) -> None:
+def test_a_body_that_is_slow_to_decode_delays_no_other_client(
+    serving: Serving, body: bytes
+) -> None:
     frame = encode_frame(RemotingCommand(RequestCode.HEART_BEAT, {}, body))
 
     async def attack(client: RawClient) -> None:
         client.write(frame * 3)
         answers = await client.take(3)
-        # Nothing of it was read, which is what would take long.
+        # The body was refused before it was decoded, which would be slow.
         assert {answer.code for answer in answers} == {ResponseCode.INVALID_PARAMETER}
         assert all("at most" in str(answer.remark) for answer in answers)
 
     run_hostile(serving, "slow", attack)
 
 
-def test_a_long_tag_expression_keeps_nobody_waiting(serving: Serving) -> None:
+def test_a_long_tag_expression_delays_no_other_client(serving: Serving) -> None:
     async def attack(client: RawClient) -> None:
         client.write(encode_frame(stored_message("tags", b"makes the topic")))
         await client.take(1)
-        tags = "||".join(map(str, range(50_000)))  # of 390 KiB: a longer header ends a connection
+        tags = "||".join(
+            map(str, range(50_000))
+        )  # 390 KiB; a longer header would end the connection
         client.write(encode_frame(pull("tags", subscription=tags)) * 3)
         answers = await client.take(4)
         assert answers[-1].code == ResponseCode.SUBSCRIPTION_PARSE_FAILED

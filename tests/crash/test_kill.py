@@ -1,4 +1,4 @@
-"""Brokers of their own process, killed with -9 at named points of a real disk's work."""
+"""Broker processes killed with SIGKILL at given operations of a real disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 class Process:
-    """One run of the broker. Leaving its `with` block kills it."""
+    """One broker process; leaving its `with` block kills it."""
 
     def __init__(self, store: Path, point: str) -> None:
         self._process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Process:
         self.address = f"127.0.0.1:{int(self._process.stdout.readline())}"
 
     def end(self, number: signal.Signals | None = None) -> int:
-        """Send a signal if one is given, wait, and return the exit code; a signal's is negative."""
+        """Send the signal, if any, wait, and return the exit code; negative after a signal."""
         if number is not None:
             self._process.send_signal(number)
         self._process.communicate(timeout=60)
@@ -64,7 +64,7 @@ class Process:
 
 
 async def send_until_it_dies(address: str) -> dict[bytes, tuple[int, int]]:
-    """Send numbered messages over several connections; return the places of those acknowledged."""
+    """Send numbered messages on several connections; return the acknowledged ones' offsets."""
     acknowledged: dict[bytes, tuple[int, int]] = {}
 
     async def send(sender: int) -> None:
@@ -105,7 +105,7 @@ async def read_all(address: str) -> dict[int, list[MessageExt]]:
             )
             answer = await pool.request(address, request(RequestCode.PULL_MESSAGE, header), 60)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                break  # killed before the topic was saved, and so before anything was accepted
+                break  # killed before the topic was saved, so no message was acknowledged
             if answer.code != ResponseCode.SUCCESS:
                 assert answer.code == ResponseCode.PULL_NOT_FOUND, answer.remark
                 assert answer.header(PullMessageResponseHeader).max_offset == len(messages)
@@ -128,10 +128,10 @@ async def read_all(address: str) -> dict[int, list[MessageExt]]:
         "rename:config/:2:before",
     ],
 )
-def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, point: str) -> None:
+def test_acknowledged_messages_survive_a_kill(tmp_path: Path, point: str) -> None:
     with Process(tmp_path, point) as dying:
         acknowledged = asyncio.run(send_until_it_dies(dying.address))
-        assert dying.end() == -signal.SIGKILL, "it died of something else"
+        assert dying.end() == -signal.SIGKILL, "it did not die by SIGKILL"
     with Process(tmp_path, "never") as again:
         stored = asyncio.run(read_all(again.address))
         assert again.end(signal.SIGINT) == 0

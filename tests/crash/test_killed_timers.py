@@ -1,4 +1,4 @@
-"""A broker killed with -9 amid timers: what was acknowledged comes once, never early."""
+"""After kills of a broker with timers, acknowledged messages are delivered once, never early."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ TASKS = 12
 KILLS = 3
 DELAYS_MS = (0, 150, 400, 900, 1_500, 2_600)
 RECALLED_MS = 3_500
-"""Of messages that are taken back: their handles are answered before they are due."""
+"""The delay of recalled messages, long enough to recall them before they are due."""
 
 
 @dataclass
 class Sent:
-    """What became of what was sent.
+    """The results of the sends.
 
     Attributes:
-        due_ms: body -> when it is due, of all that was acknowledged.
-        doubtful: bodies of which that is not known, or whether they were taken back.
-        recalled: bodies that were taken back, and that was acknowledged.
+        due_ms: the due times of all acknowledged messages, by body.
+        doubtful: bodies whose send or recall has an unknown result.
+        recalled: bodies whose recall was acknowledged.
     """
 
     due_ms: dict[bytes, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def now_ms() -> int:
 
 
 async def send_until_killed(serving: Serving, life: int, sent: Sent) -> None:
-    """Send messages for soon, take some back, and kill the broker at a random moment."""
+    """Send messages with short delays, recall some, and kill the broker at a random moment."""
     dice = random.Random()
     async with Producer("later", serving.namesrv) as producer:
 
@@ -82,7 +82,7 @@ async def send_until_killed(serving: Serving, life: int, sent: Sent) -> None:
 
 
 async def take_all(serving: Serving, wanted: set[bytes]) -> list[MessageExt]:
-    """Return what consumers get, some time after the last that is wanted."""
+    """Consume until all wanted messages have arrived and none follows; return all."""
     seen: list[MessageExt] = []
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     async with PullConsumer("judges", serving.namesrv, config=config) as consumer:
@@ -97,7 +97,7 @@ async def take_all(serving: Serving, wanted: set[bytes]) -> list[MessageExt]:
     return seen
 
 
-def test_what_waits_comes_once_and_never_early_over_kills(tmp_path: Path) -> None:
+def test_scheduled_messages_are_delivered_once_and_never_early_across_kills(tmp_path: Path) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
     conf.write_text(ALLOWED)
     sent = Sent()
@@ -110,9 +110,9 @@ def test_what_waits_comes_once_and_never_early_over_kills(tmp_path: Path) -> Non
         seen = asyncio.run(take_all(serving, wanted))
         assert serving.stop().code == 0
     counts = Counter(message.body for message in seen)
-    assert not wanted - counts.keys(), "acknowledged, and never seen"
+    assert not wanted - counts.keys(), "acknowledged, but not delivered"
     assert [body for body, count in counts.items() if count > 1] == []
-    assert not sent.recalled & counts.keys(), "taken back, and delivered"
+    assert not sent.recalled & counts.keys(), "recalled, but delivered"
     early = [one.body for one in seen if one.store_at_ms < sent.due_ms.get(one.body, 0)]
     assert early == []
     assert_in_order(store)

@@ -1,4 +1,4 @@
-"""A broker killed with -9 amid transactions: each ends once, as its producer's truth says."""
+"""After kills of a broker with transactions, each ends once, with its producer's decision."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ KILLS = 3
 
 
 def truth(body: bytes) -> TransactionState:
-    """Return how a transaction ends, whoever is asked: two of three are committed."""
+    """Return the decision for a transaction, the same in every process: two of three commit."""
     number = int(body.split(b"-")[-1])
     return TransactionState.COMMIT if number % 3 else TransactionState.ROLLBACK
 
 
 async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
-    """Make transactions, kill the broker, and return whose half messages were stored.
+    """Send transactions, kill the broker, and return the bodies of the stored half messages.
 
-    Most commits are told one-way as well, as Java's producers do: at the same time, or alone.
+    Most commits are also sent one-way, like Java's producers do, in addition or alone.
     """
     stored: set[bytes] = set()
 
@@ -78,7 +78,7 @@ async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
 
 
 async def settle(serving: Serving, wanted: int) -> Counter[bytes]:
-    """Let the broker ask about what is open, and return what consumers get."""
+    """Let the broker check the open transactions; return the consumed messages."""
     seen: Counter[bytes] = Counter()
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     async with (
@@ -95,7 +95,7 @@ async def settle(serving: Serving, wanted: int) -> Counter[bytes]:
     return seen
 
 
-def test_each_transaction_ends_once_over_kills(tmp_path: Path) -> None:
+def test_each_transaction_ends_once_across_kills(tmp_path: Path) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
     conf.write_text(SHORT)
     stored: set[bytes] = set()
@@ -107,7 +107,7 @@ def test_each_transaction_ends_once_over_kills(tmp_path: Path) -> None:
     with Serving.start(store, "--config", str(conf)) as serving:
         seen = asyncio.run(settle(serving, len(committed)))
         assert serving.stop().code == 0
-    assert not committed - seen.keys(), "stored, and never seen"
+    assert not committed - seen.keys(), "stored, but not delivered"
     assert [body for body, count in seen.items() if count > 1] == []
     assert [body for body in seen if truth(body) is TransactionState.ROLLBACK] == []
     disk = OsDisk(store)

@@ -1,4 +1,4 @@
-"""A real broker that is killed and stopped under load again and again: clients notice a pause."""
+"""Clients of a real broker that is repeatedly killed or stopped under load notice only a pause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 class Broker:
-    """`kourou serve` on one store and the same ports, started again after each end."""
+    """`kourou serve` on one store and fixed ports, which can be restarted."""
 
     def __init__(self, store: Path, port: int, namesrv_port: int) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Broker:
         self.namesrv = self.serving.namesrv
 
     async def restart(self, number: signal.Signals) -> int:
-        """End it with a signal, start it again, and return the exit code."""
+        """Stop it with a signal, start it again, and return the exit code."""
         return await asyncio.to_thread(self._restart, number)
 
     def _restart(self, number: signal.Signals) -> int:
@@ -55,7 +55,7 @@ class Broker:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """The store must be in order in the end."""
+    """A broker whose store is checked at the end."""
     with held_ports(2) as (port, namesrv_port):
         started = Broker(tmp_path / "store", port, namesrv_port)
         try:
@@ -68,7 +68,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 class Ledger:
-    """What the producers were promised, and what the consumer got."""
+    """The acknowledged and the consumed messages."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, tuple[int, int]] = {}
@@ -77,7 +77,7 @@ class Ledger:
         self._changed = asyncio.Event()
 
     async def send(self, producer: Producer, name: int) -> None:
-        """Send until it is over; a send that fails was promised nothing."""
+        """Send until `is_over`; record the acknowledged messages."""
         number = 0
         while not self.is_over:
             key = f"{name}-{number}"
@@ -94,7 +94,7 @@ class Ledger:
         self._changed.set()
 
     async def until_acknowledged(self, more: int) -> None:
-        """Return when so many more were acknowledged."""
+        """Wait until `more` further messages are acknowledged."""
         goal = len(self.acknowledged) + more
         async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < goal:
@@ -102,7 +102,7 @@ class Ledger:
                 await self._changed.wait()
 
     async def until_consumed(self) -> None:
-        """Return when all that was acknowledged was consumed."""
+        """Wait until all acknowledged messages are consumed."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.consumed.keys() >= self.acknowledged.keys():
                 self._changed.clear()
@@ -127,7 +127,7 @@ async def stored(namesrv: str) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_was_acknowledged_outlives_every_end_under_load(
+def test_acknowledged_messages_survive_restarts_under_load(
     broker: Broker, number: signal.Signals
 ) -> None:
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_what_was_acknowledged_outlives_every_end_under_load(
     asyncio.run(main())
 
 
-def test_a_consumer_whose_broker_is_gone_goes_on_when_it_is_back(broker: Broker) -> None:
+def test_a_consumer_resumes_when_its_broker_is_back(broker: Broker) -> None:
     async def main() -> None:
         ledger = Ledger()
         consumer = PushConsumer("billing", broker.namesrv, config=FROM_FIRST)
@@ -172,14 +172,14 @@ def test_a_consumer_whose_broker_is_gone_goes_on_when_it_is_back(broker: Broker)
         await send("before")
         async with consumer:
             await ledger.until_consumed()
-            await broker.restart(signal.SIGKILL)  # under its held pulls
+            await broker.restart(signal.SIGKILL)  # while it holds pulls
             await send("after")
             await ledger.until_consumed()
 
     asyncio.run(main())
 
 
-def test_a_producer_waits_for_a_broker_that_comes_back_in_time(broker: Broker) -> None:
+def test_a_producer_retries_until_its_broker_is_back(broker: Broker) -> None:
     async def main() -> None:
         async with Producer("writers", broker.namesrv) as producer:
             await producer.send(Message(TOPIC, b"first", keys=["first"]))
