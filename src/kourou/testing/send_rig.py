@@ -43,6 +43,7 @@ class SendRig:
     Attributes:
         locks: of groups that consume in order.
         fast_path: of plain sends, batches and commits; requests of `peer` do not take it.
+        fast_send: the part of `fast_path` that serves single messages.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
@@ -65,7 +66,7 @@ class SendRig:
             timers=parts.timers.sends(Random(1)),
             store_host=STORE_HOST,
         )
-        sends = FastSend(
+        self.fast_send = sends = FastSend(
             config=parts.live,
             topics=parts.topics,
             store=parts.store,

@@ -12,13 +12,14 @@ from typing import Final, NamedTuple
 
 from kourou.broker.sending.batch_layouts import layout
 from kourou.broker.sending.plain_shapes import (
+    CUT_OUT,
     KEYS,
     SHAPE_LENGTH_MAX,
-    SPECIAL,
     UNIQ_KEY,
     UNIQ_KEY_CHARS,
     Shapes,
 )
+from kourou.broker.sending.verdicts import judge_batched
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
@@ -337,6 +338,10 @@ def _shape(rest: bytes) -> _Shape | None:
     A text that the general path might store differently is unusual too.
     """
     properties = decode_properties(rest)
-    if encode_properties(properties) != rest or not SPECIAL.isdisjoint(properties):
+    if (
+        encode_properties(properties) != rest
+        or not CUT_OUT.isdisjoint(properties)
+        or not judge_batched(properties).is_unchanged
+    ):
         return None
     return queue_tags_code(b"", rest, 0, ()), properties.get(names.TAGS, "")

@@ -36,7 +36,7 @@ from kourou.broker.sending.batch_records import (
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, decode_batch
 from kourou.broker.sending.plain_sends import Known, KnownPeer, PlainSends, is_number
 from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
-from kourou.broker.sending.send_records import waits_for_sync
+from kourou.broker.sending.verdicts import batch_flag_refusal, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
@@ -45,7 +45,6 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds
 from kourou.model.properties import decode_properties
-from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.remoting.connection import Connection
 from kourou.store.log.record_seal import SEAL_BYTES
@@ -256,7 +255,7 @@ class FastBatch:
             queue_key is None
             or queue is None
             or sys_flag is None
-            or sys_flag & TRANSACTION_PREPARED
+            or batch_flag_refusal(sys_flag) is not None
             or not (fields.d in known.numbers or known.is_known_number(fields.d))
             or not is_number(fields.g, BORN_DIGITS_MAX)
         ):

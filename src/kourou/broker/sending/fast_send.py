@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -37,12 +38,12 @@ import msgspec
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.message_type import NORMAL, message_type
+from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import Known, PlainSends, SendPath, is_number
-from kourou.broker.sending.plain_shapes import KEYS, SPECIAL, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
+from kourou.broker.sending.plain_shapes import CUT_OUT, KEYS, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.send_answers import region_properties
-from kourou.broker.sending.send_records import waits_for_sync
+from kourou.broker.sending.verdicts import half_refusal, judge_message
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.halves import KeptHalf
@@ -83,14 +84,6 @@ _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
 """Lower bound of a frame that this path accepts: the header fields alone take more."""
-_SPECIAL: Final = (SPECIAL - {names.TRAN_MSG}) | {
-    names.PRIORITY, names.POP_CK, names.INNER_NUM,
-    names.MSG_REGION, names.TRACE_ON, names.CLUSTER,
-}  # fmt: skip
-"""Properties that the general path interprets or sets. TRAN_MSG is not among them: this path
-handles it itself."""
-
-
 _KEPT_BYTES_MAX: Final = 8 * 1024
 """Largest read that is buffered: below this size, the copy costs less than buffering saves."""
 _KEPT_BYTES_TOTAL_MAX: Final = 1024 * 1024
@@ -136,6 +129,8 @@ class FastSend:
     Attributes:
         answers: builds the answers.
         stats, clock: as passed to the constructor.
+        declined: reads whose rest was left to the general path, by the reason in its first frame;
+            "cut off" for one whose frame is incomplete.
     """
 
     def __init__(
@@ -169,6 +164,7 @@ class FastSend:
         self._kept: list[_Read] = []
         self._kept_bytes = 0
         self._is_handing_back = False
+        self.declined: Counter[str] = Counter()
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
         self._known = Known(config, topics, commit, store_host)
         self._forget(config.now)
@@ -187,7 +183,7 @@ class FastSend:
             known, self._topics.by_name.get, known.topics, known.sys_flags, known.numbers,
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
         )  # fmt: skip
-        takes_halves = not config.transactions.reject_transaction_message
+        takes_halves = half_refusal(config) is None
         self._shapes = Shapes(partial(_shape, takes_halves=takes_halves))
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
@@ -283,7 +279,7 @@ class FastSend:
         shapes, peers = self._shapes, known.peers
         queue_of, pending, buffers = run.queues.get, run.pending, run.buffers
         position, limit, store_at_ms = run.position, run.limit, run.store_at_ms
-        records, keyed = sends.records, run.keyed
+        records, keyed, declined = sends.records, run.keyed, self.declined
         new_tuple, crc32 = tuple.__new__, unmasked_crc32
         born_text, born_at_ms = self._born  # most messages have the timestamp of the one before
         left: list[_Read] = []
@@ -295,27 +291,33 @@ class FastSend:
                 peer = known.meet(connection)
             unanswered = connection.unanswered
             if peer is None or not unanswered.add(end - start, puts_max):
+                declined["connection"] += 1
                 left.append(read)
                 continue
             frame_max = connection.limits.frame_bytes_max
             born_address, born_port, store_address, store_port, place, answers = peer
             # Bodies in a short read are copied: that costs less than the two views of each.
             view = buffer if end - start <= _KEPT_BYTES_MAX else memoryview(buffer)
-            began_at, at, replies = position, start, []
+            began_at, at, replies, reason = position, start, [], "cut off"
             try:
                 while end - at > _START_END:
                     if buffer[at + _START_AT : at + _START_END] != _START:
                         began, at = at, self._ends(connection, buffer, at, end)
                         if at == began:
+                            reason = "other request"
                             break
                         continue
                     size, header_size = _SIZES(buffer, at)
                     next_at = at + 4 + size
                     body_at = at + 8 + header_size
                     body_size = next_at - body_at
-                    if next_at > end or size > frame_max or not 0 < body_size <= body_max:
+                    if next_at > end:
+                        break
+                    if size > frame_max or not 0 < body_size <= body_max:
+                        reason = "size"
                         break
                     if header_size >> 24:
+                        reason = "header"
                         break
                     try:
                         header = decode_send(buffer[at + 8 : body_at])  # decoding a view: 1.5 times
@@ -323,6 +325,7 @@ class FastSend:
                         text = fields.i
                         properties = text.encode()
                     except (msgspec.DecodeError, UnicodeError, RecursionError):
+                        reason = "header"
                         break
                     # The topic and its queue.
                     name = fields.b
@@ -330,30 +333,37 @@ class FastSend:
                     if topic is None or topic_of(name) is not topic.config:
                         topic = known.topic(name)
                         if topic is None:
+                            reason = "topic"
                             break
                     queue_key = topic.queues.get(fields.e) or topic.add_queue(fields.e)
                     if queue_key is None:
+                        reason = "queue"
                         break
                     queue_id, key = queue_key
                     queue = queue_of(key)
                     if queue is None:
+                        reason = "queue"
                         break
                     # Numbers in text form.
                     sys_flag = sys_flags.get(fields.f)
                     if sys_flag is None:
                         sys_flag = known.sys_flag(fields.f)
                         if sys_flag is None:
+                            reason = "flag"
                             break
                     if fields.d not in numbers and not known.is_known_number(fields.d):
+                        reason = "number"
                         break
                     if fields.g != born_text:
                         if not is_number(fields.g, BORN_DIGITS_MAX):
+                            reason = "number"
                             break
                         born_text = fields.g
                         born_at_ms = int(born_text)
                         self._born = (born_text, born_at_ms)
                     properties_size = len(properties) + own_bytes
                     if properties_size > SENT_PROPERTIES_SIZE_MAX:
+                        reason = "properties too long"
                         break
                     # Without unique id and keys, properties mostly equal the previous message's.
                     before, has_id, after = text.partition(UNIQ_KEY)
@@ -363,6 +373,7 @@ class FastSend:
                         or not unique_id.isalnum()
                         or (before and before[-1] != "\x02")
                     ):
+                        reason = "unique id"
                         break
                     rest, keys = before + after[UNIQ_KEY_CHARS + 1 :], ""
                     if KEYS in rest:
@@ -370,11 +381,13 @@ class FastSend:
                         if keys_at == 0 or rest[keys_at - 1] == "\x02":
                             keys_end = rest.find("\x02", keys_at + 5)
                             if keys_end <= keys_at + 5:
+                                reason = "keys"
                                 break
                             keys = rest[keys_at + 5 : keys_end]
                             rest = rest[:keys_at] + rest[keys_end + 1 :]
                     shape = shapes[rest]
                     if shape is None:
+                        reason = "properties"
                         break
                     code, kind, tags, group = shape
                     part, place_id, ending = topic.part, queue_id, suffix
@@ -385,6 +398,7 @@ class FastSend:
                         if queue is None or not (
                             has_id and group and sys_flag & TRANSACTION_PREPARED
                         ):
+                            reason = "half message"
                             break
                         target = topic.halves.get(queue_id) or topic.add_half(queue_id)
                         ending += f"{TRANSACTION_ID}{unique_id}\x02".encode()
@@ -395,6 +409,7 @@ class FastSend:
                         ending += target.properties
                         properties_size = len(properties) + len(ending) + SEAL_BYTES
                         if properties_size > SENT_PROPERTIES_SIZE_MAX:
+                            reason = "properties too long"
                             break
                         name, part, place_id, sys_flag = (
                             TRANS_HALF_TOPIC, HALF_PART, 0, sys_flag ^ TRANSACTION_PREPARED
@@ -402,10 +417,12 @@ class FastSend:
                     if not has_id:
                         properties_size += _ID_BYTES
                         if properties_size > SENT_PROPERTIES_SIZE_MAX:
+                            reason = "properties too long"
                             break
                     # The record.
                     total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size
                     if position + total > limit:
+                        reason = "segment end"
                         break
                     if not has_id:  # only now, so that a frame that is refused uses up no id
                         unique_id = self._next_id(sends.began_ms)
@@ -464,6 +481,7 @@ class FastSend:
             if at != end or len(replies) != puts_max:
                 unanswered.remove(end - at, puts_max - len(replies))
                 if at != end:
+                    declined[reason] += 1
                     left.append((connection, buffer, at, end))
         return left
 
@@ -471,12 +489,16 @@ class FastSend:
 def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
     """Return the shape of properties without unique id and keys; None if they are unusual.
 
-    A text that the general path would store differently is unusual too.
+    A text that the general path would not store as it is counts as unusual too.
     """
     properties = decode_properties(rest.encode())
-    if encode_properties(properties).decode() != rest or not _SPECIAL.isdisjoint(properties):
-        return None
-    if not waits_for_sync(properties):
+    verdict = judge_message(properties)
+    if (
+        encode_properties(properties).decode() != rest
+        or not CUT_OUT.isdisjoint(properties)
+        or not verdict.is_unchanged
+        or not verdict.waits_for_sync
+    ):
         return None
     group = ""
     if names.TRAN_MSG in properties:
@@ -484,4 +506,4 @@ def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
         if not group:
             return None
     tags = properties.get(names.TAGS, "")
-    return tags_code(tags), message_type(properties), tags, group
+    return tags_code(tags), verdict.type, tags, group

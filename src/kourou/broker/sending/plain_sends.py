@@ -17,8 +17,14 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.send_answers import SendAnswers, region_properties
+from kourou.broker.sending.verdicts import (
+    is_unchanged_flag,
+    queue_refusal,
+    storage_refusal,
+    topic_refusal,
+)
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topic_attributes import SERVED_VALUES, has_batch_queues
+from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.plain_halves import HalfTarget, half_target
 from kourou.broker.writing.group_commit import GroupCommit
@@ -27,12 +33,6 @@ from kourou.clock import Clock
 from kourou.errors import InvalidMessageError
 from kourou.model.host import Host, pack_address
 from kourou.model.msgid import encode_offset_msg_id
-from kourou.model.sysflag import (
-    COMPRESSED,
-    COMPRESSION_MASK,
-    MULTI_TAGS,
-    TRANSACTION_PREPARED,
-)
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -44,7 +44,6 @@ from kourou.store.message_store import Appended
 
 log = logging.getLogger(__name__)
 
-_SYS_FLAGS: Final = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK | TRANSACTION_PREPARED
 _DIGITS_MAX: Final = 9
 _QUEUE_DIGITS_MAX: Final = 4
 _TOPICS_MAX: Final = 32_768
@@ -87,11 +86,10 @@ class KnownTopic:
 
     def add_queue(self, text: str) -> tuple[int, tuple[bytes, int]] | None:
         """Return the queue with that id; None if it does not exist or the text is not canonical."""
-        config = self.config
         if not is_number(text, _QUEUE_DIGITS_MAX):
             return None
         queue_id = int(text)
-        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        if queue_refusal(self.config, queue_id) is not None:
             return None
         queue = self.queues[text] = (queue_id, (self.part[1:], queue_id))
         return queue
@@ -315,9 +313,9 @@ class Known:
             or not self._topics.is_open(name)
             or is_retry_topic(name)
             or has_batch_queues(config)
-            or any(config.attributes.get(key, one) != one for key, one in SERVED_VALUES.items())
-            or (config.order and not self.config.is_writable)
-            or config.write_queue_nums < 1
+            or storage_refusal(config) is not None
+            or topic_refusal(config, self.config) is not None
+            or queue_refusal(config, 0) is not None
             or len(name.encode()) > TOPIC_SIZE_V1_MAX
         ):
             return None
@@ -328,9 +326,9 @@ class Known:
 
     def sys_flag(self, text: str) -> int | None:
         """Return the flag if it has no bits but those of compression, tags and half messages."""
-        if not is_number(text, _DIGITS_MAX) or int(text) & ~_SYS_FLAGS:
+        if not is_number(text, _DIGITS_MAX):
             return None
-        if int(text) & COMPRESSED and self.config.verify_compressed_bodies:
+        if not is_unchanged_flag(int(text), self.config, is_half=True):
             return None
         if len(self.sys_flags) < _FLAGS_MAX:
             self.sys_flags[text] = int(text)

@@ -15,15 +15,8 @@ UNIQ_KEY: Final = f"{names.UNIQ_KEY}\x01"
 UNIQ_KEY_CHARS: Final = 32
 KEYS: Final = f"{names.KEYS}\x01"
 
-SPECIAL: Final = frozenset(
-    {
-        names.UNIQ_KEY, names.KEYS,  # a second one; the first has been cut out
-        names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
-        names.TRAN_MSG, names.INNER_MULTI_DISPATCH, names.LITE_TOPIC,
-        names.INNER_MULTI_QUEUE_OFFSET, names.CRC32,
-    }
-)  # fmt: skip
-"""Properties that can cause a refusal, or that are not stored as received."""
+CUT_OUT: Final = frozenset({names.UNIQ_KEY, names.KEYS})
+"""Properties that are cut out of a message's text: in the rest, they are a second one."""
 
 _SHAPES_MAX: Final = 1024
 SHAPE_LENGTH_MAX: Final = 2048

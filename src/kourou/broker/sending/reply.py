@@ -37,7 +37,8 @@ from kourou.broker.sending.send_checks import (
     send_header,
     stored_properties,
 )
-from kourou.broker.sending.send_records import draft_of, queue_of, waits_for_sync
+from kourou.broker.sending.send_records import draft_of, queue_of
+from kourou.broker.sending.verdicts import waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit, PutResult, PutStatus

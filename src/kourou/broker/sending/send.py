@@ -38,15 +38,15 @@ from kourou.broker.sending.send_checks import (
     check_has_body,
     check_inflates,
     check_inner_batch,
-    check_served,
+    check_message,
     check_size,
     is_copy,
-    is_half,
     is_redriven,
     send_header,
     stored_properties,
 )
-from kourou.broker.sending.send_records import draft_of, queue_of, waits_for_sync
+from kourou.broker.sending.send_records import draft_of, queue_of
+from kourou.broker.sending.verdicts import is_to_be_verified, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerSends
 from kourou.broker.topic_attributes import has_batch_queues
@@ -68,7 +68,7 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.msgid import UniqueIds, encode_offset_msg_id
 from kourou.model.properties import decode_properties
-from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
+from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -224,9 +224,8 @@ class SendHandlers:
                 properties[names.DELAY] = _DEAD_LETTER_DELAY
                 drop_timers(properties)  # else it would reach the dead-letter topic only when due
                 queue_id = 0
-        check_served(topic, header, properties)
-        is_part = is_half(header, properties)
-        if is_part:
+        is_half = check_message(topic, header, properties).is_half
+        if is_half:
             check_half(self._config.now)
         copied = is_copy(header, properties)
         check_size(command.body, self._config.now, copied=copied)
@@ -235,7 +234,7 @@ class SendHandlers:
         self._add_unique_key(properties)
         properties |= self._region
         properties[names.CLUSTER] = self._config.now.cluster_name
-        return _Send(header, topic, queue_id, properties, (), is_half=is_part, is_copy=copied)
+        return _Send(header, topic, queue_id, properties, (), is_half=is_half, is_copy=copied)
 
     def _inner_batch(self, send: _Send) -> _Send:
         """Return a batch that has a unique id of its own as a send of one record.
@@ -262,8 +261,7 @@ class SendHandlers:
         self._checks.make(send.topic, request.remote_address[0])
 
     def _is_to_be_verified(self, send: _Send) -> bool:
-        is_compressed = bool(send.header.sys_flag & COMPRESSED) and not send.is_copy
-        return is_compressed and self._config.now.verify_compressed_bodies
+        return not send.is_copy and is_to_be_verified(send.header.sys_flag, self._config.now)
 
     async def _store_when_verified(self, request: Request, send: _Send) -> RemotingCommand:
         """Decompress the bodies off the event loop to verify them, then store the message."""

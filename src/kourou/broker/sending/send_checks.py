@@ -1,4 +1,6 @@
-"""Validation of sends before anything is stored.
+"""Validation of sends before anything is stored: the order of the checks.
+
+The refusals of messages, topics and queues themselves are in `verdicts.py`.
 
 The checks run in Java's order, each with Java's response code:
 
@@ -29,7 +31,19 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.topic_attributes import SERVED_VALUES
+from kourou.broker.sending.verdicts import (
+    JUDGED_IN_BATCHES,
+    Verdict,
+    batch_flag_refusal,
+    half_refusal,
+    illegal,
+    judge_batched,
+    judge_message,
+    judge_reply,
+    queue_refusal,
+    storage_refusal,
+    topic_refusal,
+)
 from kourou.broker.topics import Topics
 from kourou.broker.writing.placement import delay_level_of, has_timer
 from kourou.errors import (
@@ -40,6 +54,7 @@ from kourou.errors import (
     MalformedMessageError,
     MessageIllegalError,
     NoPermissionError,
+    RemoteError,
     RemoteSystemError,
     TopicNotFoundError,
 )
@@ -51,7 +66,7 @@ from kourou.model.property_limits import (
     are_too_long_to_send,
     fitting_properties,
 )
-from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_MASK
+from kourou.model.sysflag import COMPRESSED
 from kourou.model.topic import (
     RETRY_PREFIX,
     TopicConfig,
@@ -71,11 +86,8 @@ from kourou.remoting.steady_time import steady_ms
 from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 _LONG_HEADERS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
-_LIGHT: Final = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
-_CHECKED_IN_BATCHES: Final = tuple(
-    f"\x02{name}\x01".encode() for name in (names.TRAN_MSG, names.DELAY, *names.TIMERS, *_LIGHT)
-)
-"""Markers of the properties that messages of batches must not have."""
+_BATCH_MARKERS: Final = tuple(f"\x02{name}\x01".encode() for name in JUDGED_IN_BATCHES)
+"""Markers of the properties of batch messages that need a verdict."""
 _DECODED_BYTES_MAX: Final = 128 * 1024
 """Limit on the bytes of message properties that are decoded for one batch: 20 ms at most."""
 
@@ -132,7 +144,7 @@ def check_inflates(body: bytes, sys_flag: int) -> None:
     try:
         decompress(body, sys_flag, size_max=INFLATED_SIZE_MAX)
     except (MalformedMessageError, CodecMissingError) as error:
-        raise _illegal(f"the message is illegal: its body cannot be read: {error}") from None
+        raise illegal(f"the message is illegal: its body cannot be read: {error}") from None
 
 
 def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
@@ -146,9 +158,8 @@ def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
         MessageIllegalError: they are too long.
     """
     # Decoding turns one byte into three at most: those of U+FFFD.
-    # Decoding makes at most three bytes of one: those of U+FFFD.
     if 3 * len(text) > SENT_PROPERTIES_SIZE_MAX and are_too_long_to_send(properties):
-        raise _illegal(
+        raise illegal(
             f"the message is illegal: properties of {len(text)} bytes, limit "
             f"{SENT_PROPERTIES_SIZE_MAX}: put large values into the body"
         )
@@ -225,19 +236,8 @@ class SendChecks:
                 f"topic[{name}] not exist, apply first please! create it, or have "
                 f"auto_create_topic_enable on and topic {header.default_topic} inheritable",
             )
-        if topic.order and not self._config.now.is_writable:
-            raise NoPermissionError(
-                ResponseCode.NO_PERMISSION,
-                f"broker {self._config.now.broker_name} is not writable, and topic {name} is "
-                "ordered",
-            )
-        queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
-        if header.queue_id >= queue_nums or topic.write_queue_nums < 1:
-            raise InvalidParameterError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{header.queue_id}] is illegal, topic {name} has "
-                f"{topic.write_queue_nums} queues to write and {topic.read_queue_nums} to read",
-            )
+        _accept(topic_refusal(topic, self._config.now))
+        _accept(queue_refusal(topic, header.queue_id))
         return topic
 
     def group_of_retry(self, topic: str, host: str) -> SubscriptionGroup:
@@ -317,47 +317,29 @@ def is_redriven(header: SendHeader, properties: dict[str, str]) -> bool:
     return names.REDRIVEN_FROM in properties and not by_a_member
 
 
-def check_served(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
-    """Refuse a single message that needs an unimplemented feature, or contradicts itself.
+def check_message(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> Verdict:
+    """Return the verdict on a single message.
 
     Raises:
         MessageIllegalError: its topic is compacted, it is for light queues, claims to be an inner
-            batch, or has the flag of a transaction without the property.
+            batch, has the flag of a transaction without the property, or a DELAY that is no number.
     """
-    check_attributes(topic)
-    if header.sys_flag & TRANSACTION_MASK and not is_half(header, properties):
-        raise _illegal(
-            f"sys_flag {header.sys_flag:#x} says that it is part of a transaction, and its "
-            f"properties do not: a half message has {names.TRAN_MSG}=true"
-        )
-    if header.sys_flag & INNER_BATCH or names.INNER_NUM in properties:
-        raise _illegal(
-            "a single message cannot be an inner batch: the broker makes those of batches"
-        )
-    for name in _LIGHT:
-        if name in properties:
-            raise _illegal(f"property {name}: light queues are not served yet")
+    _accept(storage_refusal(topic))
+    sent_back = _is_sent_back(header)
+    verdict = judge_message(properties, header.sys_flag, is_sent_back=sent_back)
+    _accept(verdict.refusal)
+    return verdict
 
 
 def check_reply(topic: TopicConfig, header: SendHeader, properties: dict[str, str]) -> None:
     """Refuse a reply that is delayed or transactional: replies are stored as normal messages.
 
     Raises:
-        MessageIllegalError: it is delayed or transactional, or `check_served` refuses it.
+        MessageIllegalError: it is delayed or transactional, or would be refused as a message.
     """
-    check_served(topic, header, properties)
-    if is_half(header, properties) or delay_level_of(properties) > 0 or has_timer(properties):
-        raise _illegal("a reply must not be delayed or transactional: send it as a message")
-
-
-def is_half(header: SendHeader, properties: Mapping[str, str]) -> bool:
-    """Return whether the message is a half message.
-
-    A committed message keeps the property; sent back by its consumer, it is not a half message.
-    """
-    if properties.get(names.TRAN_MSG, "").lower() != "true":
-        return False
-    return not (header.reconsume_times > 0 and is_retry_topic(header.topic))
+    _accept(storage_refusal(topic))
+    sent_back = _is_sent_back(header)
+    _accept(judge_reply(properties, header.sys_flag, is_sent_back=sent_back).refusal)
 
 
 def check_half(config: BrokerConfig) -> None:
@@ -366,24 +348,7 @@ def check_half(config: BrokerConfig) -> None:
     Raises:
         NoPermissionError: `reject_transaction_message` is on.
     """
-    if config.transactions.reject_transaction_message:
-        raise NoPermissionError(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{config.broker_name}] sending transaction message is forbidden: "
-            "rejectTransactionMessage is on",
-        )
-
-
-def check_attributes(topic: TopicConfig) -> None:
-    """Refuse a topic that needs another way of storing messages.
-
-    Raises:
-        MessageIllegalError: it is compacted.
-    """
-    for name, served in SERVED_VALUES.items():
-        value = topic.attributes.get(name, served)
-        if value != served:
-            raise _illegal(f"topic {topic.name} has {name}={value}; only {served} is served yet")
+    _accept(half_refusal(config))
 
 
 def check_batch_topic(topic: TopicConfig) -> None:
@@ -392,9 +357,9 @@ def check_batch_topic(topic: TopicConfig) -> None:
     Raises:
         MessageIllegalError: it is a retry topic, or is compacted.
     """
-    check_attributes(topic)
+    _accept(storage_refusal(topic))
     if is_retry_topic(topic.name):
-        raise _illegal(f"batch request does not support retry group {topic.name}")
+        raise illegal(f"batch request does not support retry group {topic.name}")
 
 
 def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerConfig) -> None:
@@ -405,33 +370,27 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerCo
             transactional, for light queues, or has too long properties.
     """
     if len(items) > config.batch_messages_max:
-        raise _illegal(
+        raise illegal(
             f"a batch of more than {config.batch_messages_max} messages: send several, or have "
             "the broker take more (batchMessagesMax)"
         )
-    if header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
-        raise _illegal("a batch has no transactions and no inner batches")
+    _accept(batch_flag_refusal(header.sys_flag))
     if not items:
-        raise _illegal("the batch is empty")
+        raise illegal("the batch is empty")
     decoded_bytes = 0
     for item in items:
         text = item.properties
         if not _is_surely_short(text):
             decoded_bytes += len(text)
             if decoded_bytes > _DECODED_BYTES_MAX:
-                raise _illegal(
+                raise illegal(
                     f"more than {_DECODED_BYTES_MAX} bytes of properties in a batch that are near "
                     "their limit, or not UTF-8: send these messages one by one"
                 )
             check_properties(text, decode_properties(text))
-        properties = _checked_in_batches(text)
-        if not properties:
-            continue
-        is_half = properties.get(names.TRAN_MSG, "").lower() == "true"
-        if is_half or delay_level_of(properties) > 0 or has_timer(properties):
-            raise _illegal("a message of a batch is not delayed and not part of a transaction")
-        if any(name in properties for name in _LIGHT):
-            raise _illegal("light queues are not served yet")
+        judged = _judged_properties(text)
+        if judged:
+            _accept(judge_batched(judged).refusal)
 
 
 def _is_surely_short(text: bytes) -> bool:
@@ -447,8 +406,8 @@ def _is_surely_short(text: bytes) -> bool:
     return True  # valid UTF-8 has the same length after decoding and encoding
 
 
-def _checked_in_batches(text: bytes) -> dict[str, str]:
-    """Return the properties of a batch's message that are subject to checks.
+def _judged_properties(text: bytes) -> dict[str, str]:
+    """Return the properties of a batch's message that need a verdict.
 
     They are searched for, because decoding all properties takes ten times as long.
 
@@ -458,13 +417,13 @@ def _checked_in_batches(text: bytes) -> dict[str, str]:
     """
     text = b"\x02" + text
     found = []
-    for marker in _CHECKED_IN_BATCHES:
+    for marker in _BATCH_MARKERS:
         at = text.find(marker)
         if at < 0:
             continue
         if text.find(marker, at + 1) >= 0:
             name = marker[1:-1].decode()
-            raise _illegal(f"a message of the batch has property {name} twice")
+            raise illegal(f"a message of the batch has property {name} twice")
         found.append(text[at + 1 :].partition(b"\x02")[0])
     return decode_properties(b"\x02".join(found)) if found else {}
 
@@ -479,11 +438,11 @@ def check_inner_batch(
             more messages than a queue entry can count.
     """
     if header.sys_flag & COMPRESSED:
-        raise _illegal("a batch for batch consume queues is not compressed")
+        raise illegal("a batch for batch consume queues is not compressed")
     if delay_level_of(properties) > 0 or has_timer(properties):
-        raise _illegal("a batch is not delayed")
+        raise illegal("a batch is not delayed")
     if len(items) > INNER_MESSAGES_MAX:
-        raise _illegal(f"a batch of {len(items)} messages, at most {INNER_MESSAGES_MAX}")
+        raise illegal(f"a batch of {len(items)} messages, at most {INNER_MESSAGES_MAX}")
 
 
 def _check_name(name: str) -> None:
@@ -493,8 +452,14 @@ def _check_name(name: str) -> None:
         raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
 
 
-def _illegal(reason: str) -> MessageIllegalError:
-    return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, reason)
+def _is_sent_back(header: SendHeader) -> bool:
+    return header.reconsume_times > 0 and is_retry_topic(header.topic)
+
+
+def _accept(refusal: RemoteError | None) -> None:
+    """Raise the refusal of a verdict, if there is one."""
+    if refusal is not None:
+        raise refusal
 
 
 def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:

@@ -5,11 +5,9 @@ Source: see `send.py` and `reply.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
 
 from kourou.broker.writing.placement import Placement
-from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
 from kourou.protocol.headers_send import SendHeader
@@ -19,11 +17,6 @@ from kourou.protocol.message_layout import RecordDraft
 def queue_of(header: SendHeader, topic: TopicConfig, random: Random) -> int:
     """Return the queue that the client chose, else a random writable one of the topic."""
     return random.randrange(topic.write_queue_nums) if header.queue_id < 0 else header.queue_id
-
-
-def waits_for_sync(properties: Mapping[str, str]) -> bool:
-    """Return whether the producer's answer waits for the sync; this is the default."""
-    return properties.get(names.WAIT, "true").lower() == "true"
 
 
 def draft_of(

@@ -9,7 +9,7 @@ Source: HookUtils.handleScheduleMessage, transformDelayLevelMessage, apache/rock
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,7 +37,7 @@ class Placement:
     queue_id: int
 
 
-def delay_level_of(properties: dict[str, str]) -> int:
+def delay_level_of(properties: Mapping[str, str]) -> int:
     """Return the message's delay level; 0 or less if it has none.
 
     Raises:
@@ -128,7 +128,7 @@ def drop_timers(properties: dict[str, str]) -> None:
         properties.pop(name, None)
 
 
-def has_timer(properties: dict[str, str]) -> bool:
+def has_timer(properties: Mapping[str, str]) -> bool:
     """Return whether the message has a delivery time and no delay level.
 
     TIMER_OUT_MS, which marks a message that has waited already, is ignored: a copy of a scheduled
