@@ -234,7 +234,7 @@ def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
 def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
     text = "{" + ",".join(f"{number}:1" for number in range(40_000)) + "}"
 
-    with pytest.raises(MalformedBodyError, match="bare keys, 32768 bytes are read, not 3"):
+    with pytest.raises(MalformedBodyError, match=r"the text has 3\d+ bytes, .* up to 32768"):
         loads(text)
     assert len(loads(text, bare_keys_bytes_max=len(text))) == 40_000
 
@@ -253,7 +253,7 @@ def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
 )
 def test_a_reference_is_refused_by_name(text: str) -> None:
     for data in (text, text.encode(), memoryview(text.encode())):
-        with pytest.raises(MalformedBodyError, match="a reference is not read"):
+        with pytest.raises(MalformedBodyError, match="references are not supported"):
             loads(data)
 
 

@@ -73,5 +73,5 @@ def test_a_kept_object_must_be_shallow_enough_to_be_written_again() -> None:
         deep = {"a": [deep]}
 
     assert j.as_kept_object({"a": [{"b": 1}]}, "policy") == {"a": [{"b": 1}]}
-    with pytest.raises(MalformedBodyError, match="policy nests deeper"):
+    with pytest.raises(MalformedBodyError, match="policy is nested deeper"):
         j.as_kept_object(deep, "policy")

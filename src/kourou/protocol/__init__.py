@@ -1,1 +1,1 @@
-"""Bytes to values and back: remoting frames, headers, bodies and message records; no I/O."""
+"""Codecs of remoting frames, headers, bodies and message records; no I/O."""

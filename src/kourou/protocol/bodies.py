@@ -1,8 +1,8 @@
-"""The bodies that several packages use, in one place to import from.
+"""Re-exports the body codecs that several packages use.
 
-The modules beside hold one concept each. Bodies of parts that one package alone serves are taken
-from their modules: `bodies_auth`, `bodies_lite`, `bodies_pop`, `bodies_replicas`,
-`bodies_static_topics`, `bodies_timer`.
+Each `bodies_*` module holds one concept. Bodies used by one package only are imported from their
+own modules: `bodies_auth`, `bodies_lite`, `bodies_pop`, `bodies_replicas`, `bodies_static_topics`,
+`bodies_timer`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user; None leaves a member as it is.
+    """A user; in an update, a member that is None is not changed.
 
     Attributes:
-        password: as clear text, also in answers.
+        password: in clear text, also in responses.
         user_type: Super or Normal.
         user_status: enable or disable.
     """
@@ -26,11 +26,11 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntryInfo:
-    """What may be done to one resource.
+    """Access rights to one resource.
 
     Attributes:
-        resource: a kind and a name, such as `Topic:orders` or `Group:billing*`.
-        actions: of All, Any, Pub, Sub, Create, Update, Delete, Get and List.
+        resource: a type and a name, such as `Topic:orders` or `Group:billing*`.
+        actions: among All, Any, Pub, Sub, Create, Update, Delete, Get and List.
         source_ips: addresses or networks; None for any.
         decision: Allow or Deny.
     """
@@ -43,7 +43,7 @@ class PolicyEntryInfo:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo:
-    """Entries of one kind: `policy_type` is Custom or Default; None is Custom."""
+    """Policy entries of one type: `policy_type` is Custom or Default; None means Custom."""
 
     policy_type: str | None = None
     entries: tuple[PolicyEntryInfo, ...] | None = None
@@ -51,7 +51,7 @@ class PolicyInfo:
 
 @dataclass(frozen=True, slots=True)
 class AclInfo:
-    """What one subject, `User:name`, may do."""
+    """The access rights of one subject, `User:name`."""
 
     subject: str | None = None
     policies: tuple[PolicyInfo, ...] | None = None

@@ -1,4 +1,4 @@
-"""JSON bodies of a broker's own statistics: its counters, where all groups stand, queue ages.
+"""JSON bodies of broker statistics: counters, progress of all groups, ages of queues.
 
 Source: BrokerStatsData.java, BrokerStatsItem.java, ConsumeStatsList.java,
 QueryConsumeTimeSpanBody.java, QueueTimeSpan.java.
@@ -33,12 +33,12 @@ from kourou.protocol.json_values import (
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatsItem:
-    """A counter over one span of time.
+    """A counter over one time span.
 
     Attributes:
-        sum: what was counted.
-        tps: that a second.
-        avgpt: that a time it was counted, such as the size of a message.
+        sum: sum of the counted values.
+        tps: sum per second.
+        avgpt: sum per counted event, such as the average size of a message.
     """
 
     sum: int = 0
@@ -57,12 +57,12 @@ class BrokerStatsData:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsList:
-    """Where all groups of a broker stand.
+    """Progress of all groups of a broker.
 
     Attributes:
-        stats: group to its statistics, one of each topic.
-        total_diff: messages stored and not consumed.
-        total_inflight_diff: messages read and not consumed.
+        stats: group to its statistics, one element per topic.
+        total_diff: messages stored but not consumed.
+        total_inflight_diff: messages pulled but not consumed.
     """
 
     stats: Mapping[str, Sequence[ConsumeStats]] = field(default_factory=dict)
@@ -73,12 +73,13 @@ class ConsumeStatsList:
 
 @dataclass(frozen=True, slots=True)
 class QueueTimeSpan:
-    """How old one queue is, and how far behind a group; all in milliseconds, times epoch.
+    """Age of a queue and of a group's progress in it; timestamps are epoch milliseconds.
 
     Attributes:
-        min_timestamp: when its oldest message was stored; `max_timestamp`, its newest.
-        consume_timestamp: when the last message that the group consumed was stored.
-        delay_time: how long the next message has waited; 0 if there is none.
+        min_timestamp: store time of the oldest message.
+        max_timestamp: store time of the newest message.
+        consume_timestamp: store time of the last message that the group consumed.
+        delay_time: milliseconds that the next message to consume has waited; 0 if there is none.
     """
 
     queue: MessageQueue
@@ -89,7 +90,7 @@ class QueueTimeSpan:
 
 
 def encode_broker_stats(stats: BrokerStatsData) -> bytes:
-    """Return the body that answers VIEW_BROKER_STATS_DATA (315)."""
+    """Return the response body of VIEW_BROKER_STATS_DATA (315)."""
     return dumps(
         {
             "statsDay": _item_to_json(stats.day),
@@ -100,10 +101,10 @@ def encode_broker_stats(stats: BrokerStatsData) -> bytes:
 
 
 def decode_broker_stats(body: bytes) -> BrokerStatsData:
-    """Return the counter of a body.
+    """Return the counter decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "broker stats")
     return BrokerStatsData(
@@ -114,7 +115,7 @@ def decode_broker_stats(body: bytes) -> BrokerStatsData:
 
 
 def encode_consume_stats_list(stats: ConsumeStatsList) -> bytes:
-    """Return the body that answers GET_BROKER_CONSUME_STATS (317)."""
+    """Return the response body of GET_BROKER_CONSUME_STATS (317)."""
     return dumps(
         {
             "brokerAddr": stats.broker_addr,
@@ -129,10 +130,10 @@ def encode_consume_stats_list(stats: ConsumeStatsList) -> bytes:
 
 
 def decode_consume_stats_list(body: bytes) -> ConsumeStatsList:
-    """Return the statistics of a body.
+    """Return the statistics decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume stats list")
     entries = [as_object(one, "consumeStatsList") for one in get_list(data, "consumeStatsList")]
@@ -151,12 +152,12 @@ def decode_consume_stats_list(body: bytes) -> ConsumeStatsList:
 
 
 def encode_consume_time_spans(spans: Sequence[QueueTimeSpan], *, zone: tzinfo = UTC) -> bytes:
-    """Return the body that answers QUERY_CONSUME_TIME_SPAN (303).
+    """Return the response body of QUERY_CONSUME_TIME_SPAN (303).
 
-    Each time is also written as text, in the time zone `zone`; Java takes the broker's own.
+    Each time is also written as text in the time zone `zone`; Java uses the broker's own zone.
 
     Raises:
-        ValueError: a time lies outside the years 1 to 9999.
+        ValueError: a time is outside the years 1 to 9999.
     """
     return dumps(
         {
@@ -178,10 +179,10 @@ def encode_consume_time_spans(spans: Sequence[QueueTimeSpan], *, zone: tzinfo = 
 
 
 def decode_consume_time_spans(body: bytes) -> list[QueueTimeSpan]:
-    """Return the ages of a body; the texts of the times are not read.
+    """Return the time spans decoded from a body; times written as text are ignored.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "time spans")
     spans = [as_object(one, "consumeTimeSpanSet") for one in get_list(data, "consumeTimeSpanSet")]

@@ -1,4 +1,4 @@
-"""JSON bodies of clients: heartbeats, consumer lists, subscription checks.
+"""JSON bodies of client requests: heartbeats, consumer lists, subscription checks.
 
 Source: HeartbeatData.java, ConsumerData.java, SubscriptionData.java,
 GetConsumerListByGroupResponseBody.java, CheckClientRequestBody.java.
@@ -30,7 +30,7 @@ from kourou.protocol.json_values import (
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """One consumer group of a client, and what it wants."""
+    """One consumer group of a client, with its subscriptions."""
 
     group: str
     consume_type: ConsumeType = ConsumeType.PASSIVELY
@@ -42,12 +42,12 @@ class ConsumerData:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData:
-    """What a client tells each broker every 30 seconds.
+    """The heartbeat that a client sends to each broker every 30 seconds.
 
     Attributes:
         producers: producer groups.
-        fingerprint: 0, or the hash that stands for subscriptions already told.
-        without_sub: subscriptions are left out, those told before hold.
+        fingerprint: hash of the subscriptions sent before, or 0.
+        without_sub: subscriptions are omitted; those of an earlier heartbeat remain in effect.
     """
 
     client_id: str
@@ -59,7 +59,7 @@ class HeartbeatData:
 
 @dataclass(frozen=True, slots=True)
 class CheckClientConfig:
-    """The body of CHECK_CLIENT_CONFIG (46): is this subscription one the broker can serve?"""
+    """The body of CHECK_CLIENT_CONFIG (46), which asks whether a subscription is valid."""
 
     client_id: str
     group: str
@@ -81,10 +81,11 @@ def encode_heartbeat(data: HeartbeatData) -> bytes:
 
 
 def decode_heartbeat(body: bytes) -> HeartbeatData:
-    """Return the heartbeat of a body.
+    """Return the heartbeat decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object, has no client id or a member of another type.
+        MalformedBodyError: the body is not a JSON object, has no client id, or a member has the
+            wrong type.
     """
     data = as_object(loads(body), "heartbeat")
     return HeartbeatData(
@@ -103,7 +104,7 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
 
 
 def subscription_to_json(subscription: SubscriptionData) -> dict[str, object]:
-    """Return the JSON object of a subscription; its sets sorted."""
+    """Return the JSON object of a subscription; its sets are sorted."""
     return {
         "classFilterMode": subscription.class_filter_mode,
         "codeSet": sorted(subscription.code_set),
@@ -119,7 +120,7 @@ def subscription_from_json(data: Json) -> SubscriptionData:
     """Return the subscription of a JSON object.
 
     Raises:
-        MalformedBodyError: it has no topic or a member of another type.
+        MalformedBodyError: the topic is missing, or a member has the wrong type.
     """
     return SubscriptionData(
         _required_text(data, "topic"),
@@ -127,22 +128,22 @@ def subscription_from_json(data: Json) -> SubscriptionData:
         frozenset(get_texts(data, "tagsSet")),
         frozenset(as_integer(code, "codeSet") for code in get_list(data, "codeSet")),
         get_integer(data, "subVersion"),
-        # Old clients leave it out, and an empty one means the same.
+        # Old clients omit the type; an empty one means the same.
         get_text(data, "expressionType") or TAG_EXPRESSION,
         get_boolean(data, "classFilterMode"),
     )
 
 
 def encode_consumer_list(client_ids: Sequence[str]) -> bytes:
-    """Return the body that answers GET_CONSUMER_LIST_BY_GROUP (38)."""
+    """Return the response body of GET_CONSUMER_LIST_BY_GROUP (38)."""
     return dumps({"consumerIdList": list(client_ids)})
 
 
 def decode_consumer_list(body: bytes) -> list[str]:
-    """Return the client ids of a body.
+    """Return the client ids decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object with an array of texts.
+        MalformedBodyError: the body is not a JSON object with an array of texts.
     """
     return get_texts(as_object(loads(body), "consumer list"), "consumerIdList")
 
@@ -160,10 +161,11 @@ def encode_check_client_config(data: CheckClientConfig) -> bytes:
 
 
 def decode_check_client_config(body: bytes) -> CheckClientConfig:
-    """Return the check of a body.
+    """Return the check decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object, or a member is missing or of another type.
+        MalformedBodyError: the body is not a JSON object, or a member is missing or has the wrong
+            type.
     """
     data = as_object(loads(body), "client config")
     return CheckClientConfig(

@@ -1,4 +1,4 @@
-"""JSON bodies of who is connected: consumers, producers, and the groups of a topic.
+"""JSON bodies of connected clients: consumers, producers, and the groups of a topic.
 
 Source: ConsumerConnection.java, ProducerConnection.java, ProducerTableInfo.java, Connection.java,
 ProducerInfo.java, GroupList.java, QuerySubscriptionResponseBody.java.
@@ -32,11 +32,11 @@ _DIFFERENCES: Final = "kourouDifferences"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One client that is connected.
+    """One connected client.
 
     Attributes:
         client_addr: `host:port` of its socket.
-        version: its ordinal, see `kourou.protocol.codes.VERSION`.
+        version: ordinal of its version, see `kourou.protocol.codes.VERSION`.
     """
 
     client_id: str
@@ -47,12 +47,13 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection:
-    """The connected members of a consumer group, and what they want.
+    """The connected members of a consumer group and their subscriptions.
 
     Attributes:
         subscriptions: by topic.
-        differences: where members want different things, who wants what, a text a topic. Kourou's
-            brokers tell it; RocketMQ's clients ignore it.
+        differences: one text for each topic to which the members subscribe differently; it names
+            the members and their subscriptions. Set by Kourou's brokers, ignored by RocketMQ's
+            clients.
     """
 
     connections: Sequence[Connection] = ()
@@ -65,11 +66,11 @@ class ConsumerConnection:
 
 @dataclass(frozen=True, slots=True)
 class ProducerInfo:
-    """One producer that is connected.
+    """One connected producer.
 
     Attributes:
-        remote_ip: its socket's address as Java writes it, `/host:port`.
-        last_update_timestamp: epoch milliseconds of its last heartbeat.
+        remote_ip: address of its socket as Java writes it, `/host:port`.
+        last_update_timestamp: time of its last heartbeat in epoch milliseconds.
     """
 
     client_id: str
@@ -81,7 +82,7 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """What a group wants of a topic; None if it is not connected or does not want it."""
+    """A group's subscription to a topic; None if it is not connected or not subscribed."""
 
     group: str
     topic: str | None = None
@@ -89,7 +90,7 @@ class GroupSubscription:
 
 
 def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
-    """Return the body that answers GET_CONSUMER_CONNECTION_LIST (203)."""
+    """Return the response body of GET_CONSUMER_CONNECTION_LIST (203)."""
     told: dict[str, object] = {
         "connectionSet": [_connection_to_json(one) for one in connection.connections],
         "consumeFromWhere": connection.consume_from_where.value,
@@ -106,10 +107,10 @@ def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
 
 
 def decode_consumer_connection(body: bytes) -> ConsumerConnection:
-    """Return the members of a body.
+    """Return the members decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "consumer connection")
     return ConsumerConnection(
@@ -126,21 +127,21 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
 
 
 def encode_producer_connection(connections: Sequence[Connection]) -> bytes:
-    """Return the body that answers GET_PRODUCER_CONNECTION_LIST (204)."""
+    """Return the response body of GET_PRODUCER_CONNECTION_LIST (204)."""
     return dumps({"connectionSet": [_connection_to_json(one) for one in connections]})
 
 
 def decode_producer_connection(body: bytes) -> list[Connection]:
-    """Return the producers of a body.
+    """Return the producers decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     return _connections(as_object(loads(body), "producer connection"))
 
 
 def encode_producer_table(producers: Mapping[str, Sequence[ProducerInfo]]) -> bytes:
-    """Return the body that answers GET_ALL_PRODUCER_INFO (328): producers by their group."""
+    """Return the response body of GET_ALL_PRODUCER_INFO (328): producers by their group."""
     return dumps(
         {
             "data": {
@@ -161,10 +162,10 @@ def encode_producer_table(producers: Mapping[str, Sequence[ProducerInfo]]) -> by
 
 
 def decode_producer_table(body: bytes) -> dict[str, list[ProducerInfo]]:
-    """Return the producers of a body, by their group.
+    """Return the producers decoded from a body, by their group.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "producer table")
     return {
@@ -174,21 +175,21 @@ def decode_producer_table(body: bytes) -> dict[str, list[ProducerInfo]]:
 
 
 def encode_group_list(groups: Sequence[str]) -> bytes:
-    """Return the body that answers QUERY_TOPIC_CONSUME_BY_WHO (300)."""
+    """Return the response body of QUERY_TOPIC_CONSUME_BY_WHO (300)."""
     return dumps({"groupList": list(groups)})
 
 
 def decode_group_list(body: bytes) -> list[str]:
-    """Return the groups of a body.
+    """Return the groups decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object with an array of texts.
+        MalformedBodyError: the body is not a JSON object with an array of texts.
     """
     return get_texts(as_object(loads(body), "group list"), "groupList")
 
 
 def encode_group_subscription(subscription: GroupSubscription) -> bytes:
-    """Return the body that answers QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
+    """Return the response body of QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
     wanted = subscription.subscription
     return dumps(
         {
@@ -200,10 +201,10 @@ def encode_group_subscription(subscription: GroupSubscription) -> bytes:
 
 
 def decode_group_subscription(body: bytes) -> GroupSubscription:
-    """Return the subscription of a body.
+    """Return the subscription decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "group subscription")
     wanted = data.get("subscriptionData")

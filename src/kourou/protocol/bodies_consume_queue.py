@@ -1,4 +1,4 @@
-"""JSON body of a look into a consume queue (321).
+"""JSON body with the entries of a consume queue (QUERY_CONSUME_QUEUE, 321).
 
 Source: QueryConsumeQueueResponseBody.java, ConsumeQueueData.java.
 """
@@ -17,13 +17,14 @@ from kourou.protocol.json_values import as_object, get_integer, get_list, get_op
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueData:
-    """One entry.
+    """One entry of a consume queue.
 
     Attributes:
-        physic_offset: the message's physical offset; `physic_size`, its size in bytes.
-        extend_data_json: of the entry's extension, which only filters by bit map have.
-        eval: the filter lets the entry pass.
-        msg: why the message could not be read for the filter.
+        physic_offset: the record's physical offset.
+        physic_size: the record's size in bytes.
+        extend_data_json: data of the entry's extension, which exists for bit map filters only.
+        eval: whether the entry passes the filter.
+        msg: the reason why the message could not be read for the filter.
     """
 
     physic_offset: int = 0
@@ -40,9 +41,10 @@ class QueryConsumeQueueResponse:
     """Entries of a consume queue.
 
     Attributes:
-        min_queue_index: the least queue offset there is; `max_queue_index`, the next to come.
-        subscription: of the group that was named, if it is connected.
-        filter_data: its filter as text, or why there is none.
+        min_queue_index: the smallest queue offset.
+        max_queue_index: the queue offset of the next message to be stored.
+        subscription: that of the group in the request, if it is connected.
+        filter_data: the group's filter as text, or the reason why it has none.
     """
 
     queue_data: tuple[ConsumeQueueData, ...] = ()
@@ -53,7 +55,7 @@ class QueryConsumeQueueResponse:
 
 
 def encode_consume_queue(answer: QueryConsumeQueueResponse) -> bytes:
-    """Return the body that answers QUERY_CONSUME_QUEUE (321)."""
+    """Return the response body of QUERY_CONSUME_QUEUE (321)."""
     wanted = answer.subscription
     return dumps(
         {
@@ -67,10 +69,10 @@ def encode_consume_queue(answer: QueryConsumeQueueResponse) -> bytes:
 
 
 def decode_consume_queue(body: bytes) -> QueryConsumeQueueResponse:
-    """Return the entries of a body.
+    """Return the entries decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume queue")
     wanted = data.get("subscriptionData")

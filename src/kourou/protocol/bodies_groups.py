@@ -1,6 +1,6 @@
-"""JSON of consumer groups: one config, and the table of all.
+"""JSON of consumer groups: one group's configuration, and the table of all groups.
 
-The table is the body that answers 201 and the file config/subscriptionGroup.json.
+The table is the response body of 201 and the content of config/subscriptionGroup.json.
 
 Source: SubscriptionGroupConfig.java, SubscriptionGroupWrapper.java, SubscriptionGroupList.java,
 GroupForbidden.java.
@@ -39,7 +39,7 @@ class SubscriptionGroupTable:
     """A broker's consumer groups, by name, and their version.
 
     Attributes:
-        forbidden: group to topic to the bits of what the group must not do with it.
+        forbidden: group to topic to the bits of the operations forbidden to the group.
     """
 
     groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class SubscriptionGroupTable:
 
 @dataclass(frozen=True, slots=True)
 class GroupForbidden:
-    """Whether a group may read a topic: answers UPDATE_AND_GET_GROUP_FORBIDDEN (353)."""
+    """Response body of UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
 
     group: str
     topic: str
@@ -82,7 +82,7 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
     """Return the group of a JSON object; missing members take SubscriptionGroup's defaults.
 
     Raises:
-        MalformedBodyError: it has no group name or a member of another type.
+        MalformedBodyError: the group name is missing, or a member has the wrong type.
     """
     name = get_text(data, "groupName")
     if not name:
@@ -118,15 +118,15 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
 
 
 def encode_subscription_group(group: SubscriptionGroup) -> bytes:
-    """Return the body of 200 and of the answer to 352."""
+    """Return the request body of 200, which is also the response body of 352."""
     return dumps(subscription_group_to_json(group))
 
 
 def decode_subscription_group(body: bytes) -> SubscriptionGroup:
-    """Return the group of a body.
+    """Return the group decoded from a body.
 
     Raises:
-        MalformedBodyError: as `subscription_group_from_json`, or it is not a JSON object.
+        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
     """
     return subscription_group_from_json(as_object(loads(body), "subscription group"))
 
@@ -137,29 +137,29 @@ def encode_subscription_group_list(groups: Sequence[SubscriptionGroup]) -> bytes
 
 
 def decode_subscription_group_list(body: bytes) -> list[SubscriptionGroup]:
-    """Return the groups of a body.
+    """Return the groups decoded from a body.
 
     Raises:
-        MalformedBodyError: as `subscription_group_from_json`, or it is not a JSON object.
+        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
     """
     groups = get_list(as_object(loads(body), "subscription group list"), "groupConfigList")
     return [subscription_group_from_json(as_object(one, "groupConfigList")) for one in groups]
 
 
 def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
-    """Return the body that answers 353."""
+    """Return the response body of 353."""
     return encode_record(forbidden)
 
 
 def decode_group_forbidden(body: bytes) -> GroupForbidden:
-    """Return the answer of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the answer decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(GroupForbidden, body)
 
 
 def encode_subscription_group_table(
     table: SubscriptionGroupTable, *, pretty: bool = False
 ) -> bytes:
-    """Return the body that answers 201, or, pretty, config/subscriptionGroup.json."""
+    """Return the response body of 201, or with `pretty` config/subscriptionGroup.json."""
     return dumps(
         {
             "dataVersion": data_version_to_json(table.data_version),
@@ -176,13 +176,13 @@ def decode_subscription_group_table(data: bytes) -> SubscriptionGroupTable:
     """Return the table of a body or of config/subscriptionGroup.json.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     table = as_object(loads(data), "subscription group table")
     groups = {}
     for name, value in get_object(table, "subscriptionGroupTable").items():
         group = as_object(value, "subscriptionGroupTable")
-        # The key is what a lookup finds it by, so it is the name.
+        # Lookups use the key, so the key is the group's name.
         groups[name] = subscription_group_from_json({**group, "groupName": name})
     return SubscriptionGroupTable(
         groups,

@@ -16,7 +16,7 @@ from kourou.protocol.bodies_stats import ConsumeOffset, TopicOffset
 
 
 class LiteSubscriptionAction(StrEnum):
-    """What a client says of its lite topics; values are the wire's, in its order."""
+    """Change of a client's lite topics; the values and their order are those of the wire."""
 
     PARTIAL_ADD = "PARTIAL_ADD"
     PARTIAL_REMOVE = "PARTIAL_REMOVE"
@@ -25,7 +25,7 @@ class LiteSubscriptionAction(StrEnum):
 
 
 class OffsetOptionType(StrEnum):
-    """Where a new subscription begins; values are the wire's, in its order."""
+    """Kind of the start position of a new subscription; values and order are those of the wire."""
 
     POLICY = "POLICY"
     OFFSET = "OFFSET"
@@ -35,7 +35,7 @@ class OffsetOptionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetOption:
-    """Where a new subscription begins: a policy's number, a queue offset, a count or a time."""
+    """Start position of a new subscription: number of a policy, queue offset, count or time."""
 
     type: OffsetOptionType = OffsetOptionType.POLICY
     value: int = 0
@@ -43,11 +43,11 @@ class OffsetOption:
 
 @dataclass(frozen=True, slots=True)
 class LiteSubscription:
-    """What one client wants of a topic's lite topics.
+    """One client's subscription to lite topics of a parent topic.
 
     Attributes:
-        lite_topic_set: names; of a complete action, all there are.
-        version: of the client's set; an older one is ignored.
+        lite_topic_set: names of lite topics; for a complete action, all of the client's.
+        version: version of the client's set; the broker ignores an older one.
     """
 
     group: str
@@ -68,10 +68,10 @@ class LiteSubscriptionCtl:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLiteInfo:
-    """The body that answers GET_BROKER_LITE_INFO (200074).
+    """Response body of GET_BROKER_LITE_INFO (200074).
 
     Attributes:
-        topic_meta: topic to the minutes that an unused lite topic lives.
+        topic_meta: topic to the lifetime of its unused lite topics in minutes.
         group_meta: topic to its groups.
     """
 
@@ -89,7 +89,7 @@ class BrokerLiteInfo:
 
 @dataclass(frozen=True, slots=True)
 class ParentTopicInfo:
-    """The body that answers GET_PARENT_TOPIC_INFO (200075); `ttl` is minutes."""
+    """Response body of GET_PARENT_TOPIC_INFO (200075); `ttl` is in minutes."""
 
     topic: str | None = None
     ttl: int = 0
@@ -100,7 +100,7 @@ class ParentTopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """A client of a group; `*` stands for all."""
+    """A client of a group; `*` stands for all clients."""
 
     client_id: str
     group: str
@@ -108,7 +108,7 @@ class ClientGroup:
 
 @dataclass(frozen=True, slots=True)
 class LiteTopicInfo:
-    """The body that answers GET_LITE_TOPIC_INFO (200076)."""
+    """Response body of GET_LITE_TOPIC_INFO (200076)."""
 
     parent_topic: str | None = None
     lite_topic: str | None = None
@@ -119,7 +119,7 @@ class LiteTopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class LiteClientInfo:
-    """The body that answers GET_LITE_CLIENT_INFO (200077); the count is -1 if it is unknown."""
+    """Response body of GET_LITE_CLIENT_INFO (200077); an unknown count is -1."""
 
     parent_topic: str | None = None
     group: str | None = None
@@ -132,7 +132,7 @@ class LiteClientInfo:
 
 @dataclass(frozen=True, slots=True)
 class LiteLagInfo:
-    """How far a group is behind in one lite topic; the time is epoch milliseconds, -1 for none."""
+    """A group's lag in one lite topic; the time is in epoch milliseconds, -1 for none."""
 
     lite_topic: str | None = None
     lag_count: int = 0
@@ -141,7 +141,7 @@ class LiteLagInfo:
 
 @dataclass(frozen=True, slots=True)
 class LiteGroupInfo:
-    """The body that answers GET_LITE_GROUP_INFO (200078), of one lite topic or of all."""
+    """Response body of GET_LITE_GROUP_INFO (200078), for one lite topic or for all."""
 
     group: str | None = None
     parent_topic: str | None = None

@@ -1,4 +1,4 @@
-"""JSON bodies of sharing queues out on the broker: locks, assignments, and pull or pop.
+"""JSON bodies of queue locks, broker-side queue assignment, and request modes (pull or pop).
 
 Source: LockBatchRequestBody.java, UnlockBatchRequestBody.java, LockBatchResponseBody.java,
 QueryAssignmentRequestBody.java and ResponseBody, SetMessageRequestModeRequestBody.java,
@@ -18,7 +18,7 @@ from kourou.protocol.json_records import decode_record, encode_record
 
 
 class MessageRequestMode(StrEnum):
-    """How a group reads a topic; values are the wire's, in its order."""
+    """How a group consumes a topic; the values and their order are those of the wire."""
 
     PULL = "PULL"
     POP = "POP"
@@ -29,7 +29,7 @@ class LockBatch:
     """The body of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42).
 
     Attributes:
-        only_this_broker: the broker does not ask its replicas.
+        only_this_broker: the broker does not forward the request to its replicas.
     """
 
     consumer_group: str
@@ -40,7 +40,7 @@ class LockBatch:
 
 @dataclass(frozen=True, slots=True)
 class LockedQueues:
-    """The queues of a request 41 that are the client's now."""
+    """The queues of a request 41 whose lock the client now holds."""
 
     queues: tuple[MessageQueue, ...] = field(default=(), metadata={"wire": "lockOKMQSet"})
 
@@ -50,7 +50,7 @@ class QueryAssignment:
     """The body of QUERY_ASSIGNMENT (400).
 
     Attributes:
-        strategy_name: such as AVG.
+        strategy_name: name of an allocation strategy, such as AVG.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class QueryAssignment:
 
 @dataclass(frozen=True, slots=True)
 class MessageQueueAssignment:
-    """A queue that is the client's; with queue id -1, all of the broker's."""
+    """A queue assigned to the client; queue id -1 stands for all queues of the broker."""
 
     message_queue: MessageQueue
     mode: MessageRequestMode = MessageRequestMode.PULL
@@ -71,7 +71,7 @@ class MessageQueueAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """The client's queues; None where there is nothing to say, such as of an unknown topic."""
+    """The client's queues; None if they are not known, for example for an unknown topic."""
 
     message_queue_assignments: tuple[MessageQueueAssignment, ...] | None = None
 
@@ -81,7 +81,7 @@ class SetMessageRequestMode:
     """The body of SET_MESSAGE_REQUEST_MODE (401).
 
     Attributes:
-        pop_share_queue_num: how many clients may pop one queue; 0 is any number.
+        pop_share_queue_num: number of clients that may pop one queue; 0 means no limit.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class SetMessageRequestMode:
 
 @dataclass(frozen=True, slots=True)
 class MessageRequestModes:
-    """How all groups read: topic to group to the request 401 that said so."""
+    """Request modes of all groups: topic to group to the request 401 that set its mode."""
 
     message_request_mode_map: Mapping[str, Mapping[str, SetMessageRequestMode]] = field(
         default_factory=dict
@@ -105,17 +105,17 @@ def encode_lock_batch(request: LockBatch) -> bytes:
 
 
 def decode_lock_batch(body: bytes) -> LockBatch:
-    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(LockBatch, body)
 
 
 def encode_locked_queues(queues: LockedQueues) -> bytes:
-    """Return the body that answers 41."""
+    """Return the response body of 41."""
     return encode_record(queues)
 
 
 def decode_locked_queues(body: bytes) -> LockedQueues:
-    """Return the queues of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the queues decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(LockedQueues, body)
 
 
@@ -125,17 +125,17 @@ def encode_query_assignment(request: QueryAssignment) -> bytes:
 
 
 def decode_query_assignment(body: bytes) -> QueryAssignment:
-    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(QueryAssignment, body)
 
 
 def encode_assignments(assignments: Assignments) -> bytes:
-    """Return the body that answers 400."""
+    """Return the response body of 400."""
     return encode_record(assignments)
 
 
 def decode_assignments(body: bytes) -> Assignments:
-    """Return the queues of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the queues decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(Assignments, body)
 
 
@@ -145,15 +145,15 @@ def encode_message_request_mode(request: SetMessageRequestMode) -> bytes:
 
 
 def decode_message_request_mode(body: bytes) -> SetMessageRequestMode:
-    """Return the request of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(SetMessageRequestMode, body)
 
 
 def encode_message_request_modes(modes: MessageRequestModes) -> bytes:
-    """Return the body that answers GET_ALL_MESSAGE_REQUEST_MODE (402)."""
+    """Return the response body of GET_ALL_MESSAGE_REQUEST_MODE (402)."""
     return encode_record(modes)
 
 
 def decode_message_request_modes(body: bytes) -> MessageRequestModes:
-    """Return the modes of a body. Raises MalformedBodyError, as `json_records` does."""
+    """Return the modes decoded from a body. Raises like `json_records.decode_record`."""
     return decode_record(MessageRequestModes, body, bare_keys_bytes_max=FRAME_SIZE_MAX)

@@ -1,4 +1,4 @@
-"""JSON of offsets: resets, what consumers hold, and a broker's tables of committed offsets.
+"""JSON of offsets: resets, consumers' positions, and a broker's tables of committed offsets.
 
 Source: ResetOffsetBody.java, ResetOffsetBodyForC.java, GetConsumerStatusBody.java,
 QueryCorrectionOffsetBody.java, ConsumerOffsetManager.java, DelayOffsetSerializeWrapper.java.
@@ -37,11 +37,11 @@ QueueOffsets = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """How far clients have come, in queue offsets.
+    """Consumption progress of clients, in queue offsets.
 
     Attributes:
-        offsets: of the client that answers 221.
-        clients: of each client id, where a broker answers 223 for several.
+        offsets: those of the client that answers 221.
+        clients: those of each client id, in a broker's response to 223.
     """
 
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
@@ -50,13 +50,13 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsetTable:
-    """What all groups committed on a broker: the answer to 43 and the file consumerOffset.json.
+    """Committed offsets of all groups of a broker: response to 43 and file consumerOffset.json.
 
     Attributes:
-        offsets: `topic@group` to the next queue offset to consume of each queue.
-        group_topics: group to the topics it has offsets in.
-        pulled: as `offsets`, the next queue offset to read; written by brokers that keep it.
-        light_queues: `queue@group` to the next queue offset; None unless light queues are on.
+        offsets: `topic@group` to the next queue offset to consume in each queue.
+        group_topics: group to the topics for which it has offsets.
+        pulled: like `offsets`, the next queue offset to pull; written by brokers that record it.
+        light_queues: `queue@group` to the next queue offset; None unless light queues are enabled.
     """
 
     offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class ConsumerOffsetTable:
 
 @dataclass(frozen=True, slots=True)
 class DelayOffsetTable:
-    """How far each delay level has come: the answer to 45 and the file delayOffset.json.
+    """Progress of the delay levels: response to 45 and file delayOffset.json.
 
     Attributes:
         offsets: delay level, from 1, to the next queue offset to deliver.
@@ -79,12 +79,12 @@ class DelayOffsetTable:
 
 
 def encode_reset_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return the body of RESET_CONSUMER_CLIENT_OFFSET (220) and of the answer to 222."""
+    """Return the body of RESET_CONSUMER_CLIENT_OFFSET (220), also the response body of 222."""
     return dumps({"offsetTable": dict(offsets)})
 
 
 def encode_reset_offsets_for_c(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return the body of 220 to a client whose language is CPP: a list in place of the map."""
+    """Return the body of 220 for a client whose language is CPP: a list instead of a map."""
     return dumps(
         {
             "offsetTable": [
@@ -95,10 +95,10 @@ def encode_reset_offsets_for_c(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def decode_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
-    """Return the queue offsets of a body, in either form.
+    """Return the queue offsets decoded from a body of either form.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "offset reset")
     table = data.get("offsetTable")
@@ -111,7 +111,7 @@ def decode_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
 
 
 def encode_consumer_status(status: ConsumerStatus) -> bytes:
-    """Return the body that answers 221 and 223."""
+    """Return the response body of 221 and 223."""
     return dumps(
         {
             "consumerTable": {client: dict(table) for client, table in status.clients.items()},
@@ -121,10 +121,10 @@ def encode_consumer_status(status: ConsumerStatus) -> bytes:
 
 
 def decode_consumer_status(body: bytes) -> ConsumerStatus:
-    """Return the status of a body.
+    """Return the status decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consumer status")
     return ConsumerStatus(
@@ -137,22 +137,22 @@ def decode_consumer_status(body: bytes) -> ConsumerStatus:
 
 
 def encode_correction_offsets(offsets: QueueOffsets) -> bytes:
-    """Return the body that answers QUERY_CORRECTION_OFFSET (308): offsets by queue id."""
+    """Return the response body of QUERY_CORRECTION_OFFSET (308): offsets by queue id."""
     return dumps({"correctionOffsets": dict(offsets)})
 
 
 def decode_correction_offsets(body: bytes) -> dict[int, int]:
-    """Return the queue offsets of a body, by queue id.
+    """Return the queue offsets decoded from a body, by queue id.
 
     Raises:
-        MalformedBodyError: it is not a JSON object of integers.
+        MalformedBodyError: the body is not a JSON object of integers.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "correction offsets")
     return _by_integer(data.get("correctionOffsets"), "correctionOffsets")
 
 
 def encode_consumer_offset_table(table: ConsumerOffsetTable, *, pretty: bool = False) -> bytes:
-    """Return the body that answers GET_ALL_CONSUMER_OFFSET (43), or, pretty, the file."""
+    """Return the response body of GET_ALL_CONSUMER_OFFSET (43), or with `pretty` the file."""
     return dumps(
         {
             "dataVersion": _version(table.data_version),
@@ -171,7 +171,7 @@ def decode_consumer_offset_table(body: bytes) -> ConsumerOffsetTable:
     """Return the table of a body or of the file.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=max(FRAME_SIZE_MAX, len(body))), "offsets")
     topics = _optional(data, "groupTopicMap")
@@ -189,7 +189,7 @@ def decode_consumer_offset_table(body: bytes) -> ConsumerOffsetTable:
 
 
 def encode_delay_offset_table(table: DelayOffsetTable, *, pretty: bool = False) -> bytes:
-    """Return the body that answers GET_ALL_DELAY_OFFSET (45), or, pretty, the file."""
+    """Return the response body of GET_ALL_DELAY_OFFSET (45), or with `pretty` the file."""
     return dumps(
         {"dataVersion": _version(table.data_version), "offsetTable": dict(table.offsets)},
         pretty=pretty,
@@ -200,7 +200,7 @@ def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
     """Return the table of a body or of the file.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "delay offsets")
     return DelayOffsetTable(
@@ -209,7 +209,7 @@ def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
 
 
 def _by_integer(value: object, what: str) -> dict[int, int]:
-    """Return a map of integers; `loads` gives its bare keys as texts."""
+    """Return a map of integers; `loads` returns its bare keys as texts."""
     return {
         as_integer(key, what): as_integer(one, what) for key, one in as_object(value, what).items()
     }

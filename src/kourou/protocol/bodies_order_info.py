@@ -1,4 +1,4 @@
-"""JSON of ordered pops that are not acknowledged: the file config/consumerOrderInfo.json.
+"""JSON of unacknowledged ordered pops: the file config/consumerOrderInfo.json.
 
 Source: ConsumerOrderInfoManager.java and its OrderInfo.
 """
@@ -14,15 +14,15 @@ from kourou.protocol.json_records import decode_record, to_json
 
 @dataclass(frozen=True, slots=True)
 class OrderInfo:
-    """The last ordered pop of a group from a queue; times are epoch milliseconds.
+    """The last ordered pop of a group from a queue; times are in epoch milliseconds.
 
     Attributes:
-        invisible_time: milliseconds until the messages may come again.
-        offsets: the first is a queue offset, the others are differences to it.
-        next_visible_times: queue offset to the time that takes the place of the pop's.
-        consumed_counts: queue offset to how often the message was popped before, if it was.
-        commit_bits: bit n tells that the n-th message is acknowledged; 64 bits, signed.
-        attempt_id: of the pop; the same one gets the same messages again.
+        invisible_time: milliseconds until the messages may be redelivered.
+        offsets: the first is a queue offset, the others are differences from it.
+        next_visible_times: queue offset to a redelivery time that replaces the pop's.
+        consumed_counts: queue offset to the number of earlier pops of the message, if any.
+        commit_bits: bit n is set if the n-th message is acknowledged; signed 64 bits.
+        attempt_id: id of the pop; a repeated pop with the same id gets the same messages.
     """
 
     pop_time: int = 0
@@ -37,11 +37,11 @@ class OrderInfo:
 
 @dataclass(frozen=True, slots=True)
 class OrderInfoTable:
-    """All of a broker: `topic@group` to queue id to the last ordered pop.
+    """The ordered pops of a broker: `topic@group` to queue id to the last ordered pop.
 
     Attributes:
-        order_info_count: the queues in it; `ordered_consumption_level` is always QUEUE. Java
-            derives both, and reads neither.
+        order_info_count: number of queues in the table. Derived by Java, never read.
+        ordered_consumption_level: always QUEUE. Derived by Java, never read.
     """
 
     table: Mapping[str, Mapping[int, OrderInfo]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class OrderInfoTable:
 
 
 def encode_order_info_table(table: OrderInfoTable, *, pretty: bool = True) -> bytes:
-    """Return the text of the file, or compact."""
+    """Return the text of the file; compact if not `pretty`."""
     return dumps(to_json(table), pretty=pretty)
 
 
@@ -58,6 +58,6 @@ def decode_order_info_table(data: bytes) -> OrderInfoTable:
     """Return the table of a file.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     return decode_record(OrderInfoTable, data, bare_keys_bytes_max=len(data))

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BatchAck:
-    """Messages of one pop that are done; see `kourou.protocol.headers_pop`.
+    """Acknowledged messages of one pop; see `kourou.protocol.headers_pop`.
 
     Attributes:
-        retry: which topic they are in: "0" the topic, "1" and "2" forms of the retry topic.
+        retry: "0" if `topic` itself holds them, "1" or "2" for a form of the retry topic.
         bits: little-endian bits, one for each queue offset from `start_offset` on.
-        pop_time: epoch milliseconds; `invisible_time` is milliseconds.
+        pop_time: in epoch milliseconds.
+        invisible_time: in milliseconds.
     """
 
     consumer_group: str = field(metadata={"wire": "c", "also": "consumerGroup"})

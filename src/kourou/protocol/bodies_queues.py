@@ -1,7 +1,7 @@
-"""JSON of queues: one queue, and maps keyed by queue, which the other bodies are made of.
+"""JSON of queues, and of maps keyed by queue, for use in other bodies.
 
-A map keyed by queue is written with the queue as a bare object for a key; `loads` gives such a key
-as its JSON text, which is also how Java's versions before 5.4 may write it.
+A map keyed by queue is written with a bare JSON object as key. `loads` returns such a key as its
+JSON text, which is also the form that Java versions before 5.4 may write.
 
 Source: MessageQueue.java, MessageQueueForC.java.
 """
@@ -24,7 +24,7 @@ def queue_from_json(value: object) -> MessageQueue:
     """Return the queue of a JSON object.
 
     Raises:
-        MalformedBodyError: it is no JSON object or a member has another type.
+        MalformedBodyError: the value is not a JSON object, or a member has the wrong type.
     """
     data = as_object(value, "a queue")
     return MessageQueue(
@@ -48,10 +48,10 @@ def items_by_queue(table: Json) -> Iterator[tuple[MessageQueue, object]]:
 
 
 def offsets_by_queue(value: object, what: str) -> dict[MessageQueue, int]:
-    """Return the offsets of a map keyed by queue; `what` names it in errors.
+    """Return the offsets of a map keyed by queue; `what` names the map in errors.
 
     Raises:
-        MalformedBodyError: it is none, or an offset is not an integer.
+        MalformedBodyError: the value is not such a map, or an offset is not an integer.
     """
     items = items_by_queue(as_object(value, what))
     return {queue: as_integer(offset, what) for queue, offset in items}

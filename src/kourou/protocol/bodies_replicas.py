@@ -1,4 +1,4 @@
-"""JSON bodies about a broker's replicas: their addresses, replication, who is in sync, epochs.
+"""JSON bodies of a broker's replicas: addresses, replication, sync state set, epochs.
 
 Source: BrokerMemberGroup.java, GetBrokerMemberGroupResponseBody.java, HARuntimeInfo.java,
 SyncStateSet.java, ElectMasterResponseBody.java, BrokerReplicasInfo.java, EpochEntryCache.java.
@@ -28,14 +28,14 @@ class BrokerMemberGroup:
 
 @dataclass(frozen=True, slots=True)
 class GetBrokerMemberGroupResponse:
-    """The body that answers GET_BROKER_MEMBER_GROUP (901)."""
+    """Response body of GET_BROKER_MEMBER_GROUP (901)."""
 
     broker_member_group: BrokerMemberGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HAClientRuntimeInfo:
-    """How a replica reads from its master; times are epoch milliseconds, offsets physical."""
+    """Replication state of a slave; times are in epoch milliseconds, offsets are physical."""
 
     master_addr: str | None = None
     transferred_byte_in_second: int = 0
@@ -47,10 +47,10 @@ class HAClientRuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class HAConnectionRuntimeInfo:
-    """How a master writes to one replica.
+    """State of a master's replication to one slave.
 
     Attributes:
-        diff: bytes that the replica is behind.
+        diff: lag of the slave in bytes.
     """
 
     addr: str | None = None
@@ -63,7 +63,7 @@ class HAConnectionRuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class HARuntimeInfo:
-    """The body that answers GET_BROKER_HA_STATUS (907)."""
+    """Response body of GET_BROKER_HA_STATUS (907)."""
 
     master: bool = False
     master_commit_log_max_offset: int = 0
@@ -74,7 +74,7 @@ class HARuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class SyncStateSet:
-    """The broker ids that are in sync, of an epoch: the body of 1001, 1003, 1004 and 1008."""
+    """The ids of the brokers in sync, and their epoch: the body of 1001, 1003, 1004 and 1008."""
 
     sync_state_set: tuple[int, ...] | None = None
     sync_state_set_epoch: int = 0
@@ -82,7 +82,7 @@ class SyncStateSet:
 
 @dataclass(frozen=True, slots=True)
 class ElectMasterResponse:
-    """The body that answers CONTROLLER_ELECT_MASTER (1002)."""
+    """Response body of CONTROLLER_ELECT_MASTER (1002)."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: tuple[int, ...] | None = None
@@ -90,7 +90,7 @@ class ElectMasterResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """One replica that a controller knows."""
+    """One replica registered at a controller."""
 
     broker_name: str | None = None
     broker_id: int | None = None
@@ -100,7 +100,7 @@ class ReplicaIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasInfo:
-    """The replicas of one broker that a controller knows."""
+    """The replicas of one broker registered at a controller."""
 
     master_broker_id: int | None = None
     master_address: str | None = None
@@ -112,17 +112,17 @@ class ReplicasInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReplicasInfo:
-    """The body that answers CONTROLLER_GET_SYNC_STATE_DATA (1006), by broker name."""
+    """Response body of CONTROLLER_GET_SYNC_STATE_DATA (1006), by broker name."""
 
     replicas_info_table: Mapping[str, ReplicasInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """Where one master's log begins and ends, in physical offsets.
+    """Physical offsets at which one master's epoch begins and ends.
 
     Attributes:
-        end_offset: the greatest 64-bit integer while the epoch lasts.
+        end_offset: the largest 64-bit integer while the epoch lasts.
     """
 
     epoch: int = 0
@@ -132,7 +132,7 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class EpochEntryCache:
-    """The body that answers GET_BROKER_EPOCH_CACHE (1007)."""
+    """Response body of GET_BROKER_EPOCH_CACHE (1007)."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -147,9 +147,9 @@ def encode_broker_names(names: Sequence[str]) -> bytes:
 
 
 def decode_broker_names(body: bytes) -> list[str]:
-    """Return the broker names of a body.
+    """Return the broker names decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not an array of texts.
+        MalformedBodyError: the body is not an array of texts.
     """
     return [as_text(name, "broker name") for name in as_list(loads(body), "broker names")]

@@ -1,8 +1,8 @@
-"""JSON bodies of the name server: routes, the cluster, registrations, plain tables.
+"""JSON bodies of the name server: routes, cluster info, key-value tables, topic lists.
 
-Two forms of one thing: brokers' addresses are keyed by number, which Java writes bare
-(`{0:"10.0.0.1:10911"}`) except in a route asked for by a version from 4.9.4 on, or with
-acceptStandardJsonOnly. All decoders take both.
+Broker addresses are keyed by broker id. Java writes these keys unquoted (`{0:"10.0.0.1:10911"}`),
+except in a route requested by a client of version 4.9.4 or later, or with acceptStandardJsonOnly.
+All decoders accept both forms.
 
 Source: TopicRouteData.java, ClusterInfo.java, RegisterBrokerBody.java, KVTable.java,
 TopicList.java, DataVersion.java.
@@ -41,7 +41,7 @@ from kourou.protocol.json_values import (
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """All brokers and clusters a name server knows.
+    """All brokers and clusters registered at a name server.
 
     Attributes:
         brokers: broker name to its addresses.
@@ -54,16 +54,16 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """Topics by name; `broker_addr` is the broker's that answers 343."""
+    """Names of topics; `broker_addr` is the address of the broker in a response to 343."""
 
     topic_list: tuple[str, ...] = ()
     broker_addr: str | None = None
 
 
 def encode_topic_route(route: TopicRoute, *, standard: bool) -> bytes:
-    """Return the body that answers GET_ROUTEINFO_BY_TOPIC (105).
+    """Return the response body of GET_ROUTEINFO_BY_TOPIC (105).
 
-    `standard` quotes the broker ids; else they are bare, as versions before 4.9.4 want them.
+    With `standard`, broker ids are quoted; else they are bare, as versions before 4.9.4 expect.
     """
     brokers = [_broker_to_json(broker) for broker in route.broker_datas]
     if standard:
@@ -80,11 +80,11 @@ def encode_topic_route(route: TopicRoute, *, standard: bool) -> bytes:
 
 
 def decode_topic_route(body: bytes) -> TopicRoute:
-    """Return the route of a body in either form.
+    """Return the route decoded from a body of either form.
 
     Raises:
-        MalformedBodyError: it is not a JSON object, a member has another type, a number of queues
-            is outside 0 to `QUEUE_NUMS_MAX`, or orderTopicConf does not parse.
+        MalformedBodyError: the body is not a JSON object, a member has the wrong type, a number of
+            queues is outside 0 to `QUEUE_NUMS_MAX`, or orderTopicConf does not parse.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "route")
     order_topic_conf = get_text(data, "orderTopicConf") or None
@@ -104,7 +104,7 @@ def decode_topic_route(body: bytes) -> TopicRoute:
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
-    """Return the body that answers GET_BROKER_CLUSTER_INFO (106); ids are always bare."""
+    """Return the response body of GET_BROKER_CLUSTER_INFO (106); ids are always bare."""
     return dumps(
         {
             "brokerAddrTable": {
@@ -116,10 +116,10 @@ def encode_cluster_info(info: ClusterInfo) -> bytes:
 
 
 def decode_cluster_info(body: bytes) -> ClusterInfo:
-    """Return the cluster info of a body.
+    """Return the cluster info decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "cluster info")
     clusters = get_object(data, "clusterAddrTable")
@@ -133,29 +133,29 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
 
 
 def encode_kv_table(table: Mapping[str, str]) -> bytes:
-    """Return the body of a KVTable: answers 28, 103 and 219."""
+    """Return the body of a KVTable: response body of 28, 103 and 219."""
     return dumps({"table": dict(table)})
 
 
 def decode_kv_table(body: bytes) -> dict[str, str]:
-    """Return the table of a body.
+    """Return the table decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object of texts.
+        MalformedBodyError: the body is not a JSON object of texts.
     """
     return get_text_map(as_object(loads(body), "table"), "table")
 
 
 def encode_topic_list(topics: Sequence[str], *, broker_addr: str | None = None) -> bytes:
-    """Return the body of a TopicList: answers 206, 224, 304 and more."""
+    """Return the body of a TopicList: response body of 206, 224, 304 and others."""
     return dumps({"brokerAddr": broker_addr, "topicList": list(topics)})
 
 
 def decode_topic_list(body: bytes) -> list[str]:
-    """Return the topics of a body.
+    """Return the topics decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object with an array of texts.
+        MalformedBodyError: the body is not a JSON object with an array of texts.
     """
     return get_texts(as_object(loads(body), "topic list"), "topicList")
 

@@ -1,4 +1,4 @@
-"""JSON bodies that a consumer answers with: how it runs, and what its listener said.
+"""JSON response bodies of consumers: running info, and the result of consuming one message.
 
 Source: ConsumerRunningInfo.java, ProcessQueueInfo.java, PopProcessQueueInfo.java,
 ConsumeStatus.java, ConsumeMessageDirectlyResult.java, CMResult.java.
@@ -31,7 +31,7 @@ from kourou.protocol.json_values import (
 
 
 class ConsumeResult(StrEnum):
-    """What came of handing one message to a listener; values are the wire's, in its order."""
+    """Result of consuming one message; the values and their order are those of the wire."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"
@@ -43,14 +43,14 @@ class ConsumeResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessQueueInfo:
-    """What a consumer holds of one queue; offsets are queue offsets, times epoch milliseconds.
+    """A consumer's process queue; offsets are queue offsets, times are in epoch milliseconds.
 
     Attributes:
-        commit_offset: the next message to be consumed.
-        cached_msg_min_offset: of the messages read and not consumed; 0 if there are none.
-        transaction_msg_count: messages handed to an ordered listener now.
-        locked: the broker gave the queue to this consumer alone.
-        dropped: the queue is somebody else's now.
+        commit_offset: offset of the next message to consume.
+        cached_msg_min_offset: smallest offset of the pulled, unconsumed messages; 0 without any.
+        transaction_msg_count: messages that an ordered listener is handling.
+        locked: the consumer holds the broker's lock on the queue.
+        dropped: the queue was revoked.
     """
 
     commit_offset: int = 0
@@ -71,7 +71,7 @@ class ProcessQueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class PopProcessQueueInfo:
-    """What a consumer that pops holds of one queue."""
+    """A pop consumer's state of one queue."""
 
     wait_ack_count: int = 0
     dropped: bool = False
@@ -80,7 +80,7 @@ class PopProcessQueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatus:
-    """How a topic is consumed: times in milliseconds, rates a second, over the last minutes."""
+    """Consumption of a topic over the last minutes: times in milliseconds, rates per second."""
 
     pull_rt: float = 0.0
     pull_tps: float = 0.0
@@ -92,14 +92,14 @@ class ConsumeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo:
-    """How a consumer runs.
+    """State of a running consumer.
 
     Attributes:
         properties: such as `PROP_CONSUME_TYPE`, and its configuration.
-        subscriptions: sorted by topic and expression, as Java's set of them is.
+        subscriptions: sorted by topic and expression, like Java's set.
         statuses: by topic.
-        user_info: whatever the program adds.
-        jstack: the stacks of its threads, if asked for.
+        user_info: values added by the program.
+        jstack: the stacks of its threads, if requested.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -113,11 +113,12 @@ class ConsumerRunningInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeMessageDirectlyResult:
-    """What came of handing one message to a listener.
+    """Result of consuming one message on request.
 
     Attributes:
-        order: the listener consumes in order; `auto_commit` then tells how it commits.
-        spent_time_ms: how long it took.
+        order: whether the listener is ordered.
+        auto_commit: whether an ordered listener commits automatically.
+        spent_time_ms: duration of the listener call in milliseconds.
     """
 
     consume_result: ConsumeResult = ConsumeResult.SUCCESS
@@ -128,7 +129,7 @@ class ConsumeMessageDirectlyResult:
 
 
 def encode_consumer_running_info(info: ConsumerRunningInfo) -> bytes:
-    """Return the body that answers GET_CONSUMER_RUNNING_INFO (307)."""
+    """Return the response body of GET_CONSUMER_RUNNING_INFO (307)."""
     return dumps(
         {
             "jstack": info.jstack,
@@ -150,10 +151,10 @@ def encode_consumer_running_info(info: ConsumerRunningInfo) -> bytes:
 
 
 def decode_consumer_running_info(body: bytes) -> ConsumerRunningInfo:
-    """Return how a consumer runs, of a body.
+    """Return the running info decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "running info")
     return ConsumerRunningInfo(
@@ -180,7 +181,7 @@ def decode_consumer_running_info(body: bytes) -> ConsumerRunningInfo:
 
 
 def encode_consume_directly_result(result: ConsumeMessageDirectlyResult) -> bytes:
-    """Return the body that answers CONSUME_MESSAGE_DIRECTLY (309)."""
+    """Return the response body of CONSUME_MESSAGE_DIRECTLY (309)."""
     return dumps(
         {
             "autoCommit": result.auto_commit,
@@ -193,10 +194,10 @@ def encode_consume_directly_result(result: ConsumeMessageDirectlyResult) -> byte
 
 
 def decode_consume_directly_result(body: bytes) -> ConsumeMessageDirectlyResult:
-    """Return what came of it, of a body.
+    """Return the result decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "result of consuming")
     return ConsumeMessageDirectlyResult(

@@ -1,4 +1,4 @@
-"""JSON of static topics: which broker holds which part of which logical queue.
+"""JSON of static topics: the mapping of logical queues to queues of brokers.
 
 Source: TopicQueueMappingInfo.java, TopicQueueMappingDetail.java, LogicQueueMappingItem.java.
 """
@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LogicQueueMappingItem:
-    """One part of a logical queue; offsets are queue offsets, times epoch milliseconds, -1 open.
+    """One part of a logical queue.
+
+    Offsets are queue offsets, times are epoch milliseconds; -1 means an open end.
 
     Attributes:
         gen: the part's number.
-        logic_offset: of its first message in the logical queue.
+        logic_offset: offset of its first message in the logical queue.
     """
 
     gen: int = 0
@@ -30,11 +32,11 @@ class LogicQueueMappingItem:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueueMappingDetail:
-    """The logical queues of a topic that one broker holds: the body of 513, and part of 351's.
+    """The logical queues of a topic on one broker: the body of 513, and a part of that of 351.
 
     Attributes:
         curr_id_map: logical queue id to the broker's queue id.
-        hosted_queues: logical queue id to its parts, in order.
+        hosted_queues: logical queue id to its parts, ordered by position.
     """
 
     topic: str | None = None

@@ -1,6 +1,6 @@
-"""JSON bodies of statistics: what a topic's queues hold, and where a group stands in them.
+"""JSON bodies of statistics: the offsets of a topic's queues, and a group's progress in them.
 
-Both are maps keyed by queue, written with the queue as a bare object for a key.
+Both are maps keyed by queue, written with bare JSON objects as keys.
 
 Source: TopicStatsTable.java, TopicOffset.java, ConsumeStats.java, OffsetWrapper.java.
 """
@@ -29,10 +29,10 @@ _LOCK_HOLDER: Final = "kourouLockHolder"
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """What one queue holds: queue offsets from `min_offset` to below `max_offset`.
+    """Offsets of one queue: it holds messages from `min_offset` to below `max_offset`.
 
     Attributes:
-        last_update_timestamp: epoch milliseconds when its last message was stored; 0 if empty.
+        last_update_timestamp: store time of the last message in epoch milliseconds; 0 if empty.
     """
 
     min_offset: int = 0
@@ -42,7 +42,7 @@ class TopicOffset:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatsTable:
-    """What a topic's queues hold; `topic_put_tps` is messages a second."""
+    """Offsets of a topic's queues; `topic_put_tps` is in messages per second."""
 
     offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
     topic_put_tps: float = 0.0
@@ -50,15 +50,15 @@ class TopicStatsTable:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOffset:
-    """Where a group stands in one queue, in queue offsets.
+    """A group's progress in one queue, in queue offsets.
 
     Attributes:
-        broker_offset: the next message to be stored.
-        consumer_offset: the next message to be consumed, as committed.
-        pull_offset: the next message to be read.
-        last_timestamp: epoch milliseconds when the last consumed message was stored; 0 if none.
-        lock_holder: the id of the client that has it for itself, as it consumes in order; None if
-            none has. Kourou's brokers tell it; RocketMQ's clients ignore it.
+        broker_offset: offset of the next message to be stored.
+        consumer_offset: committed offset: that of the next message to consume.
+        pull_offset: offset of the next message to pull.
+        last_timestamp: store time of the last consumed message, epoch milliseconds; 0 if none.
+        lock_holder: id of the client that holds the queue's lock for ordered consumption; None if
+            it is not locked. Set by Kourou's brokers, ignored by RocketMQ's clients.
     """
 
     broker_offset: int = 0
@@ -70,14 +70,14 @@ class ConsumeOffset:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
-    """Where a group stands; `consume_tps` is messages a second."""
+    """A group's progress; `consume_tps` is in messages per second."""
 
     offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
 def encode_topic_stats(stats: TopicStatsTable) -> bytes:
-    """Return the body that answers GET_TOPIC_STATS_INFO (202)."""
+    """Return the response body of GET_TOPIC_STATS_INFO (202)."""
     return dumps(
         {
             "offsetTable": {
@@ -94,10 +94,10 @@ def encode_topic_stats(stats: TopicStatsTable) -> bytes:
 
 
 def decode_topic_stats(body: bytes) -> TopicStatsTable:
-    """Return the statistics of a body.
+    """Return the statistics decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "topic stats")
     return TopicStatsTable(
@@ -134,7 +134,7 @@ def consume_stats_from_json(data: Json) -> ConsumeStats:
     """Return the statistics of a JSON object.
 
     Raises:
-        MalformedBodyError: a member has another type.
+        MalformedBodyError: a member has the wrong type.
     """
     return ConsumeStats(
         {
@@ -152,15 +152,15 @@ def consume_stats_from_json(data: Json) -> ConsumeStats:
 
 
 def encode_consume_stats(stats: ConsumeStats) -> bytes:
-    """Return the body that answers GET_CONSUME_STATS (208)."""
+    """Return the response body of GET_CONSUME_STATS (208)."""
     return dumps(consume_stats_to_json(stats))
 
 
 def decode_consume_stats(body: bytes) -> ConsumeStats:
-    """Return the statistics of a body.
+    """Return the statistics decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX)
     return consume_stats_from_json(as_object(data, "consume stats"))

@@ -1,4 +1,4 @@
-"""Bodies of the timer and of reading old messages: 60, 61, 354 and 2003.
+"""Bodies of the timer, of a consume queue check and of cold reads: 60, 61, 354 and 2003.
 
 Source: TimerCheckpoint.java, TimerMetrics.java, CheckRocksdbCqWriteResult.java,
 ColdDataCgCtrService.java, AccAndTimeStamp.java.
@@ -19,12 +19,13 @@ _CHECK_POINT: Final = struct.Struct(">7q")
 
 @dataclass(frozen=True, slots=True)
 class TimerCheckPoint:
-    """How far the timer has come: the answer to GET_TIMER_CHECK_POINT (60), 56 bytes.
+    """Progress of the timer: the response body of GET_TIMER_CHECK_POINT (60), 56 bytes.
 
     Attributes:
-        last_read_time_ms: epoch milliseconds up to which it delivered.
-        last_timer_log_flush_pos: bytes of its log that are on the disk.
-        last_timer_queue_offset: the next message to take in; the master's beside it.
+        last_read_time_ms: time up to which messages were delivered, in epoch milliseconds.
+        last_timer_log_flush_pos: durable bytes of the timer log.
+        last_timer_queue_offset: queue offset of the next message to load from the timer topic.
+        master_timer_queue_offset: the same on the master.
     """
 
     last_read_time_ms: int = 0
@@ -36,7 +37,7 @@ class TimerCheckPoint:
 
 @dataclass(frozen=True, slots=True)
 class TimerMetric:
-    """How many messages of a topic wait; `time_stamp` is of the last change, epoch milliseconds."""
+    """Number of a topic's scheduled messages; `time_stamp` is its last change, epoch ms."""
 
     count: int = 0
     time_stamp: int = 0
@@ -44,7 +45,7 @@ class TimerMetric:
 
 @dataclass(frozen=True, slots=True)
 class TimerMetrics:
-    """The body that answers GET_TIMER_METRICS (61), by topic."""
+    """Response body of GET_TIMER_METRICS (61), by topic."""
 
     data_version: DataVersion | None = None
     timing_count: Mapping[str, TimerMetric] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class TimerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CheckRocksdbCqWriteResult:
-    """The body that answers 354: 0 equal, 1 different, 2 in progress, 3 failed."""
+    """Response body of 354: 0 equal, 1 different, 2 in progress, 3 failed."""
 
     check_result: str | None = None
     check_status: int = 0
@@ -60,7 +61,7 @@ class CheckRocksdbCqWriteResult:
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
-    """Bytes that a group read of old messages; times are epoch milliseconds."""
+    """Bytes of cold (old) messages that a group read; times are in epoch milliseconds."""
 
     cold_acc: int = 0
     last_cold_read_time_mills: int = 0
@@ -69,11 +70,12 @@ class ColdRead:
 
 @dataclass(frozen=True, slots=True)
 class ColdDataFlowCtrInfo:
-    """The body that answers GET_COLD_DATA_FLOW_CTR_INFO (2003).
+    """Response body of GET_COLD_DATA_FLOW_CTR_INFO (2003).
 
     Attributes:
-        runtime_table: what each group read of old messages; `config_table`, its own limit.
-        cg_cold_read_threshold: bytes a second that a group may read of them.
+        runtime_table: group to its cold reads.
+        config_table: group to its own limit.
+        cg_cold_read_threshold: cold bytes per second that a group may read.
     """
 
     runtime_table: Mapping[str, ColdRead] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class ColdDataFlowCtrInfo:
 
 
 def encode_timer_check_point(check_point: TimerCheckPoint) -> bytes:
-    """Return the body that answers GET_TIMER_CHECK_POINT (60)."""
+    """Return the response body of GET_TIMER_CHECK_POINT (60)."""
     version = check_point.data_version
     return _CHECK_POINT.pack(
         check_point.last_read_time_ms,
@@ -98,10 +100,10 @@ def encode_timer_check_point(check_point: TimerCheckPoint) -> bytes:
 
 
 def decode_timer_check_point(body: bytes) -> TimerCheckPoint:
-    """Return the check point of a body.
+    """Return the check point decoded from a body.
 
     Raises:
-        MalformedBodyError: it has not 56 bytes.
+        MalformedBodyError: the body is not 56 bytes long.
     """
     if len(body) != _CHECK_POINT.size:
         raise MalformedBodyError(f"a timer check point has 56 bytes, not {len(body)}")

@@ -1,6 +1,6 @@
-"""JSON of topics: one config, the table of all, and a broker's registration.
+"""JSON of topics: one topic config, the table of all topics, and a broker's registration.
 
-The table is the body that answers 21, the heart of a registration (103) and the file
+The table is the response body of 21, the main part of a registration (103) and the content of
 config/topics.json.
 
 Source: TopicConfig.java, TopicConfigSerializeWrapper.java,
@@ -38,7 +38,7 @@ from kourou.protocol.json_values import (
 from kourou.protocol.plain_topics import PlainTable, plain_registration, plain_table
 
 REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
-"""Bytes that a compressed registration may inflate to: about a million topics."""
+"""Largest decompressed size of a registration in bytes: about a million topics."""
 
 _SIZE: Final = struct.Struct(">i")
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -46,12 +46,12 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Which state a table is in; two are the same if all three are equal.
+    """Version of a table; two versions are the same if all three members are equal.
 
     Attributes:
-        counter: changes since the table was made.
-        state_version: of the broker's role.
-        timestamp: epoch milliseconds of the last change.
+        counter: number of changes since the table was created.
+        state_version: version of the broker's role.
+        timestamp: time of the last change in epoch milliseconds.
     """
 
     counter: int = 0
@@ -59,7 +59,7 @@ class DataVersion:
     timestamp: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """Return the version after one more change."""
+        """Return the version after one more change, at `now_ms`."""
         return DataVersion(self.counter + 1, self.state_version, now_ms)
 
 
@@ -76,8 +76,8 @@ class RegisterBody:
     """The body of REGISTER_BROKER (103).
 
     Attributes:
-        table: all topics, or the changed ones with the version of all.
-        filter_servers: of old brokers; kept, without effect.
+        table: all topics, or only the changed ones with the version of the whole table.
+        filter_servers: sent by old brokers; decoded, without effect.
     """
 
     table: TopicConfigTable = field(default_factory=TopicConfigTable)
@@ -107,15 +107,15 @@ def data_version_from_json(data: Json) -> DataVersion:
 
 
 def encode_data_version(version: DataVersion) -> bytes:
-    """Return the body of QUERY_DATA_VERSION (322) and of its answer."""
+    """Return the body of QUERY_DATA_VERSION (322), request or response."""
     return dumps(data_version_to_json(version))
 
 
 def decode_data_version(body: bytes) -> DataVersion:
-    """Return the version of a body.
+    """Return the version decoded from a body.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member is not an integer.
+        MalformedBodyError: the body is not a JSON object, or a member is not an integer.
     """
     return data_version_from_json(as_object(loads(body), "data version"))
 
@@ -138,7 +138,7 @@ def topic_config_from_json(data: Json) -> TopicConfig:
     """Return the topic config of a JSON object; missing members take TopicConfig's defaults.
 
     Raises:
-        MalformedBodyError: it has no topic name or a member of another type.
+        MalformedBodyError: the topic name is missing, or a member has the wrong type.
     """
     name = get_text(data, "topicName")
     if not name:
@@ -157,7 +157,7 @@ def topic_config_from_json(data: Json) -> TopicConfig:
 
 
 def _filter_type(value: object) -> str:
-    """Return the filter type; fastjson also reads an enum's ordinal."""
+    """Return the filter type; like fastjson, accept the ordinal too."""
     if value is None:
         return _FILTER_TYPES[0]
     if type(value) is int and 0 <= value < len(_FILTER_TYPES):
@@ -166,15 +166,15 @@ def _filter_type(value: object) -> str:
 
 
 def encode_topic_config(config: TopicConfig) -> bytes:
-    """Return the body that answers GET_TOPIC_CONFIG (351)."""
+    """Return the response body of GET_TOPIC_CONFIG (351)."""
     return dumps(topic_config_to_json(config))
 
 
 def decode_topic_config(body: bytes) -> TopicConfig:
-    """Return the topic config of a body.
+    """Return the topic config decoded from a body.
 
     Raises:
-        MalformedBodyError: as `topic_config_from_json`, or it is not a JSON object.
+        MalformedBodyError: as for `topic_config_from_json`, or the body is not a JSON object.
     """
     return topic_config_from_json(as_object(loads(body), "topic config"))
 
@@ -185,19 +185,19 @@ def encode_topic_config_list(configs: Sequence[TopicConfig]) -> bytes:
 
 
 def decode_topic_config_list(body: bytes) -> list[TopicConfig]:
-    """Return the topic configs of a body.
+    """Return the topic configs decoded from a body.
 
     Raises:
-        MalformedBodyError: as `topic_config_from_json`, or it is not a JSON object.
+        MalformedBodyError: as for `topic_config_from_json`, or the body is not a JSON object.
     """
     configs = get_list(as_object(loads(body), "topic list"), "topicConfigList")
     return [topic_config_from_json(as_object(one, "topicConfigList")) for one in configs]
 
 
 def encode_topic_config_table(table: TopicConfigTable, *, pretty: bool = False) -> bytes:
-    """Return the body that answers GET_ALL_TOPIC_CONFIG (21), or, pretty, config/topics.json.
+    """Return the response body of GET_ALL_TOPIC_CONFIG (21), or with `pretty` config/topics.json.
 
-    The file has not the members of static topics, as Java writes it.
+    As in Java, the file lacks the members of static topics.
     """
     value = _table_to_json(table)
     return dumps(value if pretty else _STATIC_TOPIC_MEMBERS | value, pretty=pretty)
@@ -207,7 +207,7 @@ def decode_topic_config_table(data: bytes) -> TopicConfigTable:
     """Return the table of a body or of config/topics.json.
 
     Raises:
-        MalformedBodyError: it is not a JSON object or a member has another type.
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     plain = plain_table(data)
     if plain is not None:
@@ -216,7 +216,7 @@ def decode_topic_config_table(data: bytes) -> TopicConfigTable:
 
 
 def encode_register_body(body: RegisterBody) -> bytes:
-    """Return the plain body of REGISTER_BROKER (103)."""
+    """Return the uncompressed body of REGISTER_BROKER (103)."""
     return dumps(
         {
             "filterServerList": list(body.filter_servers),
@@ -226,21 +226,26 @@ def encode_register_body(body: RegisterBody) -> bytes:
 
 
 _UNUSUAL_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of registrations that `plain_registration` does not know: they make an object of each value."""
+"""Largest registration that `plain_registration` cannot read: its decoding creates an object for
+each value."""
 _BARE_KEYS_BYTES_MAX: Final = 256 * 1024
-"""Of registrations: those of a Java broker with static topics have integer keys."""
+"""Largest registration with bare keys; Java brokers with static topics write integer keys."""
 
 
 def decode_register_body(
     body: bytes, *, compressed: bool = False, version: int = VERSION
 ) -> RegisterBody:
-    """Return the registration of a body; an empty one has no topics and version 0.
+    """Return the registration decoded from a body; an empty body has no topics and version 0.
 
-    `compressed` is the header's, `version` the request's: before 3.0.11 the body was the table
-    alone. Static topics' mappings are checked for their form and dropped.
+    The mappings of static topics are checked for their form and dropped.
+
+    Args:
+        body: of the request.
+        compressed: as in the request's header.
+        version: that of the request; before 3.0.11 the body contains the topic table only.
 
     Raises:
-        MalformedBodyError: the body does not parse as what these two say it is.
+        MalformedBodyError: the body does not parse in the form that these arguments state.
     """
     if not body:
         return RegisterBody()
@@ -252,8 +257,8 @@ def decode_register_body(
         return RegisterBody(table, tuple(plain.filter_server_list))
     if len(body) > _UNUSUAL_BYTES_MAX:
         raise MalformedBodyError(
-            f"a registration of {len(body)} bytes that is not as brokers write it; of such, at "
-            f"most {_UNUSUAL_BYTES_MAX} bytes are taken"
+            f"a registration of {len(body)} bytes in an unusual form: at most "
+            f"{_UNUSUAL_BYTES_MAX} bytes are accepted in this form"
         )
     data = as_object(loads(body, bare_keys_bytes_max=_BARE_KEYS_BYTES_MAX), "registration")
     if version < VERSION_FULL_REGISTER_BODY:
@@ -269,7 +274,7 @@ _STATIC_TOPIC_MEMBERS: Final[dict[str, object]] = {
     "topicQueueMappingDetailMap": {},
     "topicQueueMappingInfoMap": {},
 }
-"""What Java writes of static topics where there are none; its readers expect the members."""
+"""Members that Java writes without static topics; its readers expect them."""
 
 
 def _table_to_json(table: TopicConfigTable) -> dict[str, object]:
@@ -290,13 +295,13 @@ def _table_from_json(data: Json) -> TopicConfigTable:
     topics = {}
     for name, value in get_object(data, "topicConfigTable").items():
         config = as_object(value, "topicConfigTable")
-        # The key is what a lookup finds it by, so it is the name.
+        # Lookups use the key, so the key is the topic's name.
         topics[name] = topic_config_from_json({**config, "topicName": name})
     return TopicConfigTable(topics, data_version_from_json(get_object(data, "dataVersion")))
 
 
 def _decode_compressed(body: bytes, version: int) -> RegisterBody:
-    """Return the registration of the compressed form: sized parts, each a text, in one stream."""
+    """Return the registration in a compressed body, a stream of texts preceded by their sizes."""
     try:
         data = decompress(body, 0, size_max=REGISTER_BODY_SIZE_MAX)
     except MalformedMessageError as error:
@@ -315,17 +320,17 @@ def _decode_compressed(body: bytes, version: int) -> RegisterBody:
 
 
 class _Parts:
-    """A cursor over sized parts."""
+    """Reads the parts of a decompressed registration in order."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def count(self) -> int:
-        """Return the next number, which is never more than the bytes that follow it."""
+        """Return the next number; it must not exceed the number of bytes that follow."""
         at = self._at + _SIZE.size
         if at > len(self._data):
-            raise MalformedBodyError("compressed registration is cut short")
+            raise MalformedBodyError("compressed registration is truncated")
         number: int = _SIZE.unpack_from(self._data, self._at)[0]
         if not 0 <= number <= len(self._data) - at:
             raise MalformedBodyError(f"compressed registration: size {number}")
@@ -333,7 +338,7 @@ class _Parts:
         return number
 
     def text(self) -> str:
-        """Return the next sized text."""
+        """Return the next text, which is preceded by its size."""
         size = self.count()
         start, self._at = self._at, self._at + size
         try:

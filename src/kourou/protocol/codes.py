@@ -1,7 +1,7 @@
-"""Every request code, response code and language code, and the version we report.
+"""Request, response and language codes of RocketMQ, and the version that Kourou reports.
 
-The tables are complete, also where a request is not served: an unknown code is told from an
-unserved one by name.
+The tables also contain codes of requests that Kourou does not serve, so that errors and logs can
+name them.
 
 Source: RequestCode.java, ResponseCode.java, RemotingSysResponseCode.java, LanguageCode.java,
 MQVersion.java of Apache RocketMQ 5.5.0.
@@ -13,20 +13,20 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 513
-"""What we report as our version: Java's ordinal of 5.5.0."""
+"""Version that Kourou reports: Java's ordinal of 5.5.0."""
 
 VERSION_FULL_REGISTER_BODY: Final = 37
-"""3.0.11: from here on a registration's body is the full one."""
+"""3.0.11: since then, a registration contains more than the topic table."""
 VERSION_MAX_RECONSUME_TIMES: Final = 121
-"""3.4.9: from here on a request's maxReconsumeTimes counts."""
+"""3.4.9: since then, the maxReconsumeTimes of a request takes effect."""
 VERSION_STANDARD_JSON: Final = 401
-"""4.9.4: from here on a route is answered in standard JSON."""
+"""4.9.4: since then, clients receive routes in standard JSON."""
 VERSION_TOPIC_QUEUE_MAPPING: Final = 413
-"""5.0.0: from here on a compressed registration ends with the static topics' mappings."""
+"""5.0.0: since then, a compressed registration ends with the mappings of static topics."""
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """Codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -200,7 +200,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """Codes of responses."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -273,7 +273,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What the sender of a command is written in."""
+    """Programming language of a command's sender."""
 
     JAVA = 0
     CPP = 1
@@ -296,14 +296,14 @@ _LANGUAGE_BY_CODE: Final = {language.value: language for language in LanguageCod
 
 
 def language_of(value: str | int) -> LanguageCode:
-    """Return the language of a name or a code; OTHER for one that is unknown."""
+    """Return the language with this name or code; OTHER if it is unknown."""
     if isinstance(value, str):
         return _LANGUAGE_BY_NAME.get(value, LanguageCode.OTHER)
     return _LANGUAGE_BY_CODE.get(value, LanguageCode.OTHER)
 
 
 def request_name(code: int) -> str:
-    """Return a request code with its name, as errors and logs write it."""
+    """Return the name and the number of a request code, for errors and logs."""
     try:
         return f"{RequestCode(code).name} ({code})"
     except ValueError:

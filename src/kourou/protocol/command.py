@@ -1,4 +1,4 @@
-"""RemotingCommand: one request or response, and how each is made.
+"""RemotingCommand, which represents one request or response, and constructors for both.
 
 Source: RemotingCommand.java.
 """
@@ -17,23 +17,24 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 BINARY_CODE_MAX: Final = 0x7FFF
-"""Largest code that a binary header holds, whose code is a signed 16-bit number."""
+"""Largest code that fits a binary header, where it is a signed 16-bit number."""
 
 REMARK_CHARS_MAX: Final = 4096
-"""Longest remark of a response. Many quote what was asked for, which may be as long as a frame."""
+"""Longest remark of a response in characters. Many remarks quote the request, which may be as long
+as a frame."""
 
 HeaderT = TypeVar("HeaderT")
 
 
 class SerializeType(IntEnum):
-    """How a header is written; its number is in the frame."""
+    """Serialization of a header; its number is in the frame."""
 
     JSON = 0
     ROCKETMQ = 1
     """The binary form, see `header_binary`."""
 
 
-_JSON: Final = SerializeType.JSON  # an enum's member costs a look-up in its class
+_JSON: Final = SerializeType.JSON  # spares the attribute lookup on the enum
 
 
 @dataclass(slots=True)
@@ -41,14 +42,14 @@ class RemotingCommand:
     """One request or response.
 
     Attributes:
-        code: a RequestCode or a ResponseCode; unknown ones are kept.
-        ext_fields: the header fields, all values as text.
-        body: what follows the header.
-        opaque: the requester's number of the exchange, copied into the response.
-        flag: FLAG_RESPONSE and FLAG_ONEWAY together; other bits are kept.
-        version: the sender's, see `codes.VERSION`.
-        remark: human text, mostly in responses.
-        serialize_type: how the header was, or is to be, written.
+        code: a RequestCode or a ResponseCode; unknown codes are preserved.
+        ext_fields: the header fields; all values are texts.
+        body: the bytes behind the header.
+        opaque: number by which the requester matches the response; copied into the response.
+        flag: bits FLAG_RESPONSE and FLAG_ONEWAY; other bits are preserved.
+        version: that of the sender, see `codes.VERSION`.
+        remark: a text for people, mostly in responses.
+        serialize_type: serialization in which the header was received or is to be written.
     """
 
     code: int
@@ -63,20 +64,20 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """It answers a request."""
+        """Whether the command is a response."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """It must not be answered, whatever happens."""
+        """Whether the command is a request that must not be answered."""
         return self.flag & FLAG_ONEWAY != 0
 
     def header(self, header_class: type[HeaderT]) -> HeaderT:
         """Return the header fields as a value of `header_class`.
 
         Raises:
-            MalformedHeaderError: a required field is missing or a field has a bad value; the text
-                names the field and the request.
+            MalformedHeaderError: a required field is missing or a field has an invalid value; the
+                text names the field and the request.
         """
         try:
             return decode_fields(header_class, self.ext_fields)
@@ -104,9 +105,9 @@ def response(
     header: object | None = None,
     body: bytes = b"",
 ) -> RemotingCommand:
-    """Return the answer to the request `to`, in the serialization that `to` came in.
+    """Return the response to the request `to`, in the serialization of that request.
 
-    A remark of more than `REMARK_CHARS_MAX` characters is cut, and says so.
+    A remark longer than `REMARK_CHARS_MAX` characters is truncated; its end then states its length.
     """
     if remark is not None and len(remark) > REMARK_CHARS_MAX:
         cut = f"... ({len(remark)} characters)"

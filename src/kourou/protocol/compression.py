@@ -1,12 +1,12 @@
-"""Message bodies compressed and inflated, by the bits of sys_flag.
+"""Compression and decompression of message bodies, by the bits of sys_flag.
 
     type  value  stream
     LZ4   1      one LZ4 frame
     ZSTD  2      one zstd frame
-    ZLIB  3      one zlib stream; also what type 0 means, which clients before 5.0 sent
+    ZLIB  3      one zlib stream; type 0, sent by clients before 5.0, means the same
 
-zlib is always there. The other two need the packages of the extra `fast`, imported when the first
-such body comes: who never meets one need not install them.
+zlib is always available. LZ4 and zstd need the packages of the extra `fast`, which are imported on
+first use.
 
 Source: CompressionType.java, ZlibCompressor.java, Lz4Compressor.java, ZstdCompressor.java.
 """
@@ -22,18 +22,18 @@ from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 
 INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes that one body may inflate to unless the caller says otherwise: a record of 16 MiB could
-reach 16 GiB, and the sender decides what is in it."""
+"""Default limit for the decompressed size of a body, in bytes. Without a limit, a record of 16 MiB
+could decompress to 16 GiB, and its content is chosen by the sender."""
 
 _TYPE_SHIFT: Final = 8
 
 _ZSTD_STEP_BYTES: Final = 512
-"""Bytes given to zstd at once. It has no limit of its own for what comes out; a block of 4 bytes
-may become 128 KiB, so a step becomes at most 16 MiB."""
+"""Input bytes per call of zstd, which has no output limit of its own. A block of 4 bytes may
+decompress to 128 KiB, so one call returns at most 16 MiB."""
 
 
 class CompressionType(IntEnum):
-    """How a body is compressed; the number is in bits 8 to 10 of sys_flag."""
+    """Compression type of a body; the number is in bits 8 to 10 of sys_flag."""
 
     LZ4 = 1
     ZSTD = 2
@@ -41,7 +41,7 @@ class CompressionType(IntEnum):
 
     @property
     def sys_flag(self) -> int:
-        """The bits of a message so compressed: the type, and COMPRESSED."""
+        """The sys_flag bits of a message with this compression: the type and COMPRESSED."""
         return self << _TYPE_SHIFT | sysflag.COMPRESSED
 
 
@@ -49,25 +49,24 @@ _MODULES: Final = {
     CompressionType.LZ4: ("lz4", "lz4.frame"),
     CompressionType.ZSTD: ("zstandard", "zstandard"),
 }
-"""The package to install and the module of it, by type."""
+"""The package to install and its module, by type."""
 
 
 class _Inflater(Protocol):
-    """What the three codecs have in common."""
+    """Common interface of the three decompressors."""
 
     @property
     def eof(self) -> bool:
-        """The end of the stream was reached."""
+        """Whether the end of the stream was reached."""
 
     def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
-        """Return what `data` inflates to, at most `max_length` bytes."""
+        """Return the decompressed data, at most `max_length` bytes."""
 
 
 def compress(body: bytes, level: int = 5, kind: CompressionType = CompressionType.ZLIB) -> bytes:
     """Return the compressed `body`; the sender sets `kind.sys_flag`.
 
-    `level` is 0 to 9 for ZLIB and 1 to 22 for ZSTD. LZ4 is used for its speed and has none, as in
-    Java.
+    `level` is 0 to 9 for ZLIB and 1 to 22 for ZSTD. It is ignored for LZ4, as in Java.
 
     Raises:
         CodecMissingError: the package of `kind` is not installed.
@@ -79,20 +78,20 @@ def compress(body: bytes, level: int = 5, kind: CompressionType = CompressionTyp
     if kind is CompressionType.ZSTD:
         compressed = codec.ZstdCompressor(level=level).compress(body)
     else:
-        # Java's library reads no blocks that lean on the one before.
+        # Java's library cannot read linked blocks, which refer to the previous block.
         compressed = codec.compress(body, block_linked=False, store_size=False)
     return compressed
 
 
 def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> bytes:
-    """Return the inflated body, at most `size_max` bytes; memory stays bounded by that.
+    """Return the decompressed body, at most `size_max` bytes; memory use is bounded accordingly.
 
-    Bytes after the end of the stream are not looked at, as in Java.
+    Bytes after the end of the stream are ignored, as in Java.
 
     Raises:
-        MalformedMessageError: the type is unknown, the stream is damaged or cut short, or it
-            inflates to more than `size_max` bytes.
-        CodecMissingError: the package that inflates the type is not installed.
+        MalformedMessageError: the type is unknown, the stream is corrupt or truncated, or it
+            decompresses to more than `size_max` bytes.
+        CodecMissingError: the package that decompresses the type is not installed.
     """
     kind = (sys_flag & sysflag.COMPRESSION_MASK) >> _TYPE_SHIFT or CompressionType.ZLIB
     try:
@@ -101,19 +100,21 @@ def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> byt
         raise MalformedMessageError(f"compression type {kind} is unknown") from None
     inflater, damaged = _inflater(kind)
     try:
-        # One more byte than allowed tells "too large" from "just fits"; 0 would mean no limit.
+        # The extra byte distinguishes "too large" from "just fits"; 0 would mean no limit.
         inflated = inflater.decompress(body, size_max + 1)
     except damaged as error:
-        raise MalformedMessageError(f"the body is no {kind.name.lower()} stream: {error}") from None
+        raise MalformedMessageError(
+            f"the body is not a valid {kind.name.lower()} stream: {error}"
+        ) from None
     if len(inflated) > size_max:
-        raise MalformedMessageError(f"the body inflates to more than {size_max} bytes")
+        raise MalformedMessageError(f"the body decompresses to more than {size_max} bytes")
     if not inflater.eof:
-        raise MalformedMessageError(f"the body is a {kind.name.lower()} stream cut short")
+        raise MalformedMessageError(f"the body is a truncated {kind.name.lower()} stream")
     return inflated
 
 
 def _inflater(kind: CompressionType) -> tuple[_Inflater, type[Exception]]:
-    """Return what inflates one body of `kind`, and what it raises on damaged ones."""
+    """Return a decompressor for one body of `kind`, and the exception that it raises."""
     if kind is CompressionType.ZLIB:
         return zlib.decompressobj(), zlib.error
     codec = _codec(kind)
@@ -123,7 +124,7 @@ def _inflater(kind: CompressionType) -> tuple[_Inflater, type[Exception]]:
 
 
 def _codec(kind: CompressionType) -> Any:  # noqa: ANN401 - the packages have no common type
-    """Return the module of LZ4 or ZSTD; imported once, looked up later."""
+    """Return the module of LZ4 or ZSTD, importing it on first use."""
     package, module = _MODULES[kind]
     try:
         return import_module(module)
@@ -132,7 +133,7 @@ def _codec(kind: CompressionType) -> Any:  # noqa: ANN401 - the packages have no
 
 
 class _ZstdInflater:
-    """Inflates in small steps, so that a bomb is noticed before it has gone off."""
+    """Decompresses in small steps, so that a decompression bomb is detected early."""
 
     def __init__(self, inflater: Any) -> None:  # noqa: ANN401 - zstandard may be missing
         self._inflater = inflater
@@ -142,7 +143,7 @@ class _ZstdInflater:
         return bool(self._inflater.eof)
 
     def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
-        """Return what `data` inflates to; beyond `max_length` only what one step gave."""
+        """Return the decompressed data; it may exceed `max_length` by the output of one step."""
         parts: list[bytes] = []
         size = 0
         for at in range(0, len(data), _ZSTD_STEP_BYTES):

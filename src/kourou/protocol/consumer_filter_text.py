@@ -1,4 +1,4 @@
-"""`config/consumerFilter.json`: the property filters of consumer groups, in Java's text.
+"""Codec of config/consumerFilter.json: the property filters of consumer groups, in Java's format.
 
     filterDataByTopic  topic -> {groupFilterData: group -> filter, topic}
 
@@ -27,12 +27,13 @@ _BY_GROUP: Final = "groupFilterData"
 
 
 class ConsumerFilterText(NamedTuple):
-    """One filter as a file says it.
+    """One filter as stored in the file.
 
     Attributes:
-        born_at_ms, dead_at_ms: epoch milliseconds; 0 for one that is not dead.
-        bit_count: bits of the bit maps that it was made for; 0 if the file does not say.
-        positions: its bits in them.
+        born_at_ms: creation time in epoch milliseconds.
+        dead_at_ms: time in epoch milliseconds since which no member uses it; 0 while one does.
+        bit_count: size of the bit maps for which it was created, in bits; 0 if the file lacks it.
+        positions: its bit positions in these bit maps.
     """
 
     group: str
@@ -56,7 +57,7 @@ def encode_consumer_filters(filters: Iterable[ConsumerFilterText]) -> bytes:
 
 
 def consumer_filter_to_json(one: ConsumerFilterText) -> Json:
-    """Return one filter, as in the file and in answers to administrators."""
+    """Return the JSON object of one filter, as in the file and in responses to admin requests."""
     return {
         "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
         "bornTime": one.born_at_ms,
@@ -71,10 +72,10 @@ def consumer_filter_to_json(one: ConsumerFilterText) -> Json:
 
 
 def decode_consumer_filters(text: bytes) -> list[ConsumerFilterText]:
-    """Return what the file says.
+    """Return the filters in the text of the file.
 
     Raises:
-        MalformedBodyError: it is not such a file.
+        MalformedBodyError: the text is not a JSON object, or a member has the wrong type.
     """
     content = as_object(loads(text), "consumer filters")
     return [

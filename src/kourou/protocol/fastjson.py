@@ -1,16 +1,17 @@
-"""JSON as Java's fastjson writes it, which is not always JSON.
+"""JSON in the dialect of Java's fastjson.
 
-Maps whose keys are not texts are written with bare keys:
+Maps whose keys are not texts are written with bare (unquoted) keys:
 
     {"brokerAddrs":{0:"10.0.0.1:10911"}}                                        integers
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}              objects
 
-`loads` takes these and standard JSON, `dumps` writes them, because Java, Go and the files of
-Java's brokers do. Not taken: single quotes and bare words.
+Java and Go peers, and the files of Java's brokers, use this form. `loads` accepts it and standard
+JSON; `dumps` writes it. Single quotes and bare words are refused.
 
-A value that Java meets again within one text may come as a reference, up to RocketMQ 5.3:
-`{"$ref":"$.a.null"}`. One to a key names any key of its map, so that Java itself reads it as
-another queue. References are refused by name: none is known to be sent, and a guess could be wrong.
+Up to RocketMQ 5.3, fastjson may write a repeated value as a reference: `{"$ref":"$.a.null"}`. A
+reference to a key may denote any key of its map, so that even Java may decode it as another queue.
+References are refused with an error that names them: no peer is known to send one, and a guess
+could be wrong.
 
 Source: RemotingSerializable.java, JSONSerializer of fastjson2.
 """
@@ -28,12 +29,12 @@ from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
 
 DEPTH_MAX: Final = 64
-"""Nested arrays and objects of a text with bare keys; the deepest body there is has fewer than
-ten. Strict JSON is bounded by the interpreter's recursion limit."""
+"""Deepest nesting of arrays and objects in a text with bare keys; the deepest known body has fewer
+than ten levels. The nesting of strict JSON is limited by the interpreter's recursion limit."""
 
 BARE_KEYS_BYTES_MAX: Final = 32 * 1024
-"""Size of a text that is read although it is no strict JSON, unless the caller allows more. That
-takes a second a MiB, in which a server serves nobody else; no request with bare keys is so long."""
+"""Default limit for the size of a text that is not strict JSON. Parsing it takes a second per MiB,
+during which a server handles no other request. No request with bare keys is that long."""
 
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -55,12 +56,12 @@ _REFERENCE_PATHS: Final = ("$", "@", "..")
 def loads(data: bytes | memoryview | str, *, bare_keys_bytes_max: int = BARE_KEYS_BYTES_MAX) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value of a JSON text, strict or with bare keys.
 
-    Integer and boolean keys become texts (`"0"`), object keys their compact JSON text with
-    sorted members. Of equal keys the last wins.
+    Integer and boolean keys become texts (`"0"`), object keys become their compact JSON text with
+    sorted members. Of equal keys the last one counts.
 
     Raises:
-        MalformedBodyError: the text is neither, is not UTF-8, nests too deep, has a number too
-            large to hold or a reference, or is no strict JSON and longer than
+        MalformedBodyError: the text does not parse, is not UTF-8, is nested too deeply, contains a
+            reference or a number that is too large, or is not strict JSON and longer than
             `bare_keys_bytes_max`.
     """
     value = _loads(data, bare_keys_bytes_max)
@@ -75,8 +76,8 @@ def _loads(data: bytes | memoryview | str, bare_keys_bytes_max: int) -> Any:  # 
     except msgspec.DecodeError as error:
         if len(data) > bare_keys_bytes_max:
             raise MalformedBodyError(
-                f"not JSON: {error}; with bare keys, {bare_keys_bytes_max} bytes are read, "
-                f"not {len(data)}"
+                f"not JSON: {error}; the text has {len(data)} bytes, JSON with bare keys is read "
+                f"up to {bare_keys_bytes_max}"
             ) from None
     except (UnicodeError, RecursionError) as error:
         raise MalformedBodyError(f"not JSON: {error}") from None
@@ -88,7 +89,7 @@ def _loads(data: bytes | memoryview | str, bare_keys_bytes_max: int) -> Any:  # 
 
 
 def _refuse_references(value: object) -> None:
-    """Refuse a value that has `{"$ref": path}` for a value or, as the text of one, for a key."""
+    """Refuse a value that contains `{"$ref": path}` as a value or, encoded, as a key."""
     left = [value]
     while left:
         one = left.pop()
@@ -98,12 +99,14 @@ def _refuse_references(value: object) -> None:
             path = one.get("$ref") if len(one) == 1 else None
             keys = [key for key in one if key.startswith(_REFERENCE_KEY)]
             if keys or (isinstance(path, str) and path.startswith(_REFERENCE_PATHS)):
-                raise MalformedBodyError(f"a reference is not read: {keys[0] if keys else path}")
+                raise MalformedBodyError(
+                    f"JSON references are not supported: {keys[0] if keys else path}"
+                )
             left += one.values()
 
 
 class _Reader:
-    """Reads one value by recursive descent; used only for texts that strict JSON refuses."""
+    """Recursive-descent parser, used only for texts that the strict JSON parser refuses."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -122,7 +125,7 @@ class _Reader:
     def _advance(self) -> None:
         """Move to the next token; the kind is empty at the end of the text."""
         space = _SPACE.match(self._text, self._at)
-        assert space is not None, "the pattern matches nothing, too"
+        assert space is not None, "the pattern also matches the empty text"
         self._at = at = space.end()
         if at == len(self._text):
             self._kind = self._lexeme = ""
@@ -188,12 +191,12 @@ class _Reader:
         elif _INTEGER.fullmatch(self._lexeme) or self._lexeme in ("true", "false"):
             key = self._lexeme
         else:
-            raise self._error("a key is neither text, integer nor object")
+            raise self._error("a key is neither a text nor an integer nor an object")
         self._advance()
         return key
 
     def _object_key(self, depth: int) -> str:
-        # A key in a key would be a text in a text: each level doubles the backslashes.
+        # Nested object keys would be texts within texts: each level doubles the backslashes.
         if self._in_key:
             raise self._error("an object key in an object key")
         self._in_key = True
@@ -205,7 +208,7 @@ class _Reader:
         """Move past a comma and return True, or past `end` and return False."""
         lexeme = self._lexeme
         if self._kind != "mark" or lexeme not in (",", end):
-            raise self._error(f"neither comma nor {end}")
+            raise self._error(f"expected a comma or {end}")
         self._advance()
         return lexeme == ","
 
@@ -214,20 +217,20 @@ class _Reader:
 
 
 def encode_key(members: Mapping[str, Any]) -> str:
-    """Return the text that an object key is read as: compact, members sorted."""
+    """Return the text to which an object key is decoded: compact, with sorted members."""
     return msgspec.json.encode(members, order="deterministic").decode()
 
 
 def dumps(value: object, *, pretty: bool = False) -> bytes:
     """Return the JSON text of dicts, lists, tuples, texts, numbers, booleans and None.
 
-    Keys are sorted: texts by character, integers by value and written bare, MessageQueues written
-    as bare objects. Members that are None are left out. `pretty` is the form of Java's config
-    files: a TAB a level, no blank after the colon.
+    Keys are sorted: texts by character, integers by value. Integer keys are written bare,
+    MessageQueue keys as bare objects. Members that are None are omitted. `pretty` is the form of
+    Java's config files: one TAB per level, no blank after the colon.
 
     Raises:
-        ValueError: a number is not finite, or a text not valid Unicode.
-        TypeError: a value or key is of another type, or the keys of one dict are of several.
+        ValueError: a number is not finite, or a text is not valid Unicode.
+        TypeError: a value or key has another type, or the keys of a dict have different types.
     """
     parts: list[bytes] = []
     _write(value, parts, b"\n" if pretty else b"")
@@ -235,21 +238,21 @@ def dumps(value: object, *, pretty: bool = False) -> bytes:
 
 
 def _write(value: object, parts: list[bytes], line: bytes) -> None:
-    """Append the text of `value`; `line` is what begins a line at its level, empty if compact."""
+    """Append the text of `value`; `line` begins each line at its level and is empty if compact."""
     if isinstance(value, dict):
         members = [(key, value[key]) for key in sorted(value) if value[key] is not None]
         _write_members([(_key(key), member) for key, member in members], parts, line, b"{}")
     elif isinstance(value, list | tuple):
-        # Java's pretty form keeps numbers on one line.
+        # Java's pretty form writes an array of numbers on one line.
         if all(type(element) is int for element in value):
             line = b""
         _write_members([(b"", element) for element in value], parts, line, b"[]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} has no JSON form")
+        raise ValueError(f"{value} cannot be written as JSON")
     elif value is None or isinstance(value, str | int | float):
         parts.append(_encode(value))
     else:
-        raise TypeError(f"{type(value).__name__} has no JSON form")
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _write_members(
@@ -268,16 +271,16 @@ def _write_members(
 
 
 def _key(key: object) -> bytes:
-    """Return a key's text with its colon."""
+    """Return the text of a key, including the colon."""
     if isinstance(key, MessageQueue):
         return queue_json(key) + b":"
     if isinstance(key, str) or type(key) is int:
         return _encode(key) + b":"
-    raise TypeError(f"{type(key).__name__} is no key")
+    raise TypeError(f"{type(key).__name__} cannot be a JSON key")
 
 
 def queue_json(queue: MessageQueue) -> bytes:
-    """Return the compact JSON object of a queue: a key of maps by queue, never with blanks."""
+    """Return the JSON object of a queue, always compact, as used for a key of a map by queue."""
     return b'{"brokerName":%b,"queueId":%d,"topic":%b}' % (
         _encode(queue.broker_name),
         queue.queue_id,

@@ -1,14 +1,14 @@
-"""Header values: a dataclass on our side, a map of texts (`extFields`) on the wire.
+"""Codec of header fields: dataclasses in Python, a map of texts (`extFields`) on the wire.
 
-A header class is a dataclass. A field's name on the wire is its own in camelCase, or
-`field(metadata={"wire": "a"})`. Its type is one of
+A header class is a dataclass. A field's name on the wire is its name in camelCase, unless
+`field(metadata={"wire": "a"})` gives another. Its type is one of
 
     str     text
     Int     32-bit integer (Java's int)
     Long    64-bit integer (Java's long)
-    bool    "true" or "false"; any other text is false, in any case, as Java reads it
+    bool    "true" in upper or lower case; any other text is read as false, as in Java
 
-or one of these with `| None`. A field without a default is required. None is left out of the
+or one of these with `| None`. A field without a default is required. None is omitted from the
 map; unknown names in a map are ignored.
 
 Source: RemotingCommand.makeCustomHeaderToNet and decodeCommandCustomHeader.
@@ -26,11 +26,11 @@ from kourou.errors import MalformedHeaderError
 HeaderT = TypeVar("HeaderT")
 
 Int = Annotated[int, 32]
-"""A 32-bit integer: more on the wire is malformed, since Java's int cannot hold it."""
+"""A 32-bit integer; a larger number on the wire is malformed, because Java's int cannot hold it."""
 Long = Annotated[int, 64]
 """A 64-bit integer."""
 
-# 19 digits hold every 64-bit integer, and int() of a text this short is cheap.
+# Every 64-bit integer has at most 19 digits; int() is cheap for texts of this length.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
@@ -42,7 +42,7 @@ class _Field(NamedTuple):
 
 
 def encode_fields(header: object) -> dict[str, str]:
-    """Return the header's fields as texts, in the order of the class; None is left out."""
+    """Return the header's fields as texts, in the order of the class; None is omitted."""
     fields: dict[str, str] = {}
     for name, wire, _, _ in _plan(type(header)):
         value = getattr(header, name)
@@ -58,7 +58,7 @@ def encode_fields(header: object) -> dict[str, str]:
 
 
 def decode_fields(header_class: type[HeaderT], fields: Mapping[str, str]) -> HeaderT:
-    """Return a `header_class` made of the texts.
+    """Return a `header_class` decoded from the texts.
 
     Raises:
         MalformedHeaderError: a required field is missing, or a number does not parse or fit.
@@ -77,7 +77,7 @@ def decode_fields(header_class: type[HeaderT], fields: Mapping[str, str]) -> Hea
 
 
 def _plan(header_class: type) -> tuple[_Field, ...]:
-    """Return how to read and write each field; found out once a class."""
+    """Return the codec of each field; it is computed once per class."""
     plan = _PLANS.get(header_class)
     if plan is None:
         plan = _PLANS[header_class] = _make_plan(header_class)
@@ -98,13 +98,13 @@ def _make_plan(header_class: type) -> tuple[_Field, ...]:
 
 
 def camel_case(name: str) -> str:
-    """Return Java's spelling of a name: `queue_id` is `queueId`."""
+    """Return Java's spelling of a name: `queueId` for `queue_id`."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
 def _parser(hint: object) -> Callable[[str], object]:
-    # Of `X | None` the first member is X; Annotated has its arguments too, so ask for it first.
+    # The first argument of `X | None` is X. Annotated has arguments too, so it is looked up first.
     kind = hint if hint in _PARSERS else get_args(hint)[0]
     return _PARSERS[kind]
 
@@ -114,10 +114,11 @@ def _parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """Return the 32-bit integer of a text, read as strictly as Java's Integer.parseInt.
+    """Return the 32-bit integer of a text, as strictly as Java's Integer.parseInt.
 
     Raises:
-        ValueError: it is none, or does not fit; the text is quoted, at most 40 characters of it.
+        ValueError: the text is not an integer, or does not fit; at most 40 of its characters are
+            quoted.
     """
     value = parse_long(text)
     if not -0x8000_0000 <= value <= 0x7FFF_FFFF:
@@ -126,7 +127,7 @@ def parse_int(text: str) -> int:
 
 
 def parse_long(text: str) -> int:
-    """Return the 64-bit integer of a text. Raises as `parse_int`."""
+    """Return the 64-bit integer of a text. Raises ValueError like `parse_int`."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(f"{text[:40]!r} is not an integer")
     value = int(text)

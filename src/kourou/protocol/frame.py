@@ -1,6 +1,6 @@
-"""Frames: one command as bytes.
+"""Codec of frames; a frame is one command on the wire.
 
-A frame on the wire, all integers big-endian:
+Layout of a frame; all integers are big-endian:
 
     offset  size  field
     0       4     frame_size      bytes that follow this field
@@ -9,9 +9,9 @@ A frame on the wire, all integers big-endian:
     8       h     header
     8 + h   b     body            b = frame_size - 4 - h
 
-Cutting a stream into frames is the connection's: `frame_size` tells it how far to read. Both
-types are read from any peer, frame by frame. An answer is written in the type of its request,
-which is what a caller can read for sure; Java answers in the type that it was configured with.
+The connection splits the stream into frames; `frame_size` returns the length of the next one. Each
+frame from a peer may have either serialize type. A response has the type of its request, because
+the peer can certainly read that one; Java responds in its configured type.
 
 Source: RemotingCommand.encode and decode, NettyDecoder.java.
 """
@@ -47,9 +47,9 @@ _Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
 
 
 class _JsonHeader(msgspec.Struct):
-    """The JSON header; fields in the order Java writes them, which is alphabetical.
+    """The JSON header; its fields are in alphabetical order, as Java writes them.
 
-    The defaults are what Java takes for a missing member.
+    The defaults are those that Java uses for missing members.
     """
 
     code: _Int32 = 0
@@ -70,12 +70,12 @@ _decode_json: Final = msgspec.json.Decoder().decode
 def frame_size(
     buffer: bytes | bytearray | memoryview, at: int = 0, *, limit: int = FRAME_SIZE_MAX
 ) -> int:
-    """Return the length field at byte `at` of `buffer`, which holds at least 4 bytes from there.
+    """Return the length field at byte `at` of `buffer`, which must have at least 4 bytes there.
 
-    Called before the frame is buffered, so that a hostile size costs nothing.
+    It is called before the frame is buffered, so that an excessive size costs no memory.
 
     Raises:
-        FrameTooLargeError: the frame exceeds `limit` bytes; negative sizes (Java's int) do too.
+        FrameTooLargeError: the size exceeds `limit` bytes, or is negative as Java's int.
         MalformedFrameError: the size leaves no room for type and header size.
     """
     size: int = _SIZE.unpack_from(buffer, at)[0]
@@ -91,13 +91,13 @@ def encode_frame(command: RemotingCommand) -> bytes:
 
     Raises:
         FrameTooLargeError: header and body exceed `FRAME_SIZE_MAX`.
-        MalformedHeaderError: a text is not valid Unicode (a lone surrogate), or the command has
-            no binary form (see `header_binary`).
+        MalformedHeaderError: a text is not valid Unicode (a lone surrogate), or the command cannot
+            be written in binary form (see `header_binary`).
     """
     if command.serialize_type is not _JSON:
         return _join(_BINARY << 24, encode_header(command), command.body)
-    # Java's clients read the fields of some answers, and its brokers those of some requests,
-    # without asking whether there are any: so a request always has the member, even empty.
+    # Java's clients read the fields of some responses, and its brokers those of some requests,
+    # without checking for null. A request therefore always has the member, even if it is empty.
     has_fields = command.ext_fields or not command.flag & FLAG_RESPONSE
     header = _JsonHeader(
         command.code,
@@ -129,15 +129,15 @@ def _join(tag: int, header: bytes, body: bytes) -> bytes:
 def decode_frame(
     data: bytes | bytearray | memoryview, *, header_bytes_max: int = FRAME_SIZE_MAX
 ) -> RemotingCommand:
-    """Return the command of `data`, which is a frame without its length field.
+    """Return the command in `data`, a frame without its length field.
 
-    The body is copied, so `data` may be a view of a buffer that is used again.
+    The body is copied, so `data` may be a view of a buffer that is reused.
 
     Raises:
-        MalformedFrameError: the header exceeds the data or `header_bytes_max`, or the type is
-            unknown.
-        MalformedHeaderError: the header is not a JSON object of the known members' types, or no
-            binary header.
+        MalformedFrameError: the header exceeds the data or `header_bytes_max`, or the serialize
+            type is unknown.
+        MalformedHeaderError: the JSON header is not an object or a member has the wrong type, or
+            the binary header is malformed.
     """
     if len(data) < FRAME_SIZE_MIN:
         raise MalformedFrameError(f"a frame of {len(data)} bytes has no header size")
@@ -162,7 +162,7 @@ def decode_frame(
     try:
         fields = _decode_typed(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The typed path is strict; what it refuses may still be what Java accepts.
+        # The typed decoder is stricter than Java's.
         return _decode_tolerant(header, body)
     return RemotingCommand(
         fields.code,
@@ -177,7 +177,7 @@ def decode_frame(
 
 
 def _decode_tolerant(header: memoryview, body: bytes) -> RemotingCommand:
-    """Decode a header whose members have other JSON types than we write."""
+    """Decode a JSON header whose members have other types than usual, as Java does."""
     try:
         members = _decode_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -220,7 +220,7 @@ def _texts(fields: object) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """Return a text as it is, and a number or boolean as its JSON text (`true`, `1.5`)."""
+    """Return a text unchanged, a number or boolean as its JSON text (`true`, `1.5`)."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""The texts of all groups, joined of texts that are kept group by group: see `member_texts`."""
+"""JSON text of the group table, joined from cached texts of its groups: see `member_texts`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Forbidden = Mapping[str, Mapping[str, int]]
 
 
 class GroupTableText:
-    """The file and the body: the same bytes as `encode_subscription_group_table` gives."""
+    """Builds the same bytes as `encode_subscription_group_table`, for the file and responses."""
 
     def __init__(self) -> None:
         self._members = MemberTexts()
@@ -31,7 +31,7 @@ class GroupTableText:
         self._members.put(group.group_name, subscription_group_to_json(group))
 
     def remove(self, name: str) -> None:
-        """Remove a group; ignore one that is not there."""
+        """Remove a group; an unknown name is ignored."""
         self._members.remove(name)
 
     def encode(self, version: DataVersion, forbidden: Forbidden) -> bytes:
@@ -42,6 +42,6 @@ class GroupTableText:
     def encode_body(
         self, version: DataVersion, forbidden: Forbidden, names: Iterable[str] | None = None
     ) -> bytes:
-        """Return the body of all groups, or of those of `names`."""
+        """Return the response body with all groups, or with those in `names`."""
         none = SubscriptionGroupTable({}, version, forbidden)
         return self._members.compact(encode_subscription_group_table(none), _GROUPS, names)

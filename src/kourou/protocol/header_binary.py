@@ -1,24 +1,24 @@
-"""Binary headers (ROCKETMQ): the compact form of a command's header.
+"""Codec of binary headers (ROCKETMQ), the compact form of a command's header.
 
-All integers big-endian, texts UTF-8:
+Integers are big-endian, texts are UTF-8:
 
     size     field
-    2        code           signed: larger ones have no binary form, see BINARY_CODE_MAX
+    2        code           signed; larger codes cannot be written, see BINARY_CODE_MAX
     1        language       `LanguageCode`
     2        version
     4        opaque
     4        flag
-    4 + n    remark         its size, 0 for none
-    4 + n    header fields  their size in all, 0 for none; then one after another:
+    4 + n    remark         size and text; size 0 means None
+    4 + n    header fields  total size, then the fields one after another:
                  2 + k      name
                  4 + v      value
 
-A text of size 0 is no text at all: an empty remark is none, a field with an empty value is
-missing. Where a name comes twice, the last one counts: Java's clients write the fields of some
-requests in a hurry before all others, and repeat them.
+An empty text cannot be represented: an empty remark is decoded as None, and a field with an empty
+value as missing. If a name occurs twice, the last value counts: Java's fast encoding of some
+requests writes their fields first and then repeats them among all fields.
 
-Java cuts a code that does not fit to 16 bits (POP_MESSAGE, 200050, arrives as 3442, which nobody
-serves). Here it is refused before it leaves.
+Java truncates a code that does not fit to 16 bits: POP_MESSAGE, 200050, arrives as 3442, which no
+server handles. Here such a code is refused before it is sent.
 
 Source: RocketMQSerializable.java.
 """
@@ -34,7 +34,7 @@ from kourou.protocol.codes import language_of
 from kourou.protocol.command import BINARY_CODE_MAX, RemotingCommand, SerializeType
 
 _HEAD: Final = struct.Struct(">hBhiii")
-"""Up to and with the remark's size."""
+"""The fields up to and including the size of the remark."""
 _SIZE16: Final = struct.Struct(">H")
 _SIZE32: Final = struct.Struct(">i")
 _unpack_size16: Final = _SIZE16.unpack_from
@@ -47,8 +47,8 @@ def encode_header(command: RemotingCommand) -> bytes:
     """Return the command's binary header.
 
     Raises:
-        MalformedHeaderError: the code, the version or the name of a field is larger than its
-            place, or a text is not valid Unicode.
+        MalformedHeaderError: the code, the version or the name of a field does not fit, or a text
+            is not valid Unicode.
     """
     if not -BINARY_CODE_MAX - 1 <= command.code <= BINARY_CODE_MAX:
         raise MalformedHeaderError(
@@ -83,11 +83,11 @@ def _encode_fields(fields: Mapping[str, str]) -> bytes:
 
 
 def decode_header(header: bytes, body: bytes) -> RemotingCommand:
-    """Return the command of a binary header and a body.
+    """Return the command with this binary header and body.
 
     Raises:
-        MalformedHeaderError: the header is cut short, has bytes left over, a size in it is
-            negative or exceeds it, or a text is not UTF-8.
+        MalformedHeaderError: the header is truncated, has surplus bytes, contains a size that is
+            negative or exceeds the header, or a text is not UTF-8.
     """
     try:
         code, language, version, opaque, flag, remark_size = _HEAD.unpack_from(header)
@@ -96,16 +96,16 @@ def decode_header(header: bytes, body: bytes) -> RemotingCommand:
             raise MalformedHeaderError(f"remark of {remark_size} bytes")
         fields_size = _SIZE32.unpack_from(header, remark_end)[0]
         fields_start = remark_end + _SIZE32.size
-        # Java takes a negative size for none.
+        # Java reads a negative size as 0.
         fields_end = fields_start + max(fields_size, 0)
         if fields_end != len(header):
             raise MalformedHeaderError(
-                f"header fields of {fields_size} bytes, {len(header) - fields_start} are there"
+                f"header fields of {fields_size} bytes, but {len(header) - fields_start} are left"
             )
         fields = _decode_fields(header, fields_start)
         remark = header[_HEAD.size : remark_end].decode()
     except struct.error:
-        raise MalformedHeaderError(f"binary header of {len(header)} bytes is cut short") from None
+        raise MalformedHeaderError(f"binary header of {len(header)} bytes is truncated") from None
     except UnicodeDecodeError as error:
         raise MalformedHeaderError(f"a header text is not UTF-8: {error}") from None
     return RemotingCommand(
@@ -126,7 +126,7 @@ def _decode_fields(header: bytes, at: int) -> dict[str, str]:
     end = len(header)
     fields: dict[str, str] = {}
     while at < end:
-        # Sizes are read unsigned: one that is negative to Java is here too large for the header.
+        # Sizes are read as unsigned, so a negative one is refused as larger than the header.
         name_start = at + 2
         name_end = name_start + _unpack_size16(header, at)[0]
         value_start = name_end + 4

@@ -16,9 +16,9 @@ class CreateTopicRequestHeader(TopicHeader):
     """UPDATE_AND_CREATE_TOPIC (17), and of static topics (513).
 
     Attributes:
-        default_topic: carried, without effect.
+        default_topic: sent, without effect.
         perm: PERM_* bits of `kourou.model.topic`.
-        attributes: changes, `+key=value,-key`.
+        attributes: changes of attributes, in the form `+key=value,-key`.
     """
 
     topic: str
@@ -42,24 +42,24 @@ class DeleteTopicRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetTopicConfigRequestHeader(TopicHeader):
-    """GET_TOPIC_CONFIG (351); a body answers."""
+    """GET_TOPIC_CONFIG (351); has a response body."""
 
     topic: str
 
 
 @dataclass(slots=True)
 class GetTopicStatsInfoRequestHeader(TopicHeader):
-    """GET_TOPIC_STATS_INFO (202); a body answers."""
+    """GET_TOPIC_STATS_INFO (202); has a response body."""
 
     topic: str
 
 
 @dataclass(slots=True)
 class GetAllTopicConfigRequestHeader:
-    """GET_ALL_TOPIC_CONFIG (21): all, or the page that begins at `topic_seq`; a body answers.
+    """GET_ALL_TOPIC_CONFIG (21): all topics, or a page from `topic_seq` on; has a response body.
 
     Attributes:
-        data_version: the version that the pages before were of; another one starts again at 0.
+        data_version: version of the previous pages; if it differs, paging restarts at topic 0.
     """
 
     topic_seq: Int | None = None
@@ -69,14 +69,14 @@ class GetAllTopicConfigRequestHeader:
 
 @dataclass(slots=True)
 class GetAllTopicConfigResponseHeader:
-    """How many topics there are on all pages."""
+    """The number of topics on all pages."""
 
     total_topic_num: Int | None = None
 
 
 @dataclass(slots=True)
 class GetConsumeStatsRequestHeader(TopicHeader):
-    """GET_CONSUME_STATS (208); a body answers.
+    """GET_CONSUME_STATS (208); has a response body.
 
     Attributes:
         topic_list: names, each followed by `;`.
@@ -89,7 +89,7 @@ class GetConsumeStatsRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetAllSubscriptionGroupRequestHeader:
-    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all, or a page as of 21; a body answers."""
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups or one page; has a response body."""
 
     group_seq: Int | None = None
     data_version: str | None = None
@@ -98,14 +98,14 @@ class GetAllSubscriptionGroupRequestHeader:
 
 @dataclass(slots=True)
 class GetAllSubscriptionGroupResponseHeader:
-    """How many groups there are on all pages."""
+    """The number of groups on all pages."""
 
     total_group_num: Int | None = None
 
 
 @dataclass(slots=True)
 class DeleteSubscriptionGroupRequestHeader(RpcHeader):
-    """DELETE_SUBSCRIPTIONGROUP (207), with the group's offsets if `clean_offset`."""
+    """DELETE_SUBSCRIPTIONGROUP (207); with `clean_offset`, the group's offsets are deleted too."""
 
     group_name: str
     clean_offset: bool = False
@@ -113,11 +113,11 @@ class DeleteSubscriptionGroupRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class GetSubscriptionGroupConfigRequestHeader(RpcHeader):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (352); a body answers."""
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352); has a response body."""
 
     group: str
 
 
 @dataclass(slots=True)
 class CreateTopicListRequestHeader(RpcHeader):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18): what counts is in the body."""
+    """UPDATE_AND_CREATE_TOPIC_LIST (18); the topic configs are in the body."""

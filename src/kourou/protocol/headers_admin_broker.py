@@ -1,4 +1,4 @@
-"""Headers of administration of a broker: 26, 315, 317, 321, 353 to 355, 902, 903, 2004, 5001.
+"""Headers for broker administration: 26, 315, 317, 321, 353 to 355, 902, 903, 2004, 5001.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -13,18 +13,18 @@ from kourou.protocol.headers_send import TopicHeader
 
 @dataclass(slots=True)
 class GetBrokerConfigResponseHeader:
-    """What answers GET_BROKER_CONFIG (26) beside the body: a DataVersion as JSON text."""
+    """Response to GET_BROKER_CONFIG (26), beside the body: a DataVersion as JSON text."""
 
     version: str
 
 
 @dataclass(slots=True)
 class ViewBrokerStatsDataRequestHeader:
-    """VIEW_BROKER_STATS_DATA (315): one counter of one kind; a body answers.
+    """VIEW_BROKER_STATS_DATA (315): one counter; has a response body.
 
     Attributes:
-        stats_name: such as TOPIC_PUT_NUMS.
-        stats_key: such as a topic, or `topic@group`.
+        stats_name: type of the counter, such as TOPIC_PUT_NUMS.
+        stats_key: the counted object, such as a topic, or `topic@group`.
     """
 
     stats_name: str
@@ -33,10 +33,10 @@ class ViewBrokerStatsDataRequestHeader:
 
 @dataclass(slots=True)
 class GetConsumeStatsInBrokerHeader:
-    """GET_BROKER_CONSUME_STATS (317): where all groups stand; a body answers.
+    """GET_BROKER_CONSUME_STATS (317): the progress of all groups; has a response body.
 
     Attributes:
-        is_order: only the groups that consume in order, or only the others.
+        is_order: true selects the groups that consume in order, false the others.
     """
 
     is_order: bool
@@ -44,11 +44,11 @@ class GetConsumeStatsInBrokerHeader:
 
 @dataclass(slots=True)
 class QueryConsumeQueueRequestHeader(TopicHeader):
-    """QUERY_CONSUME_QUEUE (321): entries of a consume queue; a body answers.
+    """QUERY_CONSUME_QUEUE (321): entries of a consume queue; has a response body.
 
     Attributes:
-        index: the first queue offset; negative counts from the end.
-        consumer_group: whose filter is tried on the entries.
+        index: the first queue offset; a negative one counts from the end.
+        consumer_group: the group whose filter is evaluated on the entries.
     """
 
     topic: str
@@ -60,10 +60,10 @@ class QueryConsumeQueueRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class UpdateGroupForbiddenRequestHeader(TopicHeader):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may the group read the topic; a body answers.
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353): a group's read permission; has a response body.
 
     Attributes:
-        readable: None changes nothing.
+        readable: the new permission; None only queries it.
     """
 
     group: str
@@ -73,10 +73,10 @@ class UpdateGroupForbiddenRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class CheckRocksdbCqWriteProgressRequestHeader:
-    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354); a body answers.
+    """CHECK_ROCKSDB_CQ_WRITE_PROGRESS (354); has a response body.
 
     Attributes:
-        check_store_time: epoch milliseconds; messages stored before are not compared.
+        check_store_time: epoch milliseconds; messages stored earlier are not compared.
     """
 
     topic: str
@@ -88,7 +88,7 @@ class ExportRocksDBConfigToJsonRequestHeader:
     """EXPORT_ROCKSDB_CONFIG_TO_JSON (355).
 
     Attributes:
-        config_type: of `topics`, `subscriptionGroups` and `consumerOffsets`, joined by `;`.
+        config_type: among `topics`, `subscriptionGroups` and `consumerOffsets`, joined by `;`.
     """
 
     config_type: str
@@ -99,7 +99,7 @@ class SetCommitLogReadModeRequestHeader:
     """SET_COMMITLOG_READ_MODE (2004); Java has no class for its one field.
 
     Attributes:
-        read_ahead_mode: 0 the system reads ahead, 1 it does not.
+        read_ahead_mode: 0 enables the system's read-ahead, 1 disables it.
     """
 
     read_ahead_mode: str | None = field(default=None, metadata={"wire": "READ_AHEAD_MODE"})
@@ -110,7 +110,7 @@ class SwitchTimerEngineRequestHeader:
     """SWITCH_TIMER_ENGINE (5001); Java has no class for its one field.
 
     Attributes:
-        engine_type: F the wheel's files, R RocksDB.
+        engine_type: F for the files of the timer wheel, R for RocksDB.
     """
 
     engine_type: str | None = field(default=None, metadata={"wire": "E_T"})
@@ -118,10 +118,10 @@ class SwitchTimerEngineRequestHeader:
 
 @dataclass(slots=True)
 class AddBrokerRequestHeader:
-    """ADD_BROKER (902), to a container of brokers.
+    """ADD_BROKER (902), sent to a broker container.
 
     Attributes:
-        config_path: a file of the container's; None if the body is the configuration.
+        config_path: a file on the container's machine; None if the body is the configuration.
     """
 
     config_path: str | None = None
@@ -129,7 +129,7 @@ class AddBrokerRequestHeader:
 
 @dataclass(slots=True)
 class RemoveBrokerRequestHeader:
-    """REMOVE_BROKER (903), to a container of brokers."""
+    """REMOVE_BROKER (903), sent to a broker container."""
 
     broker_name: str
     broker_cluster_name: str

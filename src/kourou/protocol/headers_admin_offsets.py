@@ -1,4 +1,4 @@
-"""Headers of administration of offsets: codes 220 to 223, 303, 308 and 314.
+"""Headers for the administration of offsets: codes 220 to 223, 303, 308 and 314.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -16,10 +16,11 @@ class ResetOffsetRequestHeader(TopicHeader):
     """INVOKE_BROKER_TO_RESET_OFFSET (222), and RESET_CONSUMER_CLIENT_OFFSET (220) to clients.
 
     Attributes:
-        timestamp: epoch milliseconds of the message to go on with; negative, the end of the queue.
+        timestamp: store time of the message to continue with, in epoch milliseconds; a negative
+            one stands for the end of the queue.
         queue_id: negative for all queues.
-        offset: with a queue, the queue offset to go on with; it takes the place of the time.
-        is_force: also where the group would go forward.
+        offset: the queue offset to continue with; with a queue id, it overrides `timestamp`.
+        is_force: reset also if the group would skip messages.
     """
 
     topic: str
@@ -32,10 +33,10 @@ class ResetOffsetRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetConsumerStatusRequestHeader(TopicHeader):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), and 221 to clients; a body answers.
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), and 221 to clients; has a response body.
 
     Attributes:
-        client_addr: a client id, despite its name; empty or None asks all clients of the group.
+        client_addr: a client id, despite its name; empty or None for all clients of the group.
     """
 
     topic: str
@@ -45,11 +46,11 @@ class GetConsumerStatusRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class CloneGroupOffsetRequestHeader(RpcHeader):
-    """CLONE_GROUP_OFFSET (314): give one group the offsets of another.
+    """CLONE_GROUP_OFFSET (314): copy the offsets of one group to another.
 
     Attributes:
-        topic: None for all topics of the source.
-        offline: carried, without effect.
+        topic: None for all topics of the source group.
+        offline: sent, without effect.
     """
 
     src_group: str
@@ -60,11 +61,11 @@ class CloneGroupOffsetRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class QueryCorrectionOffsetHeader(TopicHeader):
-    """QUERY_CORRECTION_OFFSET (308): the least offset of a topic's groups; a body answers.
+    """QUERY_CORRECTION_OFFSET (308): the smallest offsets of a topic's groups; has a response body.
 
     Attributes:
-        compare_group: queues where this group is not behind are left out.
-        filter_groups: groups that do not count, joined by commas.
+        compare_group: queues in which this group is not behind are omitted.
+        filter_groups: groups to ignore, joined by commas.
     """
 
     topic: str
@@ -74,7 +75,10 @@ class QueryCorrectionOffsetHeader(TopicHeader):
 
 @dataclass(slots=True)
 class QueryConsumeTimeSpanRequestHeader(TopicHeader):
-    """QUERY_CONSUME_TIME_SPAN (303): how old each queue is and a group in it; a body answers."""
+    """QUERY_CONSUME_TIME_SPAN (303): ages of a topic's queues and of a group's progress in them.
+
+    The response has a body.
+    """
 
     topic: str
     group: str

@@ -1,4 +1,4 @@
-"""Headers of users and access control: codes 3001 to 3010.
+"""Headers for users and access control: codes 3001 to 3010.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -17,7 +17,7 @@ class CreateUserRequestHeader:
 
 @dataclass(slots=True)
 class UpdateUserRequestHeader:
-    """AUTH_UPDATE_USER (3002); the body has what changes."""
+    """AUTH_UPDATE_USER (3002); the body contains the changed members."""
 
     username: str | None = None
 
@@ -31,35 +31,35 @@ class DeleteUserRequestHeader:
 
 @dataclass(slots=True)
 class GetUserRequestHeader:
-    """AUTH_GET_USER (3004); a body answers, or none for an unknown user."""
+    """AUTH_GET_USER (3004); a body answers, which is empty for an unknown user."""
 
     username: str | None = None
 
 
 @dataclass(slots=True)
 class ListUsersRequestHeader:
-    """AUTH_LIST_USER (3005): those whose names contain `filter`; a body answers."""
+    """AUTH_LIST_USER (3005): the users whose names contain `filter`; has a response body."""
 
     filter: str | None = None
 
 
 @dataclass(slots=True)
 class CreateAclRequestHeader:
-    """AUTH_CREATE_ACL (3006); the body is what the subject may do."""
+    """AUTH_CREATE_ACL (3006); the body contains the access rights of the subject."""
 
     subject: str | None = None
 
 
 @dataclass(slots=True)
 class UpdateAclRequestHeader:
-    """AUTH_UPDATE_ACL (3007); the body has what changes."""
+    """AUTH_UPDATE_ACL (3007); the body contains the changes."""
 
     subject: str | None = None
 
 
 @dataclass(slots=True)
 class DeleteAclRequestHeader:
-    """AUTH_DELETE_ACL (3008): all policies of a subject, or those of a kind or a resource."""
+    """AUTH_DELETE_ACL (3008): all policies of a subject, or those of one type or resource."""
 
     subject: str | None = None
     policy_type: str | None = None
@@ -68,14 +68,17 @@ class DeleteAclRequestHeader:
 
 @dataclass(slots=True)
 class GetAclRequestHeader:
-    """AUTH_GET_ACL (3009); a body answers."""
+    """AUTH_GET_ACL (3009); has a response body."""
 
     subject: str | None = None
 
 
 @dataclass(slots=True)
 class ListAclsRequestHeader:
-    """AUTH_LIST_ACL (3010): those whose subjects and resources contain these; a body answers."""
+    """AUTH_LIST_ACL (3010): entries that contain both filters in their subject and resource.
+
+    The response has a body.
+    """
 
     subject_filter: str | None = None
     resource_filter: str | None = None

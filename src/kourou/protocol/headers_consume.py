@@ -1,4 +1,4 @@
-"""Headers of consuming: codes 11, 12, 14, 15, 29 to 35, 38 and 40 to 42.
+"""Headers for consumption: codes 11, 12, 14, 15, 29 to 35, 38 and 40 to 42.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -13,14 +13,14 @@ from kourou.protocol.fields import Int, Long, parse_long
 from kourou.protocol.headers_send import RpcHeader, TopicHeader
 
 TOPIC_BEGIN_FIELD: Final = "kourouTopicBegin"
-"""Field that is not one of RocketMQ's: the log position below which records are of an earlier topic
-of the same name; 0 if there was none. Our brokers add it to answers to QUERY_CONSUMER_OFFSET. Our
-clients send it back with UPDATE_CONSUMER_OFFSET, and with a pull that follows a pause: an offset of
-a topic that was deleted since means nothing in the one that has the name now."""
+"""Kourou's own field: the physical offset below which records belong to an earlier, deleted topic
+of the same name; 0 if there was none. Brokers add it to responses to QUERY_CONSUMER_OFFSET. Clients
+return it with UPDATE_CONSUMER_OFFSET and with a pull that follows a pause, because an offset of the
+deleted topic is meaningless in the topic that was created again."""
 
 
 def topic_begin_of(ext_fields: Mapping[str, str]) -> int | None:
-    """Return the field's number; None where it is not given or no number."""
+    """Return the value of `TOPIC_BEGIN_FIELD`; None if it is missing or not a number."""
     try:
         return parse_long(ext_fields.get(TOPIC_BEGIN_FIELD, ""))
     except ValueError:
@@ -29,17 +29,17 @@ def topic_begin_of(ext_fields: Mapping[str, str]) -> int | None:
 
 @dataclass(slots=True)
 class PullMessageRequestHeader(TopicHeader):
-    """PULL_MESSAGE (11): read one queue, or wait for it.
+    """PULL_MESSAGE (11): pull messages of one queue; may be held until one arrives.
 
     Attributes:
-        queue_offset: the first message wanted.
+        queue_offset: the first requested message.
         sys_flag: PULL_* bits of `kourou.model.sysflag`.
-        commit_offset: stored if PULL_COMMIT_OFFSET is set.
-        suspend_timeout_millis: how long to hold the request if PULL_SUSPEND is set.
+        commit_offset: committed if PULL_COMMIT_OFFSET is set.
+        suspend_timeout_millis: longest time to hold the request if PULL_SUSPEND is set.
         subscription: the expression if PULL_SUBSCRIPTION is set.
-        sub_version: the heartbeat's; a broker that knows an older one refuses.
-        max_msg_bytes: Java carries it and reads it nowhere.
-        request_source: -1 a client, 0 to 2 kinds of proxies.
+        sub_version: that of the heartbeat; a broker that has an older one refuses the pull.
+        max_msg_bytes: Java sends it but never reads it.
+        request_source: -1 for a client, 0 to 2 for kinds of proxies.
     """
 
     consumer_group: str
@@ -55,21 +55,21 @@ class PullMessageRequestHeader(TopicHeader):
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
     request_source: Int | None = None
-    # The wire's own spelling.
+    # Misspelled on the wire.
     proxy_froward_client_id: str | None = None
     lite_topic: str | None = None
 
 
 @dataclass(slots=True)
 class PullMessageResponseHeader:
-    """Where to go on; clients read the first four with codes 0, 19, 20 and 21 alike.
+    """Response to a pull; clients read the first four fields with codes 0, 19, 20 and 21.
 
     Attributes:
-        suggest_which_broker_id: whom to ask next; 0 is the master.
-        next_begin_offset: the queue offset to ask for next.
-        offset_delta: of static topics.
-        forbidden_type: who forbids it, with code 16: 1 broker, 2 group, 3 topic, 4 broadcast,
-            5 subscription.
+        suggest_which_broker_id: replica for the next pull; 0 is the master.
+        next_begin_offset: the queue offset of the next pull.
+        offset_delta: for static topics.
+        forbidden_type: with code 16, the setting that forbids the pull: 1 broker, 2 group, 3 topic,
+            4 broadcast, 5 subscription.
     """
 
     suggest_which_broker_id: Long
@@ -84,10 +84,10 @@ class PullMessageResponseHeader:
 
 @dataclass(slots=True)
 class QueryConsumerOffsetRequestHeader(TopicHeader):
-    """QUERY_CONSUMER_OFFSET (14): what the group committed for a queue.
+    """QUERY_CONSUMER_OFFSET (14): the offset that the group committed for a queue.
 
     Attributes:
-        set_zero_if_not_found: false never answers 0 in place of "not found".
+        set_zero_if_not_found: if false, the response is never 0 instead of "not found".
     """
 
     consumer_group: str
@@ -105,7 +105,7 @@ class QueryConsumerOffsetResponseHeader:
 
 @dataclass(slots=True)
 class UpdateConsumerOffsetRequestHeader(TopicHeader):
-    """UPDATE_CONSUMER_OFFSET (15): commit the next message to consume."""
+    """UPDATE_CONSUMER_OFFSET (15): commit the queue offset of the next message to consume."""
 
     consumer_group: str
     topic: str
@@ -115,18 +115,18 @@ class UpdateConsumerOffsetRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetConsumerListByGroupRequestHeader(RpcHeader):
-    """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members; a body answers."""
+    """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members; has a response body."""
 
     consumer_group: str
 
 
 @dataclass(slots=True)
 class SearchOffsetRequestHeader(TopicHeader):
-    """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset of a time.
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset for a store time.
 
     Attributes:
-        timestamp: epoch milliseconds of the storing.
-        boundary_type: UPPER (in any case) for the last of equal times, else the first.
+        timestamp: store time in epoch milliseconds.
+        boundary_type: UPPER (in any case) selects the last message of equal times, else the first.
     """
 
     topic: str
@@ -145,10 +145,10 @@ class SearchOffsetResponseHeader:
 
 @dataclass(slots=True)
 class GetMaxOffsetRequestHeader(TopicHeader):
-    """GET_MAX_OFFSET (30): the queue offset that the next message will have.
+    """GET_MAX_OFFSET (30): the queue offset of the next message to be stored.
 
     Attributes:
-        committed: only what is visible to consumers; the broker always answers that.
+        committed: count only messages visible to consumers; the broker always does so.
     """
 
     topic: str
@@ -165,7 +165,7 @@ class GetMaxOffsetResponseHeader:
 
 @dataclass(slots=True)
 class GetMinOffsetRequestHeader(TopicHeader):
-    """GET_MIN_OFFSET (31): the oldest queue offset that is still stored."""
+    """GET_MIN_OFFSET (31): the smallest queue offset that is still stored."""
 
     topic: str
     queue_id: Int
@@ -173,14 +173,14 @@ class GetMinOffsetRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetMinOffsetResponseHeader:
-    """The oldest queue offset."""
+    """The smallest queue offset."""
 
     offset: Long
 
 
 @dataclass(slots=True)
 class GetEarliestMsgStoretimeRequestHeader(TopicHeader):
-    """GET_EARLIEST_MSG_STORETIME (32): when the oldest message of a queue was stored."""
+    """GET_EARLIEST_MSG_STORETIME (32): the store time of the oldest message of a queue."""
 
     topic: str
     queue_id: Int
@@ -188,14 +188,14 @@ class GetEarliestMsgStoretimeRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetEarliestMsgStoretimeResponseHeader:
-    """Epoch milliseconds; -1 for an empty queue."""
+    """The store time in epoch milliseconds; -1 for an empty queue."""
 
     timestamp: Long
 
 
 @dataclass(slots=True)
 class ViewMessageRequestHeader:
-    """VIEW_MESSAGE_BY_ID (33): the record at a physical offset; a body answers."""
+    """VIEW_MESSAGE_BY_ID (33): the record at a physical offset; has a response body."""
 
     offset: Long
     topic: str | None = None
@@ -203,12 +203,12 @@ class ViewMessageRequestHeader:
 
 @dataclass(slots=True)
 class HeartbeatRequestHeader(RpcHeader):
-    """HEART_BEAT (34): what counts is in the body."""
+    """HEART_BEAT (34); the heartbeat is in the body."""
 
 
 @dataclass(slots=True)
 class HeartbeatResponseHeader:
-    """Whether short heartbeats are understood, and whether the subscription changed."""
+    """Whether the broker supports short heartbeats, and whether the subscription changed."""
 
     is_support_heart_beat_v2: bool | None = field(
         default=None, metadata={"wire": "IS_SUPPORT_HEART_BEAT_V2"}
@@ -227,30 +227,30 @@ class UnregisterClientRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class NotifyConsumerIdsChangedRequestHeader(RpcHeader):
-    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client: share the queues out anew."""
+    """NOTIFY_CONSUMER_IDS_CHANGED (40), broker to client: members changed, rebalance."""
 
     consumer_group: str
 
 
 @dataclass(slots=True)
 class LockBatchMqRequestHeader(RpcHeader):
-    """LOCK_BATCH_MQ (41): what counts is in the body."""
+    """LOCK_BATCH_MQ (41); the queues are in the body."""
 
 
 @dataclass(slots=True)
 class UnlockBatchMqRequestHeader(RpcHeader):
-    """UNLOCK_BATCH_MQ (42): what counts is in the body."""
+    """UNLOCK_BATCH_MQ (42); the queues are in the body."""
 
 
 @dataclass(slots=True)
 class QueryMessageRequestHeader(TopicHeader):
-    """QUERY_MESSAGE (12): the messages of a key; a body answers.
+    """QUERY_MESSAGE (12): the messages of a key; has a response body.
 
     Attributes:
-        begin_timestamp: epoch milliseconds of the storing, to `end_timestamp`.
-        index_type: what `key` is: K a key, U a unique id, T a tag; None is K.
-        last_key: where a page of tags goes on.
-        is_unique_key: forces U.
+        begin_timestamp: smallest store time in epoch milliseconds; `end_timestamp` is the largest.
+        index_type: type of `key`: K a key, U a unique id, T a tag; None means K.
+        last_key: position at which a page of a tag query continues.
+        is_unique_key: forces the type U.
     """
 
     topic: str
@@ -265,7 +265,7 @@ class QueryMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class QueryMessageResponseHeader:
-    """How far the index is: epoch milliseconds, and a physical offset."""
+    """Position of the index: a time in epoch milliseconds, and a physical offset."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long

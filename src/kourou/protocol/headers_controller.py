@@ -1,6 +1,6 @@
-"""Headers of controllers, which choose masters: codes 1001 to 1005 and 1011 to 1013.
+"""Headers for controllers, which elect masters: codes 1001 to 1005 and 1011 to 1013.
 
-`invoke_time` is the time of the request, epoch milliseconds.
+`invoke_time` is the time of the request in epoch milliseconds.
 
 Source: the header classes of the same names in
 org.apache.rocketmq.remoting.protocol.header.controller.
@@ -15,7 +15,7 @@ from kourou.protocol.fields import Int, Long
 
 @dataclass(slots=True)
 class AlterSyncStateSetRequestHeader:
-    """CONTROLLER_ALTER_SYNC_STATE_SET (1001); the body is the replicas in sync."""
+    """CONTROLLER_ALTER_SYNC_STATE_SET (1001); the body lists the replicas in sync."""
 
     broker_name: str | None = None
     master_broker_id: Long | None = None
@@ -25,7 +25,7 @@ class AlterSyncStateSetRequestHeader:
 
 @dataclass(slots=True)
 class AlterSyncStateSetResponseHeader:
-    """The epoch from now on."""
+    """The new epoch."""
 
     new_sync_state_set_epoch: Int = 0
 
@@ -35,7 +35,7 @@ class ElectMasterRequestHeader:
     """CONTROLLER_ELECT_MASTER (1002).
 
     Attributes:
-        broker_id: who asks, or who shall be it if `designate_elect`.
+        broker_id: the requesting broker, or with `designate_elect` the broker to elect.
     """
 
     cluster_name: str = ""
@@ -47,7 +47,7 @@ class ElectMasterRequestHeader:
 
 @dataclass(slots=True)
 class ElectMasterResponseHeader:
-    """The master from now on."""
+    """The new master."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -57,7 +57,7 @@ class ElectMasterResponseHeader:
 
 @dataclass(slots=True)
 class RegisterBrokerToControllerRequestHeader:
-    """CONTROLLER_REGISTER_BROKER (1003); the replicas in sync answer."""
+    """CONTROLLER_REGISTER_BROKER (1003); the response body lists the replicas in sync."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -68,7 +68,7 @@ class RegisterBrokerToControllerRequestHeader:
 
 @dataclass(slots=True)
 class RegisterBrokerToControllerResponseHeader:
-    """The master that there is, if there is one."""
+    """The current master, if there is one."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -80,14 +80,14 @@ class RegisterBrokerToControllerResponseHeader:
 
 @dataclass(slots=True)
 class GetReplicaInfoRequestHeader:
-    """CONTROLLER_GET_REPLICA_INFO (1004); the replicas in sync answer."""
+    """CONTROLLER_GET_REPLICA_INFO (1004); the response body lists the replicas in sync."""
 
     broker_name: str | None = None
 
 
 @dataclass(slots=True)
 class GetReplicaInfoResponseHeader:
-    """The master that there is, if there is one."""
+    """The current master, if there is one."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -96,7 +96,7 @@ class GetReplicaInfoResponseHeader:
 
 @dataclass(slots=True)
 class GetMetaDataResponseHeader:
-    """What answers CONTROLLER_GET_METADATA_INFO (1005).
+    """Response to CONTROLLER_GET_METADATA_INFO (1005).
 
     Attributes:
         peers: the controllers, joined by `;`.
@@ -111,7 +111,7 @@ class GetMetaDataResponseHeader:
 
 @dataclass(slots=True)
 class CleanControllerBrokerDataRequestHeader:
-    """CLEAN_BROKER_DATA (1011): forget replicas.
+    """CLEAN_BROKER_DATA (1011): remove replicas from the controller.
 
     Attributes:
         broker_controller_ids_to_clean: broker ids, joined by `;`; None for all.
@@ -134,7 +134,7 @@ class GetNextBrokerIdRequestHeader:
 
 @dataclass(slots=True)
 class GetNextBrokerIdResponseHeader:
-    """The id that a new replica may apply for."""
+    """The id for which a new replica may apply."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -146,7 +146,8 @@ class ApplyBrokerIdRequestHeader:
     """CONTROLLER_APPLY_BROKER_ID (1013).
 
     Attributes:
-        register_check_code: tells the same replica again; an id of another one is refused.
+        register_check_code: identifies the replica in a repeated request; an id that belongs to
+            another replica is refused.
     """
 
     cluster_name: str | None = None
@@ -157,7 +158,7 @@ class ApplyBrokerIdRequestHeader:
 
 @dataclass(slots=True)
 class ApplyBrokerIdResponseHeader:
-    """Whose id it is."""
+    """The broker to which the id was assigned."""
 
     cluster_name: str | None = None
     broker_name: str | None = None

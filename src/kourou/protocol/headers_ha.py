@@ -1,4 +1,4 @@
-"""Headers among replicas of a broker, the name server and controllers: 905, 906, 908 and 1008.
+"""Headers for requests among replicas, name servers and controllers: 905, 906, 908 and 1008.
 
 Source: NotifyMinBrokerIdChangeRequestHeader.java, ExchangeHAInfoRequestHeader.java and
 ResponseHeader, ResetMasterFlushOffsetHeader.java, NotifyBrokerRoleChangedRequestHeader.java.
@@ -16,9 +16,9 @@ class NotifyMinBrokerIdChangeRequestHeader:
     """NOTIFY_MIN_BROKER_ID_CHANGE (905), name server to brokers, one-way.
 
     Attributes:
-        min_broker_id: the least id that is alive now; 0 is the master's.
-        offline_broker_addr: who left, if somebody did.
-        ha_broker_addr: where the new one offers replication.
+        min_broker_id: the smallest id of a live replica; 0 is the master's.
+        offline_broker_addr: address of the replica that went offline, if any.
+        ha_broker_addr: replication address of the replica with the smallest id.
     """
 
     min_broker_id: Long | None = None
@@ -30,10 +30,10 @@ class NotifyMinBrokerIdChangeRequestHeader:
 
 @dataclass(slots=True)
 class ExchangeHAInfoRequestHeader:
-    """EXCHANGE_BROKER_HA_INFO (906): a replica tells or asks for the master's addresses.
+    """EXCHANGE_BROKER_HA_INFO (906): a replica sends or queries the master's addresses.
 
     Attributes:
-        master_ha_address: None asks.
+        master_ha_address: None to query.
     """
 
     master_ha_address: str | None = None
@@ -43,7 +43,7 @@ class ExchangeHAInfoRequestHeader:
 
 @dataclass(slots=True)
 class ExchangeHAInfoResponseHeader:
-    """The same of whoever answers; empty unless it is the master and was asked."""
+    """The addresses of the responding broker; empty unless it is the master and was queried."""
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
@@ -52,14 +52,14 @@ class ExchangeHAInfoResponseHeader:
 
 @dataclass(slots=True)
 class ResetMasterFlushOffsetHeader:
-    """RESET_MASTER_FLUSH_OFFSET (908): what is on the master's disk, in physical offsets."""
+    """RESET_MASTER_FLUSH_OFFSET (908): the physical offset up to which the master is durable."""
 
     master_flush_offset: Long
 
 
 @dataclass(slots=True)
 class NotifyBrokerRoleChangedRequestHeader:
-    """NOTIFY_BROKER_ROLE_CHANGED (1008), controller to brokers; the body: who is in sync."""
+    """NOTIFY_BROKER_ROLE_CHANGED (1008), controller to brokers; body: the replicas in sync."""
 
     master_address: str | None = None
     master_epoch: Int | None = None

@@ -1,4 +1,4 @@
-"""Headers of the name server's key-value configuration: codes 100, 101, 102 and 219.
+"""Headers for the name server's key-value configuration: codes 100, 101, 102 and 219.
 
 Source: PutKVConfigRequestHeader.java, GetKVConfigRequestHeader.java,
 GetKVConfigResponseHeader.java, DeleteKVConfigRequestHeader.java,
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PutKVConfigRequestHeader:
-    """PUT_KV_CONFIG (100); a request without namespace or key has an answer of its own."""
+    """PUT_KV_CONFIG (100); a missing namespace or key is answered with a specific remark."""
 
     namespace: str | None = None
     key: str | None = None
@@ -29,7 +29,7 @@ class GetKVConfigRequestHeader:
 
 @dataclass(slots=True)
 class GetKVConfigResponseHeader:
-    """The value, if there is one."""
+    """The value, if the key exists."""
 
     value: str | None = None
 
@@ -44,6 +44,6 @@ class DeleteKVConfigRequestHeader:
 
 @dataclass(slots=True)
 class GetKVListByNamespaceRequestHeader:
-    """GET_KVLIST_BY_NAMESPACE (219); a body answers."""
+    """GET_KVLIST_BY_NAMESPACE (219); has a response body."""
 
     namespace: str

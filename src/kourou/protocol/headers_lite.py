@@ -1,4 +1,4 @@
-"""Headers of lite topics: codes 200070, 200071, 200073 and 200075 to 200079.
+"""Headers for lite topics: codes 200070, 200071, 200073 and 200075 to 200079.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -13,11 +13,13 @@ from kourou.protocol.headers_send import RpcHeader
 
 @dataclass(slots=True)
 class PopLiteMessageRequestHeader(RpcHeader):
-    """POP_LITE_MESSAGE (200070): pop from the lite topics that the client subscribed to.
+    """POP_LITE_MESSAGE (200070): pop from the lite topics to which the client subscribed.
 
     Attributes:
         topic: the parent topic.
-        invisible_time: milliseconds; `poll_time` too, from `born_time`, epoch milliseconds.
+        invisible_time: in milliseconds.
+        poll_time: longest time to hold the request, in milliseconds from `born_time`.
+        born_time: in epoch milliseconds.
     """
 
     client_id: str
@@ -32,7 +34,7 @@ class PopLiteMessageRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class PopLiteMessageResponseHeader:
-    """As `PopMessageResponseHeader`, without how many messages are left."""
+    """Like `PopMessageResponseHeader`, without the number of remaining messages."""
 
     pop_time: Long
     invisible_time: Long
@@ -44,12 +46,12 @@ class PopLiteMessageResponseHeader:
 
 @dataclass(slots=True)
 class LiteSubscriptionCtlRequestHeader(RpcHeader):
-    """LITE_SUBSCRIPTION_CTL (200071): what counts is in the body."""
+    """LITE_SUBSCRIPTION_CTL (200071); the subscriptions are in the body."""
 
 
 @dataclass(slots=True)
 class NotifyUnsubscribeLiteRequestHeader(RpcHeader):
-    """NOTIFY_UNSUBSCRIBE_LITE (200073), broker to client, one-way: another one has it now."""
+    """NOTIFY_UNSUBSCRIBE_LITE (200073), broker to client, one-way: another client subscribed."""
 
     lite_topic: str
     consumer_group: str
@@ -58,14 +60,14 @@ class NotifyUnsubscribeLiteRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class GetParentTopicInfoRequestHeader:
-    """GET_PARENT_TOPIC_INFO (200075); a body answers."""
+    """GET_PARENT_TOPIC_INFO (200075); has a response body."""
 
     topic: str
 
 
 @dataclass(slots=True)
 class GetLiteTopicInfoRequestHeader:
-    """GET_LITE_TOPIC_INFO (200076); a body answers."""
+    """GET_LITE_TOPIC_INFO (200076); has a response body."""
 
     parent_topic: str | None = None
     lite_topic: str | None = None
@@ -73,7 +75,7 @@ class GetLiteTopicInfoRequestHeader:
 
 @dataclass(slots=True)
 class GetLiteClientInfoRequestHeader:
-    """GET_LITE_CLIENT_INFO (200077): at most `max_count` of a client's topics; a body answers."""
+    """GET_LITE_CLIENT_INFO (200077): up to `max_count` topics of a client; has a response body."""
 
     parent_topic: str | None = None
     group: str | None = None
@@ -83,10 +85,12 @@ class GetLiteClientInfoRequestHeader:
 
 @dataclass(slots=True)
 class GetLiteGroupInfoRequestHeader:
-    """GET_LITE_GROUP_INFO (200078): one lite topic, or the `top_k` farthest behind; a body answers.
+    """GET_LITE_GROUP_INFO (200078): lag in one lite topic, or the `top_k` largest lags.
+
+    It has a response body.
 
     Attributes:
-        lite_topic: empty or None for all.
+        lite_topic: empty or None for all lite topics.
     """
 
     group: str
@@ -96,7 +100,7 @@ class GetLiteGroupInfoRequestHeader:
 
 @dataclass(slots=True)
 class TriggerLiteDispatchRequestHeader:
-    """TRIGGER_LITE_DISPATCH (200079): look again what a group's clients have to read."""
+    """TRIGGER_LITE_DISPATCH (200079): check again for messages for a group's clients."""
 
     group: str
     client_id: str | None = None

@@ -1,4 +1,4 @@
-"""Headers of pop: codes 200050 to 200055.
+"""Headers for pop consumption: codes 200050 to 200055.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -13,16 +13,17 @@ from kourou.protocol.headers_send import TopicHeader
 
 @dataclass(slots=True)
 class PopMessageRequestHeader(TopicHeader):
-    """POP_MESSAGE (200050): take messages, for a time.
+    """POP_MESSAGE (200050): receive messages, which are invisible to other clients for a time.
 
     Attributes:
         queue_id: -1 for all queues.
-        invisible_time: milliseconds until an unacknowledged message comes again.
-        poll_time: milliseconds to wait for a message, from `born_time`, epoch milliseconds.
-        init_mode: where a new group begins: 0 the oldest message, 1 the end.
-        exp_type: TAG or SQL92, of the expression `exp`.
-        order: keep the order of each queue.
-        attempt_id: of one try; the same one gets the same messages again.
+        invisible_time: milliseconds until an unacknowledged message is redelivered.
+        poll_time: longest time to hold the request, in milliseconds from `born_time`.
+        born_time: in epoch milliseconds.
+        init_mode: start position of a new group: 0 the oldest message, 1 the end.
+        exp_type: TAG or SQL92: the type of the expression `exp`.
+        order: preserve the order of each queue.
+        attempt_id: id of one attempt; a repeated pop with the same id gets the same messages.
     """
 
     consumer_group: str
@@ -41,14 +42,15 @@ class PopMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class PopMessageResponseHeader:
-    """What the messages' handles are made of.
+    """Response to a pop, from which clients build the receipt handles of the messages.
 
     Attributes:
-        pop_time: epoch milliseconds.
-        revive_qid: the queue of check points; 999 for an ordered pop.
-        rest_num: messages that are left.
-        start_offset_info: by queue, the check point's offset; `msg_offset_info`, all offsets.
-        order_count_info: how often the messages were popped before.
+        pop_time: in epoch milliseconds.
+        revive_qid: the queue of the check points; 999 for an ordered pop.
+        rest_num: number of remaining messages.
+        start_offset_info: the check point's offset, by queue.
+        msg_offset_info: the offsets of all messages, by queue.
+        order_count_info: number of earlier pops of the messages.
     """
 
     pop_time: Long
@@ -62,11 +64,11 @@ class PopMessageResponseHeader:
 
 @dataclass(slots=True)
 class AckMessageRequestHeader(TopicHeader):
-    """ACK_MESSAGE (200051): a popped message is done.
+    """ACK_MESSAGE (200051): acknowledge a popped message.
 
     Attributes:
-        topic: the real one, which may be a retry topic.
-        extra_info: the message's handle.
+        topic: the topic that holds the message, which may be a retry topic.
+        extra_info: the message's receipt handle.
         offset: its queue offset.
     """
 
@@ -80,7 +82,7 @@ class AckMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class PeekMessageRequestHeader(TopicHeader):
-    """PEEK_MESSAGE (200052): read from the pop position, without taking."""
+    """PEEK_MESSAGE (200052): read from the pop position without making messages invisible."""
 
     topic: str
     queue_id: Int
@@ -90,12 +92,12 @@ class PeekMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class ChangeInvisibleTimeRequestHeader(TopicHeader):
-    """CHANGE_MESSAGE_INVISIBLETIME (200053): let a popped message come again at another time.
+    """CHANGE_MESSAGE_INVISIBLETIME (200053): change the redelivery time of a popped message.
 
     Attributes:
-        extra_info: the message's handle; it is replaced by one made of the answer.
+        extra_info: the message's receipt handle; the client builds a new one from the response.
         invisible_time: milliseconds from now.
-        suspend: of lite topics: the client asks no more for now.
+        suspend: for lite topics: the client sends no further pops for now.
     """
 
     consumer_group: str
@@ -110,7 +112,7 @@ class ChangeInvisibleTimeRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class ChangeInvisibleTimeResponseHeader:
-    """What the new handle is made of."""
+    """The parts of the new receipt handle."""
 
     pop_time: Long
     invisible_time: Long
@@ -119,10 +121,11 @@ class ChangeInvisibleTimeResponseHeader:
 
 @dataclass(slots=True)
 class NotificationRequestHeader(TopicHeader):
-    """NOTIFICATION (200054): wait until a pop would find something.
+    """NOTIFICATION (200054): wait until a pop would return messages.
 
     Attributes:
-        poll_time: milliseconds to wait, from `born_time`, epoch milliseconds.
+        poll_time: longest time to hold the request, in milliseconds from `born_time`.
+        born_time: in epoch milliseconds.
     """
 
     consumer_group: str
@@ -138,7 +141,7 @@ class NotificationRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class NotificationResponseHeader:
-    """Whether there is something, or too many wait already."""
+    """Whether there are messages, and whether the broker already holds too many requests."""
 
     has_msg: bool
     polling_full: bool = False
@@ -146,7 +149,7 @@ class NotificationResponseHeader:
 
 @dataclass(slots=True)
 class PollingInfoRequestHeader(TopicHeader):
-    """POLLING_INFO (200055): how many pops of a queue wait."""
+    """POLLING_INFO (200055): the number of held pops of a queue."""
 
     consumer_group: str
     topic: str
@@ -155,6 +158,6 @@ class PollingInfoRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class PollingInfoResponseHeader:
-    """How many wait."""
+    """The number of held pops."""
 
     polling_num: Int

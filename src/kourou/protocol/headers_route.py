@@ -1,4 +1,4 @@
-"""Headers of the name server: codes 103 to 105, 205, 216, 217, 224, 322, 327, 901 and 904.
+"""Headers for the name server: codes 103 to 105, 205, 216, 217, 224, 322, 327, 901 and 904.
 
 Source: RegisterBrokerRequestHeader.java, RegisterBrokerResponseHeader.java,
 UnRegisterBrokerRequestHeader.java, GetRouteInfoRequestHeader.java,
@@ -21,11 +21,13 @@ class RegisterBrokerRequestHeader:
     """REGISTER_BROKER (103): a broker and, in the body, its topics.
 
     Attributes:
-        broker_addr: `host:port` for clients; `ha_server_addr` for replicas.
+        broker_addr: `host:port` for clients.
+        ha_server_addr: `host:port` for replicas.
         broker_id: 0 is the master.
-        heartbeat_timeout_millis: forget the broker after so long a silence; None is 120,000.
-        enable_acting_master: None tells of a broker older than the option.
-        compressed: the body is the compressed form.
+        heartbeat_timeout_millis: the broker is removed after this time without a heartbeat; None
+            means 120,000.
+        enable_acting_master: None if the broker is older than the option.
+        compressed: the body is compressed.
         body_crc32: CRC-32 of the body as sent, 31 bits; 0 is not checked.
     """
 
@@ -42,7 +44,7 @@ class RegisterBrokerRequestHeader:
 
 @dataclass(slots=True)
 class RegisterBrokerResponseHeader:
-    """The master's addresses, for a slave; a master gets neither."""
+    """The master's addresses in a response to a slave; both are None for a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -50,7 +52,7 @@ class RegisterBrokerResponseHeader:
 
 @dataclass(slots=True)
 class UnregisterBrokerRequestHeader:
-    """UNREGISTER_BROKER (104): the broker leaves."""
+    """UNREGISTER_BROKER (104): the broker shuts down."""
 
     broker_name: str
     broker_addr: str
@@ -60,11 +62,11 @@ class UnregisterBrokerRequestHeader:
 
 @dataclass(slots=True)
 class GetRouteInfoRequestHeader(TopicHeader):
-    """GET_ROUTEINFO_BY_TOPIC (105); a body answers.
+    """GET_ROUTEINFO_BY_TOPIC (105); has a response body.
 
     Attributes:
-        topic: a request without it asks for a topic that does not exist.
-        accept_standard_json_only: answer in standard JSON also to an old version.
+        topic: if it is missing, it is empty: a topic that does not exist.
+        accept_standard_json_only: respond in standard JSON even to an old version.
     """
 
     topic: str = ""
@@ -73,7 +75,7 @@ class GetRouteInfoRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class QueryDataVersionRequestHeader:
-    """QUERY_DATA_VERSION (322): is what the name server has of this broker still true?"""
+    """QUERY_DATA_VERSION (322): whether the name server has this broker's latest topic table."""
 
     broker_name: str
     broker_addr: str
@@ -83,14 +85,14 @@ class QueryDataVersionRequestHeader:
 
 @dataclass(slots=True)
 class QueryDataVersionResponseHeader:
-    """Whether the version in the request's body differs from the known one."""
+    """Whether the version in the request's body differs from the registered one."""
 
     changed: bool
 
 
 @dataclass(slots=True)
 class DeleteTopicFromNamesrvRequestHeader(TopicHeader):
-    """DELETE_TOPIC_IN_NAMESRV (216); without a cluster, of all of them."""
+    """DELETE_TOPIC_IN_NAMESRV (216); without a cluster name, in all clusters."""
 
     topic: str = ""
     cluster_name: str | None = None
@@ -98,14 +100,14 @@ class DeleteTopicFromNamesrvRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetTopicsByClusterRequestHeader:
-    """GET_TOPICS_BY_CLUSTER (224); a body answers."""
+    """GET_TOPICS_BY_CLUSTER (224); has a response body."""
 
     cluster: str
 
 
 @dataclass(slots=True)
 class BrokerHeartbeatRequestHeader:
-    """BROKER_HEARTBEAT (904): the broker lives; the rest is for a controller."""
+    """BROKER_HEARTBEAT (904): the broker is alive; the optional fields are for a controller."""
 
     cluster_name: str
     broker_addr: str
@@ -114,35 +116,35 @@ class BrokerHeartbeatRequestHeader:
     epoch: Int | None = None
     max_offset: Long | None = None
     confirm_offset: Long | None = None
-    # The wire's own spelling.
+    # Misspelled on the wire.
     heartbeat_timeout_mills: Long | None = None
     election_priority: Int | None = None
 
 
 @dataclass(slots=True)
 class WipeWritePermOfBrokerRequestHeader:
-    """WIPE_WRITE_PERM_OF_BROKER (205): let nobody write to the broker's topics."""
+    """WIPE_WRITE_PERM_OF_BROKER (205): remove the write permission of the broker's topics."""
 
     broker_name: str
 
 
 @dataclass(slots=True)
 class WipeWritePermOfBrokerResponseHeader:
-    """How many topics the broker has here."""
+    """The number of topics registered for the broker."""
 
     wipe_topic_count: Int
 
 
 @dataclass(slots=True)
 class AddWritePermOfBrokerRequestHeader:
-    """ADD_WRITE_PERM_OF_BROKER (327): let producers write to the broker's topics again."""
+    """ADD_WRITE_PERM_OF_BROKER (327): restore the write permission of the broker's topics."""
 
     broker_name: str
 
 
 @dataclass(slots=True)
 class AddWritePermOfBrokerResponseHeader:
-    """How many topics the broker has here."""
+    """The number of topics registered for the broker."""
 
     add_topic_count: Int
 
@@ -156,7 +158,7 @@ class RegisterTopicRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class GetBrokerMemberGroupRequestHeader:
-    """GET_BROKER_MEMBER_GROUP (901): the addresses of one broker's replicas; a body answers."""
+    """GET_BROKER_MEMBER_GROUP (901): addresses of a broker's replicas; has a response body."""
 
     cluster_name: str
     broker_name: str

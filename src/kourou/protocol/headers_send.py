@@ -1,7 +1,7 @@
-"""Headers of sending: codes 10, 310, 320, 324 to 326, 370 and the send back 36.
+"""Headers for sends, replies, recalls and send backs: codes 10, 36, 310, 320, 324 to 326 and 370.
 
-The three send requests say the same; 310 and 320 write one-letter names. All headers of requests
-that go through a proxy also carry the fields of `RpcHeader` and `TopicHeader`.
+The send requests 10, 310 and 320 have the same fields; 310 and 320 use one-letter names. Headers of
+requests that may be relayed by a proxy also have the fields of `RpcHeader` and `TopicHeader`.
 
 Source: SendMessageRequestHeader.java, SendMessageRequestHeaderV2.java,
 SendMessageResponseHeader.java, ConsumerSendMsgBackRequestHeader.java, RpcRequestHeader.java,
@@ -17,20 +17,20 @@ from typing import Final
 from kourou.protocol.fields import Int, Long
 
 DURABILITY_FIELD: Final = "KOUROU_DURABILITY"
-"""Field of a send's answer, not one of RocketMQ's, by which our brokers tell our clients what the
-message survives: DISK, a power cut, or MEMORY, the death of the broker's process."""
+"""Kourou's own field of a response to a send: the durability of the message. DISK survives a power
+cut, MEMORY survives the death of the broker process."""
 
 REASON_FIELD: Final = "KOUROU_DLQ_REASON"
-"""Field of a send back, not one of RocketMQ's: why the delivery failed, in one line. Our brokers
-keep it as the property of that name of a dead letter; Java's ignore it."""
+"""Kourou's own field of a send back: the reason why the delivery failed, in one line. Kourou's
+brokers store it as the property of the same name of a dead letter; Java's brokers ignore it."""
 
 REASON_CHARS_MAX: Final = 300
-"""Longest reason that is kept, in characters."""
+"""Longest stored reason in characters."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RpcHeader:
-    """What any request may carry for whoever relays it."""
+    """Fields of any request, for a proxy that relays it."""
 
     namespace: str | None = field(default=None, metadata={"wire": "ns"})
     namespaced: bool | None = field(default=None, metadata={"wire": "nsd"})
@@ -40,7 +40,7 @@ class RpcHeader:
 
 @dataclass(slots=True, kw_only=True)
 class TopicHeader(RpcHeader):
-    """What a request on a topic may carry beside."""
+    """Fields of a request that concerns a topic, for a proxy that relays it."""
 
     is_logical_queue: bool | None = field(default=None, metadata={"wire": "lo"})
 
@@ -50,14 +50,14 @@ class SendMessageRequestHeader(TopicHeader):
     """SEND_MESSAGE (10): store one message.
 
     Attributes:
-        default_topic: the topic whose queues and permission an unknown topic inherits.
-        default_topic_queue_nums: at most so many queues for it.
-        queue_id: negative lets the broker choose.
-        born_timestamp: epoch milliseconds.
+        default_topic: the topic from which an unknown topic inherits queues and permission.
+        default_topic_queue_nums: largest number of queues of a topic created in this way.
+        queue_id: if negative, the broker chooses the queue.
+        born_timestamp: in epoch milliseconds.
         properties: the property text (`kourou.model.properties`).
-        reconsume_times: how often it was given back; for retry topics.
-        batch: the body is a batch (`kourou.protocol.message_batch`), whatever the code is.
-        max_reconsume_times: for retry topics, overrides the group's.
+        reconsume_times: number of times it was sent back; for retry topics.
+        batch: the body is a batch (`kourou.protocol.message_batch`), regardless of the code.
+        max_reconsume_times: for retry topics, overrides that of the group.
     """
 
     producer_group: str
@@ -77,7 +77,7 @@ class SendMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class SendMessageRequestHeaderV2(TopicHeader):
-    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): as 10, written with short names."""
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the fields of 10 with short names."""
 
     producer_group: str = field(metadata={"wire": "a"})
     topic: str = field(metadata={"wire": "b"})
@@ -96,18 +96,18 @@ class SendMessageRequestHeaderV2(TopicHeader):
 
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
-"""Any header of a send; the attributes are the same."""
+"""Header of any send; both classes have the same attributes."""
 
 
 @dataclass(slots=True)
 class SendMessageResponseHeader:
-    """Where the message is stored; Java clients read it without asking whether it is there.
+    """Position of the stored message; Java clients read its fields without checking for null.
 
     Attributes:
-        msg_id: the offset message id; of a batch all, joined by commas.
-        queue_offset: of a batch, the first.
-        region: the broker's region, which clients hand to their tracing; `DefaultRegion`.
-        trace_on: the producer may trace this message.
+        msg_id: the offset message id; those of a batch are joined by commas.
+        queue_offset: that of the message, or of the first message of a batch.
+        region: the broker's region, which clients write into traces; `DefaultRegion`.
+        trace_on: whether the producer may trace this message.
     """
 
     msg_id: str
@@ -122,11 +122,11 @@ class SendMessageResponseHeader:
 
 @dataclass(slots=True)
 class ConsumerSendMsgBackRequestHeader(RpcHeader):
-    """CONSUMER_SEND_MSG_BACK (36): give a message back, to come again later.
+    """CONSUMER_SEND_MSG_BACK (36): send a message back for redelivery.
 
     Attributes:
         offset: the message's physical offset.
-        delay_level: 0 lets the broker choose, negative means dead letter at once.
+        delay_level: 0 lets the broker choose; a negative level makes it a dead letter at once.
     """
 
     offset: Long
@@ -140,11 +140,14 @@ class ConsumerSendMsgBackRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class ReplyMessageRequestHeader(TopicHeader):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request of its own.
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request message.
+
+    The fields not listed are those of `SendMessageRequestHeader`.
 
     Attributes:
-        born_host: `host:port` of who replied; `store_host`, of the broker.
-        store_timestamp: epoch milliseconds; the others are as in `SendMessageRequestHeader`.
+        born_host: `host:port` of the client that replied.
+        store_host: `host:port` of the broker.
+        store_timestamp: in epoch milliseconds.
     """
 
     producer_group: str
@@ -165,10 +168,10 @@ class ReplyMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class RecallMessageRequestHeader(TopicHeader):
-    """RECALL_MESSAGE (370): take back a delayed message that is not delivered yet.
+    """RECALL_MESSAGE (370): cancel a scheduled message that has not been delivered yet.
 
     Attributes:
-        recall_handle: from the answer to its send.
+        recall_handle: from the response to its send.
     """
 
     topic: str
@@ -178,7 +181,7 @@ class RecallMessageRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class RecallMessageResponseHeader:
-    """The unique id of the message that will not come."""
+    """The unique id of the cancelled message."""
 
     msg_id: str
     region: str | None = field(default=None, metadata={"wire": "MSG_REGION"})

@@ -1,4 +1,4 @@
-"""Headers of transactions: codes 37, 39 and 323.
+"""Headers for transactions: codes 37, 39 and 323.
 
 Source: EndTransactionRequestHeader.java, CheckTransactionStateRequestHeader.java,
 ResumeCheckHalfMessageRequestHeader.java.
@@ -14,13 +14,13 @@ from kourou.protocol.headers_send import RpcHeader
 
 @dataclass(slots=True)
 class EndTransactionRequestHeader(RpcHeader):
-    """END_TRANSACTION (37): what becomes of a half message; sent one-way.
+    """END_TRANSACTION (37): commit or roll back a half message; Java sends it one-way.
 
     Attributes:
         tran_state_table_offset: the half message's queue offset.
         commit_log_offset: its physical offset.
-        commit_or_rollback: 8 commit, 12 roll back, 0 unknown; bits of `kourou.model.sysflag`.
-        from_transaction_check: it answers 39.
+        commit_or_rollback: 8 commit, 12 rollback, 0 unknown; bits of `kourou.model.sysflag`.
+        from_transaction_check: the request answers a check (39).
         msg_id: the unique id.
     """
 
@@ -48,7 +48,7 @@ class CheckTransactionStateRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class ResumeCheckHalfMessageRequestHeader:
-    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again from the start.
+    """RESUME_CHECK_HALF_MESSAGE (323): restart the checks of a half message.
 
     Attributes:
         msg_id: the offset message id.

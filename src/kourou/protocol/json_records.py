@@ -1,18 +1,19 @@
-"""Dataclasses that are JSON objects: the plain bodies, said once as a class.
+"""Codec of JSON objects that are declared as dataclasses (records).
 
-A field's name on the wire is its own in camelCase, or `field(metadata={"wire": "q"})`, and
-`{"also": "queueId"}` names one more that is read. Its type is one of
+A member's name is the field's name in camelCase, unless `field(metadata={"wire": "q"})` gives
+another; `{"also": "queueId"}` gives an alternative name that is accepted when decoding. The type of
+a field is one of
 
-    str, bool, int, float       a number may be written as text; an int has 64 bits
-    a StrEnum                   its value; fastjson also reads an ordinal
+    str, bool, int, float       an integer may be written as text; an int has 64 bits
+    a StrEnum                   its value; an ordinal is also accepted, as by fastjson
     bytes                       base64
-    MessageQueue                an object; as a key of a map, an object too
+    MessageQueue                an object
     a dataclass                 an object
     tuple[X, ...]               an array
-    Mapping[K, X]               an object; K is str, int (written bare) or MessageQueue
+    Mapping[K, X]               an object; K is str, int (written bare) or MessageQueue (an object)
 
-or one of these with `| None`. A member that is missing or null takes the field's default; without
-a default it is required. None is left out. Unknown members are ignored.
+or one of these with `| None`. A member that is missing or null gets the field's default; a field
+without a default is required. None is omitted. Unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -56,36 +57,37 @@ def encode_record(record: object) -> bytes:
     """Return the body of a record.
 
     Raises:
-        ValueError: a number is not finite, or a text not valid Unicode.
+        ValueError: a number is not finite, or a text is not valid Unicode.
     """
     return dumps(to_json(record))
 
 
 def encode_records(records: tuple[object, ...] | list[Any]) -> bytes:
-    """Return the body that is an array of records. Raises as `encode_record`."""
+    """Return the body with an array of records. Raises the same errors as `encode_record`."""
     return dumps([to_json(record) for record in records])
 
 
 def decode_record(
     record_class: type[RecordT], body: bytes, *, bare_keys_bytes_max: int = BARE_KEYS_BYTES_MAX
 ) -> RecordT:
-    """Return the record of a body; `bare_keys_bytes_max` as of `fastjson.loads`.
+    """Return the record decoded from a body; `bare_keys_bytes_max` is that of `fastjson.loads`.
 
     Raises:
-        MalformedBodyError: it is not a JSON object, or a member is missing or of another type.
+        MalformedBodyError: the body is not a JSON object, or a member is missing or has the wrong
+            type.
     """
     data = loads(body, bare_keys_bytes_max=bare_keys_bytes_max)
     return from_json(record_class, data, record_class.__name__)
 
 
 def decode_records(record_class: type[RecordT], body: bytes) -> list[RecordT]:
-    """Return the records of a body that is an array of them. Raises as `decode_record`."""
+    """Return the records of an array in a body. Raises the same errors as `decode_record`."""
     name = record_class.__name__
     return [from_json(record_class, one, name) for one in as_list(loads(body), name)]
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the JSON value of a record, or of a value that a record may have."""
+    """Return the JSON value of a record or of the value of one of its fields."""
     if isinstance(value, MessageQueue):
         return queue_to_json(value)
     if dataclasses.is_dataclass(value):
@@ -103,7 +105,10 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def from_json(record_class: type[RecordT], value: object, what: str) -> RecordT:
-    """Return the record of a JSON object; `what` names it in errors. Raises as `decode_record`."""
+    """Return the record of a JSON object; `what` names it in errors.
+
+    Raises the same errors as `decode_record`.
+    """
     data = as_object(value, what)
     values: dict[str, Any] = {}
     for name, wire, also, read, is_required in _plan(record_class):
@@ -118,7 +123,7 @@ def from_json(record_class: type[RecordT], value: object, what: str) -> RecordT:
 
 
 def _plan(record_class: type) -> tuple[_Field, ...]:
-    """Return how to read and write each field; found out once a class."""
+    """Return the codec of each field; it is computed once per class."""
     plan = _PLANS.get(record_class)
     if plan is None:
         plan = _PLANS[record_class] = _make_plan(record_class)
@@ -141,7 +146,7 @@ def _make_plan(record_class: type) -> tuple[_Field, ...]:
 
 
 def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, of which there are many kinds
-    """Return what reads values of a type."""
+    """Return the function that decodes values of a type."""
     if hint in _READERS:
         return _READERS[hint]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -153,7 +158,7 @@ def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, of which there are m
         return _map_reader(arguments[0], _reader(arguments[1]))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return lambda value, what: from_json(hint, value, what)
-    assert issubclass(hint, StrEnum), f"{hint} is no type of a record's field"
+    assert issubclass(hint, StrEnum), f"a field of a record cannot have type {hint}"
     return lambda value, what: get_enum({what: value}, what, next(iter(hint)))
 
 
@@ -180,7 +185,7 @@ def _read_bytes(value: object, what: str) -> bytes:
     try:
         return base64.b64decode(as_text(value, what), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise MalformedBodyError(f"{what} is base64: {error}") from None
+        raise MalformedBodyError(f"{what} is not valid base64: {error}") from None
 
 
 _READERS: Final[dict[Any, Reader]] = {

@@ -1,7 +1,7 @@
-"""Members of parsed JSON, taken by type and with defaults.
+"""Typed access to the members of parsed JSON, with defaults.
 
-As tolerant as Java's readers: a missing member and a null one take the default, a number or a
-boolean may be written as text, unknown members do not matter.
+The functions are as tolerant as Java: a member that is missing or null gets the default, an integer
+or a boolean may be written as text, unknown members are ignored.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ Json = Mapping[str, Any]
 """A parsed JSON object."""
 
 KEPT_DEPTH_MAX: Final = 16
-"""Nested arrays and objects of a value that is kept as it came; real ones have three."""
+"""Deepest nesting of arrays and objects in a value that is stored unchanged; real ones have three
+levels."""
 
 _INT64_MIN: Final = -0x8000_0000_0000_0000
 _INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
 def as_object(value: object, what: str) -> Json:
-    """Return `value` if it is a JSON object; null is an empty one.
+    """Return `value` if it is a JSON object; null counts as an empty one.
 
     Raises:
-        MalformedBodyError: it is something else; the text names it by `what`.
+        MalformedBodyError: the value has another type; the text names it by `what`.
     """
     if value is None:
         return {}
@@ -39,7 +40,7 @@ def as_object(value: object, what: str) -> Json:
 
 
 def as_list(value: object, what: str) -> list[Any]:
-    """Return `value` if it is a JSON array; null is an empty one. Raises as `as_object`."""
+    """Return `value` if it is a JSON array; null counts as empty. Raises like `as_object`."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -48,14 +49,14 @@ def as_list(value: object, what: str) -> list[Any]:
 
 
 def as_text(value: object, what: str) -> str:
-    """Return `value` if it is a JSON text. Raises as `as_object`."""
+    """Return `value` if it is a JSON text. Raises like `as_object`."""
     if not isinstance(value, str):
         raise _type_error(what, value, "a text")
     return value
 
 
 def as_integer(value: object, what: str) -> int:
-    """Return `value` if it is a 64-bit integer, or the text of one. Raises as `as_object`."""
+    """Return `value` if it is a 64-bit integer, or the text of one. Raises like `as_object`."""
     if isinstance(value, str):
         try:
             return parse_long(value)
@@ -67,11 +68,11 @@ def as_integer(value: object, what: str) -> int:
 
 
 def as_kept_object(value: object, what: str) -> Json:
-    """Return `value` if it is a JSON object that can be written again as it came.
+    """Return `value` if it is a JSON object that can be stored and written again unchanged.
 
     Raises:
-        MalformedBodyError: as `as_object`, or it nests deeper than `KEPT_DEPTH_MAX`: reading such
-            a value may go well where writing it later, to a file, does not.
+        MalformedBodyError: as for `as_object`, or it is nested deeper than `KEPT_DEPTH_MAX`: such a
+            value could be decoded but later fail to be written to a file.
     """
     members = as_object(value, what)
     _check_depth(members, what, KEPT_DEPTH_MAX)
@@ -80,7 +81,7 @@ def as_kept_object(value: object, what: str) -> Json:
 
 def _check_depth(value: object, what: str, depth: int) -> None:
     if depth == 0:
-        raise MalformedBodyError(f"{what} nests deeper than {KEPT_DEPTH_MAX}")
+        raise MalformedBodyError(f"{what} is nested deeper than {KEPT_DEPTH_MAX} levels")
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -89,46 +90,46 @@ def _check_depth(value: object, what: str, depth: int) -> None:
 
 
 def get_object(parent: Json, name: str) -> Json:
-    """Return the object member; empty if missing. Raises as `as_object`."""
+    """Return the object member; empty if missing. Raises like `as_object`."""
     return as_object(parent.get(name), name)
 
 
 def get_list(parent: Json, name: str) -> list[Any]:
-    """Return the array member; empty if missing. Raises as `as_object`."""
+    """Return the array member; empty if missing. Raises like `as_object`."""
     return as_list(parent.get(name), name)
 
 
 def get_texts(parent: Json, name: str) -> list[str]:
-    """Return the array member's texts; empty if missing. Raises as `as_object`."""
+    """Return the texts of the array member; empty if missing. Raises like `as_object`."""
     return [as_text(value, name) for value in get_list(parent, name)]
 
 
 def get_text_map(parent: Json, name: str) -> dict[str, str]:
-    """Return the object member whose values are texts; null values are left out."""
+    """Return the object member, whose values are texts; null values are omitted."""
     members = get_object(parent, name).items()
     return {key: as_text(value, f"{name}.{key}") for key, value in members if value is not None}
 
 
 def get_text(parent: Json, name: str, default: str = "") -> str:
-    """Return the text member. Raises as `as_object`."""
+    """Return the text member. Raises like `as_object`."""
     value = parent.get(name)
     return default if value is None else as_text(value, name)
 
 
 def get_optional_text(parent: Json, name: str) -> str | None:
-    """Return the text member; None if missing. Raises as `as_object`."""
+    """Return the text member; None if missing. Raises like `as_object`."""
     value = parent.get(name)
     return None if value is None else as_text(value, name)
 
 
 def get_integer(parent: Json, name: str, default: int = 0) -> int:
-    """Return the integer member. Raises as `as_object`."""
+    """Return the integer member. Raises like `as_object`."""
     value = parent.get(name)
     return default if value is None else as_integer(value, name)
 
 
 def get_number(parent: Json, name: str, default: float = 0.0) -> float:
-    """Return the number member. Raises as `as_object`."""
+    """Return the number member. Raises like `as_object`."""
     value = parent.get(name)
     if value is None:
         return default
@@ -141,7 +142,7 @@ def get_number(parent: Json, name: str, default: float = 0.0) -> float:
 
 
 def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
-    """Return the boolean member. Raises as `as_object`."""
+    """Return the boolean member. Raises like `as_object`."""
     value = parent.get(name)
     if value is None:
         return default
@@ -153,7 +154,7 @@ def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
 
 
 def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:
-    """Return the member of the enum of `default`, by its value or its ordinal; fastjson reads both.
+    """Return a member of the enum of `default`, given by value or by ordinal, as for fastjson.
 
     Raises:
         MalformedBodyError: the enum has no such member.
@@ -172,6 +173,6 @@ def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:
 
 
 def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:
-    # Only a text is shown: the digits of a number and the depth of a list are the peer's choice.
+    # Only texts are quoted: numbers and lists from a peer may be arbitrarily long.
     shown = repr(value[:40]) if isinstance(value, str) else type(value).__name__
     return MalformedBodyError(f"{what} is {wanted}, not {shown}")

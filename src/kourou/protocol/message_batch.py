@@ -1,11 +1,11 @@
-"""The body of a batch: several messages for one queue, without their topic.
+"""Codec of batch bodies: several messages for one queue, without their topic.
 
-Each, big-endian:
+Layout of each message, big-endian:
 
     size  field
     4     total size   of this entry, in bytes
-    4     magic        0, not read
-    4     body CRC     0, not read
+    4     magic        0, ignored
+    4     body CRC     0, ignored
     4     flag         the user's
     4     body size
     n     body
@@ -38,12 +38,12 @@ class BatchItem(NamedTuple):
 
 
 def entry_size(item: BatchItem) -> int:
-    """Return the bytes that a message takes in a batch's body."""
+    """Return the size of a message in a batch body, in bytes."""
     return _ENTRY_SIZE_MIN + len(item.body) + len(item.properties)
 
 
 def encode_batch(messages: Sequence[BatchItem]) -> bytes:
-    """Return the batch's body.
+    """Return the body of a batch.
 
     Raises:
         InvalidMessageError: a flag is not a 32-bit number, or a property text is too long.
@@ -65,11 +65,11 @@ def encode_batch(messages: Sequence[BatchItem]) -> bytes:
 
 
 def decode_batch(data: bytes | memoryview, *, items_max: int | None = None) -> list[BatchItem]:
-    """Return the messages of a batch's body; an empty body has none.
+    """Return the messages of a batch body; an empty body has none.
 
     Args:
         data: the body.
-        items_max: decode no more than one message beyond these; None for all.
+        items_max: stop after decoding one message more than this; None decodes all.
 
     Raises:
         MalformedMessageError: an entry's sizes contradict each other or exceed the body.
@@ -78,9 +78,9 @@ def decode_batch(data: bytes | memoryview, *, items_max: int | None = None) -> l
     at, end = 0, len(data)
     while at < end and (items_max is None or len(items) <= items_max):
         if end - at < _ENTRY_SIZE_MIN:
-            raise MalformedMessageError(f"batch entry at byte {at} is cut short")
+            raise MalformedMessageError(f"batch entry at byte {at} is truncated")
         size, _, _, flag, body_size = _HEAD.unpack_from(data, at)
-        # Checked before it is used: a negative size must not move the cursor back.
+        # A negative size must not move the cursor back.
         if not 0 <= body_size <= end - at - _ENTRY_SIZE_MIN:
             raise MalformedMessageError(f"batch entry at byte {at}: body of {body_size} bytes")
         body_start = at + _HEAD.size

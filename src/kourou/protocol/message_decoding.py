@@ -1,7 +1,7 @@
-"""Stored messages as clients see them: the records of a pull's answer, decoded.
+"""Decoder of the message records in a response to a pull.
 
-Most records are plain ones of the usual layout, which are read in one step; `message_layout` has
-the layout, reads all others, and says what is wrong with a record.
+Most records are plain (v1, IPv4 hosts, uncompressed body) and are decoded on a fast path.
+`message_layout` decodes all others and reports malformed records.
 
 Source: MessageDecoder.decode, decodeMessagesFromInnerBatch, apache/rocketmq 5.5.0.
 """
@@ -38,7 +38,7 @@ _PLAIN_MIN: Final = HEAD_V4.size + TAIL_SIZE_V1
 _CRC_MASK: Final = 0x7FFF_FFFF
 
 INFLATED_TOTAL_MAX: Final = 4 * INFLATED_SIZE_MAX
-"""Bytes that all bodies of one answer may inflate to together."""
+"""Largest decompressed size of all bodies in one response together, in bytes."""
 
 
 def decode_message(
@@ -46,13 +46,13 @@ def decode_message(
 ) -> MessageExt:
     """Return the message of the record at byte `at`.
 
-    An inner batch (sys_flag NEED_UNWRAP and INNER_BATCH) stays one message; `decode_messages`
-    takes it apart. With `decompress`, a compressed body is inflated, to at most
-    `INFLATED_SIZE_MAX` bytes, and the flag cleared.
+    An inner batch (sys_flag NEED_UNWRAP and INNER_BATCH) remains one message; `decode_messages`
+    splits it. With `decompress`, a compressed body is decompressed, to at most `INFLATED_SIZE_MAX`
+    bytes, and the flag is cleared.
 
     Raises:
-        MalformedMessageError: as `read_record`, or the body cannot be inflated.
-        CodecMissingError: the package that inflates the body is not installed.
+        MalformedMessageError: as for `read_record`, or the body cannot be decompressed.
+        CodecMissingError: the package that decompresses the body is not installed.
     """
     message = _message(buffer, read_record(buffer, at, check_crc=check_crc))
     if decompress:
@@ -61,15 +61,15 @@ def decode_message(
 
 
 def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageExt]:
-    """Return all messages of an answer's body, in its order, inner batches taken apart.
+    """Return all messages in the body of a response, in order, with inner batches split.
 
-    Java drops what follows a record it cannot read. That would lose messages without a word, so
-    here the first such record is an error.
+    Java drops all records behind one that it cannot decode, which silently loses messages. Here the
+    first such record raises an error.
 
     Raises:
-        MalformedMessageError: as `decode_message`, or the bodies inflate to more than
+        MalformedMessageError: as for `decode_message`, or the bodies decompress to more than
             `INFLATED_TOTAL_MAX` bytes together.
-        CodecMissingError: as `decode_message`; `decompress=False` reads the messages all the same.
+        CodecMissingError: as for `decode_message`; `decompress=False` avoids it.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     messages: list[MessageExt] = []
@@ -86,7 +86,7 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
             continue
         if decompress:
             budget -= _inflate(message, min(budget, INFLATED_SIZE_MAX))
-        # A batch left compressed cannot be taken apart.
+        # A batch that is still compressed cannot be split.
         if message.sys_flag & (_UNWRAP_FLAGS | COMPRESSED) == _UNWRAP_FLAGS:
             messages += _unwrap(message)
         else:
@@ -95,11 +95,12 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
 
 
 class Undecodable(NamedTuple):
-    """A stored message whose body cannot be read.
+    """A stored message whose body cannot be decoded.
 
     Attributes:
-        message: as it is stored, its body compressed or a batch; its offsets can be believed.
-        error: why.
+        message: the stored message, with its body still compressed or batched; its offsets are
+            reliable.
+        error: the reason.
     """
 
     message: MessageExt
@@ -107,13 +108,15 @@ class Undecodable(NamedTuple):
 
 
 class DecodedAnswer(NamedTuple):
-    """The messages of an answer, as far as they could be decoded.
+    """The decoded part of a response to a pull.
 
     Attributes:
-        messages: in the order of the answer.
-        undecodable: those that cannot be read, in the same order.
-        rest_offset: the queue offset of the first message that is left for another pull, where the
-            bodies before it inflated to nearly `INFLATED_TOTAL_MAX` bytes, or it must fail alone.
+        messages: the decoded messages, in the order of the response.
+        undecodable: the messages that cannot be decoded, in the same order.
+        rest_offset: None if the whole response was decoded. Otherwise the queue offset of the first
+            message that must be pulled again: the bodies before it decompressed to nearly
+            `INFLATED_TOTAL_MAX` bytes, or it cannot be decoded and must be the first of a response
+            to raise its error.
     """
 
     messages: list[MessageExt]
@@ -122,12 +125,12 @@ class DecodedAnswer(NamedTuple):
 
 
 def decode_answer(data: bytes) -> DecodedAnswer:
-    """Decode the body of an answer to a pull; one bad body keeps no other message from its reader.
+    """Decode the body of a response to a pull; a malformed body does not affect other messages.
 
     Raises:
-        MalformedMessageError: the first record has no readable header, so that its offset, and
-            where the next record begins, are not known.
-        CodecMissingError: the package that inflates the first message is not installed.
+        MalformedMessageError: the header of the first record cannot be decoded, so its offset and
+            the position of the next record are unknown.
+        CodecMissingError: the package that decompresses the first message is not installed.
     """
     messages: list[MessageExt] = []
     undecodable: list[Undecodable] = []
@@ -151,7 +154,7 @@ def decode_answer(data: bytes) -> DecodedAnswer:
                 is_batch = message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS
                 decoded = _unwrap(message) if is_batch else [message]
             except MalformedMessageError as error:
-                if limit < INFLATED_SIZE_MAX:  # it may be readable alone
+                if limit < INFLATED_SIZE_MAX:  # it may be decodable with the full limit
                     return DecodedAnswer(messages, undecodable, message.queue_offset)
                 message.body, message.sys_flag = stored
                 undecodable.append(Undecodable(message, error))
@@ -167,11 +170,12 @@ def decode_answer(data: bytes) -> DecodedAnswer:
 
 
 def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
-    """Append the messages of the plain records from byte `at` on; return where they end.
+    """Append the messages of the plain records from byte `at` on; return the end of the last one.
 
-    Plain is a whole v1 record with IPv4 hosts whose body is as it was sent. Nearly all are. This is
-    `read_record` and `_message` in one for many records, without the fields by name and without
-    names for what is wrong: `read_record` is asked then. A third of the time.
+    A plain record is a complete v1 record with IPv4 hosts whose body is neither compressed nor a
+    batch. Nearly all records are plain. This combines `read_record` and `_message` in one loop,
+    without named fields and without errors: a malformed record ends the loop, and the caller reads
+    it with `read_record`. It takes a third of the time.
     """
     topic_bytes, topic = b"", ""
     while end - at >= _PLAIN_MIN:
@@ -221,7 +225,7 @@ def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
 
 
 def _inflate(message: MessageExt, size_max: int) -> int:
-    """Inflate the body where it is compressed; return the bytes it inflated to, else 0."""
+    """Decompress a compressed body; return its decompressed size, 0 if it was not compressed."""
     if not message.sys_flag & COMPRESSED:
         return 0
     message.body = decompress(message.body, message.sys_flag, size_max=size_max)
@@ -230,17 +234,17 @@ def _inflate(message: MessageExt, size_max: int) -> int:
 
 
 def _count_of(message: MessageExt) -> int:
-    """Return how many queue offsets a message has: a batch that cannot be read says so itself."""
+    """Return the number of queue offsets of a message; that of a batch is in its INNER_NUM."""
     said = message.properties.get(INNER_NUM, "")
     is_batch = message.sys_flag & INNER_BATCH and said.isascii() and said.isdigit()
     return max(1, int(said)) if is_batch and len(said) <= _COUNT_DIGITS_MAX else 1
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:
-    """Return the messages of an inner batch: own flag, body and properties, the rest shared.
+    """Return the messages of an inner batch, each with its own flag, body and properties.
 
-    Reconsume times and transaction offset are not the batch's to give, as in
-    MessageDecoder.decodeMessagesFromInnerBatch.
+    The other fields are those of the batch, except that reconsume times and transaction offset are
+    0, as in MessageDecoder.decodeMessagesFromInnerBatch.
     """
     return [
         MessageExt(

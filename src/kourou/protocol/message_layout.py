@@ -1,6 +1,7 @@
-"""The message record: how the commit log stores a message and how a pull answers it.
+"""Codec of the message record, the form of a message in the commit log and in responses to pulls.
 
-Big-endian; a v1 record with two IPv4 hosts is 91 bytes and its body, topic and properties:
+Integers are big-endian. A v1 record with two IPv4 hosts has 91 bytes plus body, topic and
+properties:
 
     size      field
     4         total size         of the record, in bytes
@@ -23,7 +24,7 @@ Big-endian; a v1 record with two IPv4 hosts is 91 bytes and its body, topic and 
     1 + n     topic size, topic              2 + n with MAGIC_V2
     2 + n     properties size, properties    at most 32767
 
-The body of a pull's answer is records one after another, nothing between them.
+The body of a response to a pull is a sequence of records without gaps.
 
 Source: MessageExtEncoder.java, MessageDecoder.decode, CommitLog.checkMessageAndReturnSize.
 """
@@ -48,19 +49,20 @@ Buffer = bytes | bytearray | memoryview
 MAGIC_V1: Final = -626843481
 MAGIC_V2: Final = -626843477
 MAGIC_BLANK: Final = -875286124
-"""Not a record: the rest of a commit log file that the next record did not fit."""
+"""Not a record: the unused end of a commit log segment that was too small for the next record."""
 
 TOPIC_SIZE_V1_MAX: Final = 127
-"""Bytes of a topic in a v1 record, whose size is a signed byte; longer ones make v2 records."""
+"""Longest topic of a v1 record in bytes: its size is a signed byte. Longer ones need v2 records."""
 
 TOPIC_SIZE_V2_MAX: Final = 0x7FFF
-"""Bytes of a topic in a v2 record. A store takes fewer: see `ConsumeQueueTable.for_append`."""
+"""Longest topic of a v2 record in bytes. A store's limit is lower: see
+`ConsumeQueueTable.for_append`."""
 
 HOST_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
 def _head(born_address_bytes: int, store_address_bytes: int) -> struct.Struct:
-    """Return the layout up to and with the body size."""
+    """Return the layout up to and including the body size."""
     return struct.Struct(f">iiiiiqqiq{born_address_bytes}siq{store_address_bytes}siiqi")
 
 
@@ -71,7 +73,7 @@ _HEADS: Final = {
     BORN_HOST_V6 | STORE_HOST_V6: _head(16, 16),
 }
 HEAD_V4: Final = _HEADS[0]
-"""The layout of a record with two IPv4 hosts, up to and with its body size."""
+"""The layout of a record with two IPv4 hosts, up to and including the body size."""
 _SYS_FLAG: Final = struct.Struct(">i")
 _SYS_FLAG_AT: Final = 36
 _SIZE16: Final = struct.Struct(">h")
@@ -82,12 +84,12 @@ assert HEAD_V4.size + TAIL_SIZE_V1 == 91, "the size given in the table above"
 
 @dataclass(slots=True)
 class RecordDraft:
-    """A message on its way into the store, which gives it its offsets and its time.
+    """A message to be stored; the store assigns its offsets and its store time.
 
     Attributes:
-        topic: UTF-8.
-        sys_flag: the encoder sets BORN_HOST_V6 and STORE_HOST_V6 to what the hosts are.
-        body: as it is to be stored, compressed or not.
+        topic: encoded as UTF-8.
+        sys_flag: the encoder sets BORN_HOST_V6 and STORE_HOST_V6 according to the hosts.
+        body: stored unchanged, compressed or not.
         properties: the property text.
     """
 
@@ -105,7 +107,7 @@ class RecordDraft:
 
 
 class RecordHeader(NamedTuple):
-    """A record's fields; body and properties as places in the buffer it was read from."""
+    """The fields of a record; body and properties are given by their positions in the buffer."""
 
     total_size: int
     magic: int
@@ -143,16 +145,16 @@ class RecordHeader(NamedTuple):
 def redraft(
     record: bytes, header: RecordHeader, topic: str, queue_id: int, properties: bytes
 ) -> RecordDraft:
-    """Return the draft of a record that is to be stored once more, for a queue of its own.
+    """Return a draft that stores a record again, in another queue and with other properties.
 
-    All else stays as it is, but that it stands for no other record.
+    The other fields are copied, except that `prepared_transaction_offset` is 0.
 
     Args:
-        record: begins with the record.
+        record: bytes that begin with the record.
         header: its fields.
-        topic: where it is to go.
-        queue_id: the queue there.
-        properties: the property text that it is to have.
+        topic: the destination.
+        queue_id: the destination's queue.
+        properties: the new property text.
     """
     return RecordDraft(
         topic=topic.encode(),
@@ -170,10 +172,10 @@ def redraft(
 
 
 def record_size(draft: RecordDraft) -> int:
-    """Return the bytes of the draft's record.
+    """Return the size of the draft's record in bytes.
 
     Raises:
-        InvalidMessageError: a host is no IP address.
+        InvalidMessageError: a host is not an IP address.
     """
     size = (
         _HEADS[_host_flags(draft)].size
@@ -188,11 +190,11 @@ def record_size(draft: RecordDraft) -> int:
 def encode_record(
     draft: RecordDraft, queue_offset: int, physical_offset: int, store_at_ms: int
 ) -> bytes:
-    """Return the draft's record: v1, or v2 where the topic has more than 127 bytes, as in Java.
+    """Return the draft's record: v1, or v2 if the topic has more than 127 bytes, as in Java.
 
     Raises:
         InvalidMessageError: the topic or the properties have more than 32767 bytes, a number does
-            not fit its field, or a host is no IP address.
+            not fit its field, or a host is not an IP address.
     """
     topic, body, properties = draft.topic, draft.body, draft.properties
     if len(topic) <= TOPIC_SIZE_V1_MAX:
@@ -240,25 +242,25 @@ def _host_flags(draft: RecordDraft) -> int:
 
 
 def read_record(buffer: Buffer, at: int = 0, *, check_crc: bool) -> RecordHeader:
-    """Return the fields of the record at byte `at`; nothing is read before or after it.
+    """Return the fields of the record at byte `at`; bytes before and behind it are not read.
 
-    With `check_crc` the body's checksum is compared, which reads the whole body.
+    With `check_crc`, the body's checksum is verified, which reads the whole body.
 
     Raises:
-        MalformedMessageError: the record is cut short, its sizes contradict each other, its magic
-            is not v1 or v2, its topic is not UTF-8, or the body's checksum differs. The text says
-            which.
+        MalformedMessageError: the record is truncated, its sizes contradict each other, its magic
+            is not v1 or v2, its topic is not UTF-8, or the body's checksum differs. The text names
+            the reason.
     """
     if len(buffer) - at < HEAD_V4.size:
-        raise MalformedMessageError(f"record at byte {at} is cut short")
+        raise MalformedMessageError(f"record at byte {at} is truncated")
     head = _HEADS[_SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)[0] & HOST_FLAGS]
     if len(buffer) - at < head.size:
-        raise MalformedMessageError(f"record at byte {at} is cut short")
+        raise MalformedMessageError(f"record at byte {at} is truncated")
     fields = head.unpack_from(buffer, at)
     total_size, magic, body_size = fields[0], fields[1], fields[-1]
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise MalformedMessageError(f"record at byte {at}: magic {magic & 0xFFFF_FFFF:#x}")
-    # Room that the record says it has for the three variable parts and two size fields.
+    # The bytes left for the three variable parts and two size fields, according to the total size.
     end = at + total_size
     topic_size_bytes = 1 if magic == MAGIC_V1 else 2
     body_start = at + head.size

@@ -1,8 +1,8 @@
-"""The text of all committed offsets, made in parts, so that others are served between them.
+"""Encoder of the offset table in parts, between which the broker can handle requests.
 
-Nearly all offsets change between two saves, so that nothing is kept of the text: an entry of eight
-queues takes 3 us, and 5,000 of them are some 25 parts of less than a millisecond. The parts need
-not be of one moment; each entry is.
+Nearly all offsets change between two saves, so no encoded text is cached. An entry of eight queues
+takes 3 us; 5,000 entries make about 25 parts of less than a millisecond each. The offsets of one
+entry are consistent; different entries may be read at different times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHAPES_MAX: Final = 1024
 _encode: Final = msgspec.json.Encoder().encode
 
 OffsetsOf = Callable[[str], QueueOffsets | None]
-"""The offsets that a `topic@group` has now; None if it is gone."""
+"""Returns the current offsets of a `topic@group`; None if it was removed."""
 
 
 def consumer_offset_parts(
@@ -32,13 +32,13 @@ def consumer_offset_parts(
     committed: tuple[Sequence[str], OffsetsOf],
     pulled: tuple[Sequence[str], OffsetsOf],
 ) -> Iterator[bytes]:
-    """Yield the parts of what `encode_consumer_offset_table` returns, pretty.
+    """Yield the parts of the pretty text that `encode_consumer_offset_table` returns.
 
     Args:
-        version: of the table.
-        group_topics: both in order.
-        committed: the keys in order, and the offsets of each.
-        pulled: the same of the other table.
+        version: version of the table.
+        group_topics: sorted groups, each with its sorted topics.
+        committed: the sorted keys of the committed offsets, and the function that returns them.
+        pulled: the same for the pull offsets.
     """
     yield dumps({"dataVersion": data_version_to_json(version)}, pretty=True)[: -len(b"\n}")]
     topics = (_topics(group, names) for group, names in group_topics.items())
@@ -49,7 +49,7 @@ def consumer_offset_parts(
 
 
 def _object(name: bytes, members: Iterator[bytes], part_members: int) -> Iterator[bytes]:
-    """Yield a member of the whole that is an object of these members."""
+    """Yield the parts of an object with these members, itself a member named `name`."""
     before = b',\n\t"%b":{\n\t\t' % name
     while part := list(islice(members, part_members)):
         yield before + b",\n\t\t".join(part)
@@ -72,7 +72,7 @@ def _entries(keys: Iterable[str], offsets_of: OffsetsOf) -> Iterator[bytes]:
 
 @lru_cache(_SHAPES_MAX)
 def _shape(queue_ids: tuple[int, ...]) -> bytes:
-    """Return the text of offsets in these queues, with a place for each: most topics share one."""
+    """Return a format string for the offsets of these queues; most topics share one."""
     if not queue_ids:
         return b"{}"
     return b"{\n\t\t\t%b\n\t\t}" % b",\n\t\t\t".join(b"%d:%%d" % one for one in queue_ids)

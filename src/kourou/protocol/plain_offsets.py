@@ -1,8 +1,10 @@
-"""A consumerOffset.json as brokers write it, read in a tenth of the usual time.
+"""Fast decoder of consumerOffset.json in the form that brokers write.
 
-Its keys are bare, which no JSON library reads: 80,000 offsets take `fastjson` most of a second of
-each start. Here the keys get their quotes first, where no text in the file could be mistaken for
-one: all are of the characters that names have. What is written otherwise is not read here.
+The file has bare keys, which no JSON library reads. Decoding 80,000 offsets with `fastjson` takes
+most of a second at each start; this module takes a tenth of that. It quotes the bare keys with a
+regular expression before decoding. This is done only if all strings in the file consist of the
+characters of names, so that none of them can look like a bare key. Other files are not decoded
+here.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Tables = dict[str, dict[_Long, _Long]]
 
 _NAME: Final = re.compile(rb'"[a-zA-Z0-9_%|@-]*"')
-_BARE_KEY: Final = re.compile(rb"([0-9]+):")  # outside of texts, which have no colon
+_BARE_KEY: Final = re.compile(rb"([0-9]+):")  # never within a string: those contain no colon
 
 
 class PlainVersion(msgspec.Struct, rename="camel"):
@@ -28,7 +30,7 @@ class PlainVersion(msgspec.Struct, rename="camel"):
 
 
 class PlainOffsets(msgspec.Struct, rename="camel"):
-    """What is read of the file: `topic@group` -> queue id -> queue offset, twice."""
+    """Decoded members of the file; both tables map `topic@group` -> queue id -> queue offset."""
 
     data_version: PlainVersion
     offset_table: _Tables
@@ -39,7 +41,7 @@ _decode: Final = msgspec.json.Decoder(PlainOffsets).decode
 
 
 def plain_offsets(text: bytes) -> PlainOffsets | None:
-    """Return what the text says; None if it is not written so."""
+    """Return the offsets in the text; None if it is not in the usual form."""
     if b'"' in _NAME.sub(b"", text):
         return None
     try:

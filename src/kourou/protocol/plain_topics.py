@@ -1,7 +1,8 @@
-"""Tables of topics as brokers of today write them, read in a fifth of the usual time.
+"""Fast decoder of topic tables in the form that current brokers write.
 
-Member by member, 5,000 topics take 60 ms, in which the name server serves nobody else. What is
-written in any other way is not read here; `bodies_topics` reads whatever Java does.
+Decoding 5,000 topics member by member takes 60 ms, during which the name server handles no other
+request; this module takes a fifth of that. Tables in other forms are not decoded here;
+`bodies_topics` decodes all forms that Java accepts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 class _Topic(msgspec.Struct, rename="camel", gc=False):
-    """With the attributes of a TopicConfig, which is made of it without a line of Python."""
+    """Has the attributes of TopicConfig, so that msgspec converts it without Python code."""
 
     attributes: dict[str, str]
     order: bool
@@ -60,13 +61,13 @@ _decode_registration: Final = msgspec.json.Decoder(PlainRegistration).decode
 
 
 def plain_table(data: bytes) -> PlainTable | None:
-    """Return the table of a body or of config/topics.json; None if it is not written so."""
+    """Return the table of a body or of config/topics.json; None if it is not in the usual form."""
     table = _decoded(_decode_table, data)
     return table if table is not None and _is_plain(table) else None
 
 
 def plain_registration(data: bytes) -> PlainRegistration | None:
-    """Return the registration of a body; None if it is not written so."""
+    """Return the registration in a body; None if it is not in the usual form."""
     body = _decoded(_decode_registration, data)
     is_plain = body is not None and _is_plain(body.topic_config_serialize_wrapper)
     return body if is_plain else None
@@ -82,5 +83,5 @@ def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T | None:
 
 
 def _is_plain(table: PlainTable) -> bool:
-    """Tell whether all keys are the names of their topics."""
+    """Return whether all keys equal the names of their topics."""
     return all(name and name == topic.name for name, topic in table.topic_config_table.items())

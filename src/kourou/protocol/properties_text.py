@@ -1,10 +1,10 @@
-"""Text of `key=value` lines: the bodies of requests that read and change configuration.
+"""Codec of `key=value` lines: the bodies of requests that read or change configuration.
 
-Java reads such a text as its Properties do: `#` and `!` begin a comment, the first `=`, `:` or
-blank ends the key, a backslash at the end of a line continues it, and one elsewhere escapes the
-character after it: a tab, a line end, or any UTF-16 unit as `u` and four digits. What Java writes
-has no escapes at all; what is written here has those that reading needs, and beyond ASCII escapes
-too, since Java takes the bytes for Latin-1.
+Java parses the text like java.util.Properties: `#` and `!` begin a comment; the first `=`, `:` or
+blank ends the key; a backslash at the end of a line continues the line, and any other backslash
+escapes the next character: a tab, a line break, or a UTF-16 code unit as `u` and four digits. Java
+itself writes no escapes. This encoder writes the escapes needed for decoding, and escapes all
+non-ASCII characters, because Java reads the bytes as Latin-1.
 
 Source: MixAll.properties2String, MixAll.string2Properties, java.util.Properties.load.
 """
@@ -19,7 +19,7 @@ from kourou.errors import MalformedBodyError
 
 _LINE: Final = re.compile(r"\r\n|\r|\n")
 _BLANKS: Final = " \t\f"
-# A key as it stands in the text: escapes count as two characters.
+# A key before unescaping; an escape is two characters.
 _KEY: Final = re.compile(r"[^\\=: \t\f]*(?:\\.[^\\=: \t\f]*)*", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
@@ -28,7 +28,7 @@ _ESCAPES: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\
 
 
 def encode_properties_text(properties: Mapping[str, str]) -> bytes:
-    """Return the lines of the properties, sorted by key, each with its line end.
+    """Return the lines of the properties, sorted by key, each with a line break.
 
     Raises:
         ValueError: a key or value is not valid Unicode.
@@ -38,10 +38,10 @@ def encode_properties_text(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties_text(text: bytes) -> dict[str, str]:
-    """Return the properties of a text; of several lines with one key the last counts.
+    """Return the properties of a text; of several lines with the same key the last one counts.
 
     Raises:
-        MalformedBodyError: it is not UTF-8, or an escaped `u` lacks its four digits.
+        MalformedBodyError: the text is not UTF-8, or an escaped `u` lacks its four digits.
     """
     try:
         lines = _LINE.split(text.decode())
@@ -50,15 +50,15 @@ def decode_properties_text(text: bytes) -> dict[str, str]:
     properties: dict[str, str] = {}
     for line in _logical_lines(lines):
         key = _KEY.match(line)
-        assert key is not None, "the pattern matches nothing, too"
+        assert key is not None, "the pattern also matches the empty text"
         separator = _SEPARATOR.match(line, key.end())
-        assert separator is not None, "the pattern matches nothing, too"
+        assert separator is not None, "the pattern also matches the empty text"
         properties[_unescape(key[0])] = _unescape(line[separator.end() :])
     return properties
 
 
 def _logical_lines(lines: list[str]) -> Iterator[str]:
-    """Yield the lines that say something, with those that continue them."""
+    """Yield the lines that are not blank or comments, joined with their continuations."""
     parts: list[str] = []
     for natural in lines:
         line = natural.lstrip(_BLANKS)
@@ -77,7 +77,7 @@ def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     unescaped = _ESCAPE.sub(_unescape_one, text)
-    # Java's texts are UTF-16: a character beyond the plane is two escapes.
+    # Java's texts are UTF-16: a character beyond U+FFFF is written as two escapes.
     return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -92,7 +92,7 @@ def _unescape_one(match: re.Match[str]) -> str:
 
 def _escape(value: str) -> str:
     escaped = "".join(map(_escape_one, value))
-    # A blank at the start would be taken for a part of the separator.
+    # A leading blank would be read as part of the separator.
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
 
 

@@ -1,8 +1,8 @@
-"""Which header and body go with which request; one table of all that RocketMQ 5.5.0 knows.
+"""Registry of the headers and bodies of all requests of RocketMQ 5.5.0.
 
-A request that is listed is not therefore served: what a server answers is in its own table, see
-`broker/handlers.py` and `namesrv/handlers.py`. A body that is the user's own (a message) has no
-codec here; one made of records of the store can be read only.
+Listed requests are not necessarily served: the handlers of each server are in `broker/handlers.py`
+and `namesrv/handlers.py`. User-defined bodies (messages) have no codec here; bodies that consist of
+stored records can only be decoded.
 
 Source: RequestCode.java and the request processors of broker, namesrv, controller and client.
 """
@@ -35,7 +35,7 @@ UNUSED: Final = frozenset(
         RequestCode.REGISTER_FILTER_SERVER,
         RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
         RequestCode.ACK_LITE_MESSAGE,
-        # These go among controllers, in the form of their consensus library.
+        # Used between controllers, in the format of their consensus library.
         RequestCode.BROKER_CLOSE_CHANNEL_REQUEST,
         RequestCode.CHECK_NOT_ACTIVE_BROKER_REQUEST,
         RequestCode.GET_BROKER_LIVE_INFO_REQUEST,
@@ -43,7 +43,8 @@ UNUSED: Final = frozenset(
         RequestCode.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
     }
 )
-"""Codes that have a name and that no server of RocketMQ's takes from others; they carry nothing."""
+"""Codes that have a name but that no RocketMQ server accepts from other programs. They have neither
+header nor body."""
 
 _SPECS: Final = (
     *clients.SENDING,
@@ -62,4 +63,4 @@ _SPECS: Final = (
 )
 
 REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}
-"""Request code to what it carries."""
+"""Request code to the specification of the request."""

@@ -1,4 +1,4 @@
-"""The requests of administration that brokers serve."""
+"""Specifications of the admin requests of brokers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _USER: Final = record(bodies_auth.UserInfo)
 _ACL: Final = record(bodies_auth.AclInfo)
 
 _LIST_BYTES_MAX: Final = 32 * 1024
-"""Of lists of topics or groups that are made at once: some hundred."""
+"""Largest body with a list of topics or groups to create at once: a few hundred entries."""
 
 TOPICS: Final = (
     RequestSpec(RequestCode.UPDATE_AND_CREATE_TOPIC, admin.CreateTopicRequestHeader),

@@ -1,4 +1,4 @@
-"""The requests of sending and consuming, whoever serves them: brokers or clients."""
+"""Specifications of the requests for sending and consuming, served by brokers or clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
 
 _KIB: Final = 1024
 _MESSAGE_BYTES_MAX: Final = FRAME_SIZE_MAX
-"""Of bodies that are the user's own, and are not decoded: brokers and clients have options for
+"""Limit of user-defined bodies, which are not decoded here: brokers and clients have options for
 their size."""
 
 _BATCH: Final = BodyCodec(decode_batch, encode_batch)
@@ -149,7 +149,7 @@ CONSUMING: Final = (
         consume.HeartbeatRequestHeader,
         consume.HeartbeatResponseHeader,
         request_body=_HEARTBEAT,
-        body_bytes_max=192 * _KIB,  # a thousand subscriptions and more
+        body_bytes_max=192 * _KIB,  # more than a thousand subscriptions
     ),
     RequestSpec(RequestCode.UNREGISTER_CLIENT, consume.UnregisterClientRequestHeader),
     RequestSpec(
@@ -168,7 +168,7 @@ CONSUMING: Final = (
         consume.LockBatchMqRequestHeader,
         request_body=record(bodies_locks.LockBatch),
         response_body=record(bodies_locks.LockedQueues),
-        body_bytes_max=128 * _KIB,  # some 1,500 queues
+        body_bytes_max=128 * _KIB,  # about 1,500 queues
     ),
     RequestSpec(
         RequestCode.UNLOCK_BATCH_MQ,
@@ -193,7 +193,7 @@ CONSUMING: Final = (
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         offsets.ResetOffsetRequestHeader,
         request_body=_RESET,
-        body_bytes_max=1024 * _KIB,  # what a broker tells a client of all queues of a topic
+        body_bytes_max=1024 * _KIB,  # a broker sends the offsets of all queues of a topic
     ),
     RequestSpec(
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,

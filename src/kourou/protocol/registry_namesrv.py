@@ -1,4 +1,4 @@
-"""The requests of name servers and controllers, and those among replicas of a broker."""
+"""Specifications of the requests of name servers, controllers and replicas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAMESRV: Final = (
         route.RegisterBrokerResponseHeader,
         _REGISTRATION,
         _KV_TABLE,
-        body_bytes_max=FRAME_SIZE_MAX,  # all topics of a broker
+        body_bytes_max=FRAME_SIZE_MAX,  # contains all topics of a broker
     ),
     RequestSpec(RequestCode.UNREGISTER_BROKER, route.UnregisterBrokerRequestHeader),
     RequestSpec(RequestCode.BROKER_HEARTBEAT, route.BrokerHeartbeatRequestHeader),

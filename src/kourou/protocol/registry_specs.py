@@ -1,6 +1,6 @@
-"""What the tables of requests are made of.
+"""Specification of a request, and codecs of bodies.
 
-A body's codec is a pair of functions; `record` and `records` make one of a dataclass.
+A body codec is a pair of functions; `record` and `records` build one from a dataclass.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kourou.protocol.json_records import (
 )
 
 BODY_BYTES_MAX: Final = 64 * 1024
-"""Largest body of a request that says nothing else: most have none at all, and what is decoded at
-once holds up all other clients."""
+"""Default limit for a request's body in bytes. Most requests have none, and all other clients wait
+while a body is decoded."""
 
 
 class BodyCodec(NamedTuple):
-    """How one kind of body is read and written.
+    """Codec of one kind of body.
 
     Attributes:
         decode: returns the value of a body; raises ProtocolError.
-        encode: returns the body of a value; None where bodies are pieces of the store.
+        encode: returns the body of a value; None if bodies consist of stored records.
     """
 
     decode: Callable[[bytes], Any]
@@ -39,14 +39,14 @@ class BodyCodec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What a request and the answer to it carry.
+    """Headers and bodies of a request and of its response.
 
     Attributes:
         header: class of the request's header fields; None if it has none.
-        response_header: class of those of an answer with code 0; None if it has none.
-        request_body: of the request; None if it has none or it is the user's own.
-        response_body: of an answer with code 0.
-        body_bytes_max: largest body of the request that is decoded; a longer one is refused.
+        response_header: class of the header fields of a response with code 0; None if it has none.
+        request_body: codec of the request's body; None if it has none or it is user-defined.
+        response_body: codec of the body of a response with code 0.
+        body_bytes_max: largest decoded body of the request in bytes; a larger one is refused.
     """
 
     code: RequestCode
@@ -58,13 +58,13 @@ class RequestSpec:
 
 
 def record(record_class: type) -> BodyCodec:
-    """Return the codec of a body that is one record of `kourou.protocol.json_records`."""
+    """Return the codec of a body with one record of `kourou.protocol.json_records`."""
     decode = partial(decode_record, record_class, bare_keys_bytes_max=FRAME_SIZE_MAX)
     return BodyCodec(decode, encode_record)
 
 
 def records(record_class: type) -> BodyCodec:
-    """Return the codec of a body that is an array of records."""
+    """Return the codec of a body with an array of records."""
     return BodyCodec(partial(decode_records, record_class), encode_records)
 
 
@@ -76,4 +76,4 @@ def _decode_text(body: bytes) -> str:
 
 
 TEXT: Final = BodyCodec(_decode_text, str.encode)
-"""A body that is a text, and no more."""
+"""Codec of a body that is a UTF-8 text."""

@@ -1,4 +1,4 @@
-"""The texts of all topics, joined of texts that are kept topic by topic: see `member_texts`."""
+"""JSON text of the topic table, joined from cached texts of its topics: see `member_texts`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOPICS: Final = "topicConfigTable"
 
 
 class TopicTableText:
-    """The file, the body and the registration: the same bytes as if encoded as a whole."""
+    """Builds the same bytes as `bodies_topics`, for the file, responses and registrations."""
 
     def __init__(self) -> None:
         self._members = MemberTexts()
@@ -30,20 +30,20 @@ class TopicTableText:
         self._members.put(topic.name, topic_config_to_json(topic))
 
     def remove(self, name: str) -> None:
-        """Remove a topic; ignore one that is not there."""
+        """Remove a topic; an unknown name is ignored."""
         self._members.remove(name)
 
     def encode(self, version: DataVersion) -> bytes:
-        """Return `encode_topic_config_table` of the table with this version, pretty."""
+        """Return the pretty text that `encode_topic_config_table` returns for the whole table."""
         none = encode_topic_config_table(TopicConfigTable({}, version), pretty=True)
         return self._members.pretty(none, _TOPICS)
 
     def encode_body(self, version: DataVersion, names: Iterable[str] | None = None) -> bytes:
-        """Return the same of all topics or those of `names`, not pretty."""
+        """Return the compact text of the table with all topics, or with those in `names`."""
         none = encode_topic_config_table(TopicConfigTable({}, version))
         return self._members.compact(none, _TOPICS, names)
 
     def encode_registration(self, version: DataVersion) -> bytes:
-        """Return `encode_register_body` of all topics."""
+        """Return the body that `encode_register_body` returns for all topics."""
         none = encode_register_body(RegisterBody(TopicConfigTable({}, version)))
         return self._members.compact(none, _TOPICS)

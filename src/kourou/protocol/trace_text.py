@@ -1,7 +1,7 @@
-r"""The text of traces: what clients note of each message's way, in the body of a trace message.
+r"""Codec of trace records, which clients write into the bodies of trace messages.
 
-Fields are joined by \x01, records end with \x02, any number of them one behind the other. What is
-missing is the text `null`, a flag `true` or `false`:
+A body is a sequence of records. Fields are joined by \x01, records end with \x02. A missing value
+is the text `null`, a flag is `true` or `false`:
 
     Pub, time, region, group, topic, id, tags, keys, store host, body size, cost, kind, offset id,
         ok
@@ -34,7 +34,7 @@ _ENDS: Final = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
 class TracedKind(IntEnum):
-    """What kind of message was sent."""
+    """Kind of a traced message."""
 
     NORMAL = 0
     HALF = 1
@@ -44,7 +44,7 @@ class TracedKind(IntEnum):
 
 
 class TracedOutcome(IntEnum):
-    """How a listener ended."""
+    """Outcome of a listener call."""
 
     SUCCESS = 0
     TIME_OUT = 1
@@ -58,15 +58,16 @@ class SentTrace:
     """A message was sent (Pub).
 
     Attributes:
-        at_ms: epoch milliseconds at its beginning; `cost_ms`, how long it took.
-        region: the broker's.
-        group: the producer's.
+        at_ms: start of the send in epoch milliseconds.
+        cost_ms: duration of the send in milliseconds.
+        region: that of the broker.
+        group: that of the producer.
         msg_id: the unique id.
         keys: joined by blanks.
         store_host: `host:port` of the broker.
-        body_bytes: as it was sent, compressed or not.
-        is_success: stored without reservation.
-        client_host: the producer's address, where the reader of a trace added it.
+        body_bytes: size of the body as sent, compressed or not.
+        is_success: whether the response was SEND_OK.
+        client_host: the producer's address, if the reader of a trace added it.
     """
 
     at_ms: int
@@ -90,8 +91,8 @@ class ConsumingTrace:
     """A listener is about to be called with a message (SubBefore).
 
     Attributes:
-        request_id: names this call; `ConsumedTrace` has the same.
-        retries: how often the message was given back before.
+        request_id: identifies this call; the `ConsumedTrace` of the call has the same id.
+        retries: number of times that the message was sent back before.
     """
 
     at_ms: int
@@ -105,12 +106,12 @@ class ConsumingTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedTrace:
-    """A listener's call has ended (SubAfter).
+    """A listener call has ended (SubAfter).
 
     Attributes:
-        cost_ms: of the call, for each of its messages.
-        at_ms: when it ended; None, and so is `group`, of clients that do not tell.
-        outcome: None of clients that do not tell.
+        cost_ms: duration of the call in milliseconds, divided by the number of its messages.
+        at_ms: end of the call in epoch milliseconds; clients that omit it omit `group` as well.
+        outcome: None if the client omits it.
     """
 
     request_id: str | None
@@ -129,7 +130,7 @@ class TransactionEndTrace:
 
     Attributes:
         state: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW.
-        is_from_check: the broker had asked.
+        is_from_check: whether it answered a check of the broker.
     """
 
     at_ms: int
@@ -148,7 +149,7 @@ class TransactionEndTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallTrace:
-    """A delayed message was taken back, or was not (Recall)."""
+    """A delayed message was recalled, or the recall failed (Recall)."""
 
     at_ms: int
     region: str | None
@@ -162,7 +163,7 @@ TraceRecord = SentTrace | ConsumingTrace | ConsumedTrace | TransactionEndTrace |
 
 
 def encode_trace(record: TraceRecord) -> str:
-    """Return the text of a record; characters that end fields within a value become blanks."""
+    """Return the text of a record; separators within a value are replaced by blanks."""
     name = _NAMES[type(record)]
     layout = _LAYOUTS[name]
     texts = [name, *(_text(getattr(record, field)) for field, _ in layout.fields)]
@@ -177,10 +178,10 @@ def encode_trace(record: TraceRecord) -> str:
 
 
 def decode_traces(body: bytes) -> list[TraceRecord]:
-    """Return the records of a trace message's body; those of unknown types are left out.
+    """Return the records in the body of a trace message; records of unknown types are omitted.
 
     Raises:
-        MalformedBodyError: a record has too few fields, or no number where one belongs.
+        MalformedBodyError: a record has too few fields, or a field must be a number but is not.
     """
     records: list[TraceRecord] = []
     for line in body.decode(errors="replace").split(RECORD_END):
@@ -196,7 +197,7 @@ def _decode(name: str, layout: _Layout, texts: list[str]) -> TraceRecord:
     if len(texts) < least:
         raise MalformedBodyError(f"a {name} trace has {len(texts) + 1} fields, not {least + 1}")
     if name == "Pub" and len(texts) == least + 1:
-        texts.insert(least, _NULL)  # the offset id came later than the flag behind it
+        texts.insert(least, _NULL)  # old clients write the flag without the offset id before it
     values = {field: read(text) for (field, read), text in zip(layout.fields, texts, strict=False)}
     at = least
     for tail in layout.tails:
@@ -223,7 +224,7 @@ def _value(text: str) -> str | None:
 
 def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise MalformedBodyError(f"a trace has {text[:40]!r} where a number belongs")
+        raise MalformedBodyError(f"a trace has {text[:40]!r} in the place of a number")
     return int(text)
 
 
@@ -238,7 +239,7 @@ def _member(kind: type[Member], text: str) -> Member:
     try:
         return kind(_number(text))
     except ValueError:
-        raise MalformedBodyError(f"a trace has {kind.__name__} {text}, which is none") from None
+        raise MalformedBodyError(f"a trace has an unknown {kind.__name__} {text}") from None
 
 
 def _kind(text: str) -> TracedKind:
@@ -258,10 +259,11 @@ _Field = tuple[str, Callable[[str], object]]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What stands in a record's text behind its name, in order: attributes, and what reads each.
+    """The fields of a record behind its name, in order, each as attribute name and decoder.
 
     Attributes:
-        tails: written up to the last that has a value, and read as far as they are whole.
+        tails: optional groups of fields. They are written up to the last one that has a value, and
+            decoded as long as they are complete.
     """
 
     kind: Callable[..., TraceRecord]
@@ -317,6 +319,6 @@ _LAYOUTS: Final[dict[str, _Layout]] = {
     ),
     "Recall": _Layout(RecallTrace, (*_MESSAGE, ("is_success", _flag))),
 }
-"""By the first field of a record's text."""
+"""Layouts by the name that is the first field of a record."""
 
 _NAMES: Final = {layout.kind: name for name, layout in _LAYOUTS.items()}
