@@ -2,8 +2,8 @@
 
     from kourou import Message, Producer
 
-The names below are what users import. They are loaded when first used, so that `import kourou`
-costs nothing: the command line and servers need few of them.
+The names in `__all__` are the public API. Each is loaded on first use, so that `import kourou`
+stays cheap: the command line and the servers need few of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The one place that asks the operating system what time it is.
+"""Clocks: the only module that reads the time from the operating system.
 
-Everything else takes a `Clock`, so that a test can move three days in a millisecond. Waiting is
-not here: loops wait with the event loop's own timers, which a test replaces by a virtual loop.
+All other modules take a `Clock` as an argument, so that a test can advance the time by three days
+in a millisecond. Waiting is done with the event loop's timers, which a test replaces by those of a
+virtual-time loop.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Clock(Protocol):
     """Wall-clock time."""
 
     def now_ms(self) -> int:
-        """Return epoch milliseconds; they step back when the system's clock does."""
+        """Return epoch milliseconds; the value decreases when the system clock is set back."""
 
 
 class SystemClock:
@@ -26,18 +27,19 @@ class SystemClock:
 
 
 def elapsed_s() -> float:
-    """Return the seconds since some moment; they grow while a callback of the loop runs, too."""
+    """Return monotonic seconds; they advance also while a callback of the event loop runs."""
     return time.monotonic()
 
 
 STEP_MS: Final = 1_000
-"""A step of the wall clock that `SettledClock` follows at once: the usual work of a time server."""
+"""Largest step of the wall clock in ms that `SettledClock` follows at once: time synchronization
+makes steps of this size in normal operation."""
 
 
 def suspended_s() -> float:
-    """Return for how many seconds the machine has been suspended; 0 where the system does not tell.
+    """Return for how many seconds the machine has been suspended; 0 where that is unavailable.
 
-    Linux counts them since the machine started. Event loops do not count that time.
+    Linux counts them since boot. The clock of an event loop excludes this time.
     """
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     if boot_time is None:
@@ -46,12 +48,12 @@ def suspended_s() -> float:
 
 
 class SettledClock:
-    """Wall-clock time in which a jump counts only once it has lasted.
+    """Wall-clock time that follows a jump only after the jump has lasted.
 
-    For what cannot be undone, such as removing messages by their age. The time advances with a
-    clock that never jumps; steps of up to `STEP_MS` between two readings, and drift, are followed
-    at once. A larger jump is followed when the wall clock has kept it for `settle_ms`, counted from
-    the first reading that saw it.
+    It serves decisions that cannot be undone, such as removing messages by their age. The time
+    advances with a monotonic clock. Drift, and steps of up to `STEP_MS` between two readings, are
+    followed at once. A larger jump is followed after the wall clock has kept it for `settle_ms`,
+    counted from the first reading that saw the jump.
     """
 
     def __init__(
@@ -61,27 +63,27 @@ class SettledClock:
         settle_ms: Callable[[], int],
         known_ms: int = 0,
     ) -> None:
-        """Begin now.
+        """Start the clock.
 
         Args:
             clock: the wall clock.
-            steady_ms: a clock that never jumps; its zero has no meaning.
-            settle_ms: how long a jump must last.
-            known_ms: the last wall-clock time that is known from before; 0 if none is. The time
-                begins there if the wall clock is ahead of it: nobody knows whether that is so
-                because time has passed, or because the clock has jumped.
+            steady_ms: a monotonic clock with an arbitrary zero.
+            settle_ms: returns how long a jump must last.
+            known_ms: the last wall-clock time of an earlier run; 0 if there is none. If the wall
+                clock is ahead of it, this clock starts at `known_ms`: the difference may be time
+                that has passed or a jump, and the two cannot be told apart.
         """
         self._clock = clock
         self._steady_ms = steady_ms
         self._settle_ms = settle_ms
         wall_ms, steady = clock.now_ms(), steady_ms()
         self._ahead_ms = (min(wall_ms, known_ms) if known_ms else wall_ms) - steady
-        self._jump_ms = wall_ms - steady  # what the wall clock has said since `_jumped_at_ms`
+        self._jump_ms = wall_ms - steady  # the wall clock's lead since `_jumped_at_ms`
         self._jumped_at_ms = steady
 
     @property
     def follows_wall(self) -> bool:
-        """Whether the last reading was the wall clock's: there is no jump that must last yet."""
+        """Whether the last reading equalled the wall clock: no jump is waiting to be followed."""
         return self._ahead_ms == self._jump_ms
 
     def now_ms(self) -> int:

@@ -1,7 +1,7 @@
-"""What the fields of a config dataclass mean, from the string literal behind each field.
+"""Descriptions of config dataclass fields, read from the string literal that follows each field.
 
-That literal is the one place where a meaning is written. The class docstring, `kourou broker config
---describe` and docs/configuration.md are made of it.
+The literal is the only place where a description is written. The class docstring, `kourou broker
+config --describe` and docs/configuration.md are generated from it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ T = TypeVar("T")
 
 _WIDTH: Final = 96
 _SECTION: Final = "\nRaises:\n"
-"""The part of a docstring that the fields are put before."""
+"""Heading of the docstring section before which the fields are inserted."""
 
 _MEANINGS: Final[dict[type[Any], Mapping[str, str]]] = {}
-"""What `field_meanings` found: each source is read once."""
+"""Results of `field_meanings`: the source of each class is parsed once."""
 
 
 def documented(cls: type[T]) -> type[T]:
-    """Put every field of a config dataclass into its docstring, with its meaning and default.
+    """Add every field of a config dataclass to its docstring, with its description and default.
 
-    The text is made when it is first read: to read the source costs some milliseconds.
+    The text is built on first access, because parsing the source takes some milliseconds.
     """
-    cls.__doc__ = _FieldsDoc(cls.__doc__ or "")  # type: ignore[assignment]  # it acts as a text
+    cls.__doc__ = _FieldsDoc(cls.__doc__ or "")  # type: ignore[assignment]  # it reads as a str
     return cls
 
 
 def field_meanings(cls: type[Any]) -> Mapping[str, str]:
-    """Return field name -> what it means, in one line, for a dataclass and those it inherits from.
+    """Return field name -> one-line description, for a dataclass and its dataclass bases.
 
-    A field without a string literal behind it is absent; all are where there is no source.
+    A field without a string literal after it is absent. All fields are absent if the source is not
+    available.
     """
     if cls not in _MEANINGS:
         found: dict[str, str] = {}
@@ -50,14 +51,14 @@ def field_meanings(cls: type[Any]) -> Mapping[str, str]:
 
 
 def choices(kind: Any) -> tuple[str, ...]:  # noqa: ANN401  # a type form, as typing gives it
-    """Return the values that a field of an Enum type can have; nothing for other types."""
+    """Return the values that a field of an Enum type can have; an empty tuple for other types."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return tuple(str(member.value) for member in kind)
     return ()
 
 
 def default_text(field: dataclasses.Field[Any]) -> str | None:
-    """Return the default of a field as Python writes it; None if it must be given."""
+    """Return the default of a field as a Python literal; None if the field is required."""
     if field.default_factory is not dataclasses.MISSING:
         factory = field.default_factory
         return f"{factory.__name__}()" if isinstance(factory, type) else repr(factory())
@@ -75,7 +76,7 @@ def _python_text(value: object) -> str:
 
 
 class _FieldsDoc:
-    """The docstring of a class, completed when it is read."""
+    """Descriptor for the docstring of a class; completes the text on first access."""
 
     def __init__(self, text: str) -> None:
         self._text = inspect.cleandoc(text)
@@ -110,10 +111,10 @@ def _arguments(cls: type[Any]) -> str:
 
 
 def _written_in(cls: type[Any]) -> dict[str, str]:
-    """Return the literals behind the fields that `cls` itself declares."""
+    """Return the literals that follow the fields declared by `cls` itself."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError):  # frozen into one file, or made by a program
+    except (OSError, TypeError):  # a frozen executable, or a class created at run time
         return {}
     (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
     found = {}

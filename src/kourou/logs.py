@@ -1,4 +1,4 @@
-"""The one place where log output is configured: lines for a terminal, JSON otherwise, on stderr.
+"""Configuration of log output: plain lines for a terminal, otherwise JSON, both on stderr.
 
 An entry is an event and its values, `log.info("topic.created name=%s queues=%d", name, queues)`:
 
@@ -6,8 +6,9 @@ An entry is an event and its values, `log.info("topic.created name=%s queues=%d"
     {"at":"2025-01-02T12:03:04.125Z","level":"info","logger":"kourou.broker.topics",
      "event":"topic.created","name":"orders","queues":8}                      (on one line)
 
-The JSON's members after `event` are read off the template, so that they keep their types. An entry
-that is not of this form, as those of other libraries, has its whole text as `message` instead.
+The JSON members after `event` take their names from the template and keep the types of the
+arguments. An entry of another form, such as one of another library, has its whole text as
+`message` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Final, TextIO
 
 
 class Level(Enum):
-    """The least severe entries that are written; each includes those below it."""
+    """Lowest severity that is written; more severe entries are always included."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -40,14 +41,14 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def configure(level: Level, stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
-    """Send this package's entries from `level` up, and everyone's warnings, to `stream`.
+    """Send this package's entries from `level` up, and warnings of all libraries, to `stream`.
 
-    Called again, it replaces what it did before. Handlers of others stay.
+    A second call replaces the handler of the first. Handlers that others added are kept.
 
     Args:
-        level: of this package's own entries.
-        stream: stderr unless given.
-        as_json: unless given, whether `stream` is no terminal.
+        level: the lowest level of this package's own entries.
+        stream: default: stderr.
+        as_json: default: True unless `stream` is a terminal.
     """
     target = sys.stderr if stream is None else stream
     is_json = not target.isatty() if as_json is None else as_json
@@ -62,16 +63,16 @@ def configure(level: Level, stream: TextIO | None = None, *, as_json: bool | Non
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, so that `configure` can tell it from the handlers of others."""
+    """Class of our own handler, by which `configure` recognizes the one it added before."""
 
 
 class LineFormatter(logging.Formatter):
-    """One line an entry for people, in local time; a traceback follows below."""
+    """Formats an entry as one line in local time; a traceback follows on further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created).astimezone()
         name = record.name.removeprefix(_PACKAGE + ".")
-        # A value may hold what a peer sent: no entry may forge a second line or drive the terminal.
+        # A value may come from a peer: it must not forge a second line or control the terminal.
         message = _CONTROL.sub(_escaped, record.getMessage())
         line = f"{at:%H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {name:<17} {message}"
         for text in _traceback(self, record):
@@ -80,7 +81,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object an entry, on one line, in UTC."""
+    """Formats an entry as one JSON object on one line, in UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, tz=UTC)
@@ -96,11 +97,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _members(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the entry's event and values, or its text as `message`."""
+    """Return the entry's event name and values, or its text as `message`."""
     template = _TEMPLATE.fullmatch(str(record.msg))
     if template is None:
         return {"message": record.getMessage()}
-    values = _VALUE.findall(template[2])  # a name, and what stands in the template itself
+    values = _VALUE.findall(template[2])  # pairs of a name and a literal value ("" for %s)
     args = record.args if isinstance(record.args, tuple) else ()
     given = iter(args)
     if sum(not fixed for _, fixed in values) != len(args):

@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, or what its control groups leave it."""
+"""Memory limit of this process: the machine's memory, or the limit of its control groups."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ _ROOT: Final = Path("/")
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
-    """Return the bytes of memory of the machine, or the least that a control group allows.
+    """Return the machine's memory in bytes, or the smallest control group limit below that.
 
     Args:
-        root: where `/proc` and `/sys` are.
+        root: the directory that holds `proc` and `sys`.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min((machine, *_limits(root)))
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """Return the limits of the process's control groups (both versions) and of those above them.
+    """Yield the limits of the process's control groups (v1 and v2) and of their ancestors.
 
-    A group whose path is told as the host sees it is not found in a container; the one that is
-    mounted as the topmost there is.
+    In a container, `/proc/self/cgroup` may name the group by its path on the host, which does not
+    exist below the container's mount. The container's own group is then found as the root of that
+    mount.
     """
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():

@@ -1,9 +1,9 @@
-"""What is counted, as whoever exposes it reads it: families of labelled numbers. Pure values.
+"""Metric families: the values of all counters, gauges and histograms at one moment.
 
-Counting itself happens where it is cheap (plain integers beside what they count); a *reading*
-makes families of them, which cross threads as they are frozen. Their text is the console's.
+Code that counts uses plain integers, which is cheap. A *reading* copies them into families, which
+are frozen and can be passed between threads. The console formats families as text.
 
-The names are those that Java's Prometheus exporter prints, unit and `_total` included.
+Metric names are those of Java's Prometheus exporter, with the unit and `_total`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a family's numbers mean."""
+    """Type of a metric family."""
 
     COUNTER = "counter"
-    """They only grow, from 0 at the start of the process."""
+    """Values only grow, from 0 at the start of the process."""
     GAUGE = "gauge"
-    """They are as things are at this moment."""
+    """Values are the state at the moment of the reading."""
     HISTOGRAM = "histogram"
-    """They count observations by size; the samples are `Distribution`s."""
+    """Values count observations by size; the samples are `Distribution`s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One number, and what it is about: label name -> value."""
+    """One number with its labels (label name -> value)."""
 
     labels: Mapping[str, str]
     value: float
@@ -34,11 +34,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How observations are distributed.
+    """Distribution of observations: one sample of a histogram.
 
     Attributes:
-        bounds: ascending; `counts[i]` observations are at most `bounds[i]` and above the bound
-            before; the last of `counts`, one more than there are bounds, are above all.
+        bounds: ascending upper bounds.
+        counts: `counts[i]` observations are at most `bounds[i]` and above `bounds[i - 1]`. There is
+            one count more than there are bounds: the last counts observations above all bounds.
         total: the sum of all observed values.
     """
 
@@ -49,18 +50,18 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many observations there are."""
+        """The number of observations."""
         return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All that is counted under one name.
+    """All samples of one metric name.
 
     Attributes:
         name: as Java's exporter prints it.
-        text: one sentence for whoever reads the exposition.
-        samples: for a histogram `Distribution`s, else `Sample`s; each with labels of its own.
+        text: the help text, one sentence.
+        samples: `Distribution`s for a histogram, otherwise `Sample`s; their labels differ.
     """
 
     name: str

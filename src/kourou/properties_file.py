@@ -1,7 +1,7 @@
-"""Reads a `broker.conf`: the text of a Java properties file, as keys and values.
+"""Parser for `broker.conf`, a Java properties file.
 
-What requests carry in that form is read by `kourou.protocol.properties_text`, which takes and gives
-bytes and blames the peer; here the file's name is in the error.
+Request bodies in the same format are parsed by `kourou.protocol.properties_text`, which works on
+bytes and raises protocol errors. The errors of this module name the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    r"""Return key -> value of a Java properties text; of a key given twice, the last value.
+    r"""Return key -> value of a Java properties text; of a duplicate key, the last value.
 
-    Values lose trailing blanks, which Java keeps and then fails to read as a number.
+    Trailing blanks of a value are removed. Java keeps them, and then fails to parse such a number.
 
     Raises:
         ConfigError: a `\u` is not followed by four hexadecimal digits.
@@ -38,7 +38,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines that are no comments, each with the lines that continue it."""
+    """Yield the logical lines: without comments, continuation lines joined."""
     line = ""
     continues = False
     for natural in re.split(r"\r\n|\n|\r", text):
@@ -56,7 +56,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescape(text: str, source: str) -> str:
-    """Resolve the backslashes of a key or value."""
+    """Return a key or value with its backslash escapes resolved."""
 
     def resolve(match: re.Match[str]) -> str:
         escaped = match[1]

@@ -1,17 +1,21 @@
-"""Fill a config dataclass from a file, the environment and command-line flags; later wins.
+"""Fills a config dataclass from a file, the environment and command-line flags; later wins.
 
-Every source names a field in its own way; `flush_disk_type` with the key `flushDiskType` is
+Each source has its own form of a field's name. For `flush_disk_type` with the key `flushDiskType`:
 
     file, .toml         flush_disk_type = "SYNC_FLUSH", or flushDiskType; a table's key: `table.key`
     file, any other     flushDiskType=SYNC_FLUSH, or flush_disk_type   (java.util.Properties)
     environment         KOUROU_BROKER_FLUSH_DISK_TYPE=SYNC_FLUSH       (prefix KOUROU_BROKER_)
     flags               {"flush_disk_type": "SYNC_FLUSH"}              (None: not given)
 
-A field's metadata `{"key": "flushDiskType"}` is RocketMQ's key where that is not the name in camel
-case; `{"seconds_key": ...}` is RocketMQ's where it counts in seconds and we in milliseconds, read
-beside our own. `{"secret": True}` keeps a value from being listed. A field that is a config
-dataclass itself is filled from the same flat names. Whether a value is in range is the dataclass's
-to check, in `__post_init__`; the error then gains its source.
+Metadata of a field:
+
+    key          RocketMQ's key, if it is not the field's name in camel case
+    seconds_key  a second key, RocketMQ's, whose value is in seconds; the field is in milliseconds
+    live         True: the value may change while a server runs
+    secret       True: the value is never listed
+
+A field that is itself a config dataclass is filled from the same flat names. The dataclass checks
+ranges in `__post_init__`; `load` adds the source of the value to the error.
 """
 
 from __future__ import annotations
@@ -42,18 +46,18 @@ _NOT_SERVED: Final = "RocketMQ has it, Kourou does not serve it yet"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """An option of RocketMQ that is not served, and must not be ignored either.
+    """An option of RocketMQ that is not supported and whose effective values are refused.
 
     Attributes:
-        harmless: values that ask for nothing, in lower case.
-        reason: what the option asks for, and what to do without it.
+        harmless: values without effect, in lower case; they are ignored.
+        reason: the effect of the option, and the remedy.
     """
 
     harmless: frozenset[str]
     reason: str
 
     def allows(self, value: object) -> bool:
-        """Return whether the value asks for nothing."""
+        """Return whether the value has no effect."""
         return setting_text(value).strip().lower() in self.harmless
 
     def __str__(self) -> str:
@@ -62,16 +66,16 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """One field of the config, or of a config inside it.
+    """One field of a config dataclass or of a dataclass nested in it.
 
     Attributes:
-        owner: the dataclass that has the field.
+        owner: the dataclass that declares the field.
         path: field names from the outermost dataclass inwards.
-        kind: the type of its value.
-        key: its name in files of RocketMQ's form.
-        seconds_key: RocketMQ's key where it counts in seconds what the field counts in ms.
-        is_live: whether it may change while a server runs.
-        is_secret: whether its value is kept from being listed.
+        kind: the type of the value.
+        key: the key in RocketMQ's config files.
+        seconds_key: RocketMQ's key of the value in seconds; the field is in ms.
+        is_live: the value may change while a server runs.
+        is_secret: the value is never listed.
     """
 
     owner: type[Any]
@@ -89,7 +93,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Setting:
-    """One value as a source gave it."""
+    """One value as read from a source, not yet converted."""
 
     key: str
     value: object
@@ -111,18 +115,19 @@ def load(
     """Return a `cls` filled from its defaults, the file, `environ` and `flags`; later wins.
 
     Args:
-        cls: a keyword-only dataclass. Its fields are int, bool, str, Path, an Enum, a tuple of such
-            (';' between its members), any of these or None (an empty text), or such a dataclass.
-        path: the config file; its suffix `.toml` makes it TOML.
-        environ: only names that begin with `prefix` are looked at.
-        prefix: with its last underscore, as `KOUROU_BROKER_`.
+        cls: a keyword-only dataclass. A field's type is int, bool, str, Path, an Enum, a tuple of
+            these (members separated by ';'), any of these or None (an empty text), or a nested
+            dataclass of this kind.
+        path: the config file; it is read as TOML if its suffix is `.toml`.
+        environ: only names that begin with `prefix` are used.
+        prefix: with its trailing underscore, as in `KOUROU_BROKER_`.
         flags: by field name; None means not given.
-        defaults: by field name; they stand in for the defaults of `cls` itself.
-        text: the file's content, in place of reading `path`.
-        unserved: keys that RocketMQ knows and `cls` lacks: each is logged once, by name, as a
-            warning, and ignored.
-        refused: those of `unserved` that must not be ignored: any value that asks for more than
-            nothing ends the start.
+        defaults: by field name; they replace the defaults of `cls`.
+        text: the file's content; if given, `path` is not read.
+        unserved: keys of RocketMQ that `cls` lacks: each one found is logged as a warning and
+            ignored.
+        refused: those of `unserved` that are ignored only with a harmless value; any other value is
+            an error.
 
     Raises:
         ConfigError: a key is unknown (the text names the nearest known one), a value does not
@@ -145,9 +150,9 @@ def load(
 
 
 def wire_keys(cls: type[Any]) -> dict[str, str]:
-    """Return RocketMQ's key -> field name, for every field of `cls` and the configs inside it.
+    """Return RocketMQ's key -> field name, for every field of `cls` and its nested dataclasses.
 
-    Those marked `{"secret": True}` are left out: what is listed by key is shown to others.
+    Fields marked `{"secret": True}` are left out, because listed values are shown to others.
     """
     return {slot.key: slot.name for slot in options(cls) if not slot.is_secret}
 
@@ -158,13 +163,13 @@ def live_keys(cls: type[Any]) -> frozenset[str]:
 
 
 def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401  # any config dataclass
-    """Return field name -> value, those of the configs inside it too."""
+    """Return field name -> value, with the fields of nested dataclasses."""
     slots = options(type(config))
     return {slot.name: functools.reduce(getattr, slot.path, config) for slot in slots}
 
 
 def setting_text(value: object) -> str:
-    """Return a value as a line of RocketMQ's config files has it; None is empty."""
+    """Return a value as RocketMQ's config files write it; None becomes the empty text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):
@@ -181,7 +186,7 @@ def camel_case(name: str) -> str:
 
 
 def options(cls: type[Any], above: tuple[str, ...] = ()) -> Iterator[Option]:
-    """Yield the plain fields of `cls`, and those of the dataclasses among its fields."""
+    """Yield the plain fields of `cls` and, recursively, those of its nested dataclasses."""
     kinds = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind = kinds[field.name]
@@ -203,7 +208,7 @@ def options(cls: type[Any], above: tuple[str, ...] = ()) -> Iterator[Option]:
 
 
 def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], object]) -> T:
-    """Make a `cls`, whose fields lie below `at` in `values`, from the inside out."""
+    """Build a `cls` and its nested dataclasses from `values`, whose keys are paths below `at`."""
     kinds = get_type_hints(cls)
     arguments: dict[str, object] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # cls is a dataclass, by contract
@@ -222,7 +227,7 @@ def _from_file(
     unserved: frozenset[str],
     refused: Mapping[str, Refusal],
 ) -> dict[str, _Setting]:
-    """Return what the file sets, by field name."""
+    """Return the settings of the file by field name."""
     if path is None and text is None:
         return {}
     source = "the config text" if path is None else str(path)
@@ -254,7 +259,7 @@ def _from_file(
 def _from_environment(
     slots: list[Option], environ: Mapping[str, str], prefix: str
 ) -> dict[str, _Setting]:
-    """Return what the environment sets, by field name."""
+    """Return the settings of the environment variables by field name."""
     names = {prefix + slot.name.upper(): slot.name for slot in slots}
     found = {}
     for variable, value in environ.items():
@@ -269,7 +274,7 @@ def _from_environment(
 def _from_flags(
     slots: list[Option], flags: Mapping[str, object], source: str
 ) -> dict[str, _Setting]:
-    """Return what the flags set, by field name."""
+    """Return the settings of the flags by field name; None values are left out."""
     known = {slot.name for slot in slots}
     found = {}
     for name, value in flags.items():
@@ -281,7 +286,7 @@ def _from_flags(
 
 
 def _read(path: Path) -> str:
-    """Return the file's text: UTF-8, or Latin-1 as Java reads a properties file."""
+    """Return the file's text: UTF-8; a properties file that is not UTF-8 is Latin-1, as in Java."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -295,16 +300,17 @@ def _read(path: Path) -> str:
 
 
 def _parse_toml(text: str, source: str) -> dict[str, object]:
-    """Return the keys of a TOML text; those of a table with its name and a dot before them."""
+    """Return the keys of a TOML text; the keys of a table are prefixed with its name and a dot."""
     try:
         return dict(_flattened(tomllib.loads(text), ""))
     except (ValueError, RecursionError) as error:
-        # Not only TOMLDecodeError: numbers of thousands of digits and deep nesting end otherwise.
+        # tomllib raises other errors than TOMLDecodeError for numbers of thousands of digits and
+        # for deep nesting.
         raise ConfigError(f"{source}: not TOML: {error}") from error
 
 
 def _flattened(table: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:
-    """Yield what a table holds; `tls.enable` is a table to TOML, and RocketMQ's key to us."""
+    """Yield dotted keys and values: TOML parses RocketMQ's key `tls.enable` as a table."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flattened(value, f"{above}{key}.")
@@ -313,8 +319,9 @@ def _flattened(table: Mapping[str, object], above: str) -> Iterator[tuple[str, o
 
 
 def _unknown(key: str, source: str, known: list[str]) -> str:
-    """Return the refusal of an unknown key, with the nearest known one where one is near."""
-    # Of two names of one setting the one in the key's own style is named: it comes last here.
+    """Return the error text for an unknown key, with the nearest known key if one is similar."""
+    # Of two names of one setting, suggest the one in the style of `key`: it is sorted last, and
+    # the last one wins in `plain`.
     known = sorted(known, key=lambda name: ("_" in name) == ("_" in key))
     plain = {name.replace("_", "").lower(): name for name in known}
     near = difflib.get_close_matches(key.replace("_", "").lower(), plain, n=1)
@@ -326,7 +333,7 @@ def _convert(slot: Option, setting: _Setting) -> object:
     """Return the setting's value as the slot's type.
 
     Raises:
-        ConfigError: it cannot be one; the text says what is allowed.
+        ConfigError: the value cannot be converted; the text says what is allowed.
     """
     kind, optional = _without_none(slot.kind)
     value = setting.value
@@ -341,7 +348,7 @@ def _convert(slot: Option, setting: _Setting) -> object:
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401  # a type form, as typing gives it
-    """Return the type without `| None`, and whether it had it."""
+    """Return the type without `| None`, and whether it had `| None`."""
     if get_origin(kind) in (types.UnionType, Union):
         rest = [member for member in get_args(kind) if member is not types.NoneType]
         assert len(rest) == 1, f"a setting has one type, not {kind}"
@@ -350,7 +357,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401  # a type form
 
 
 def _as_kind(kind: Any, value: object, *, is_size: bool) -> object:  # noqa: ANN401
-    """Return `value` as a `kind`; ValueError's text says what was expected."""
+    """Return `value` as a `kind`; the text of a ValueError says what was expected."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _as_enum(kind, value)
     if get_origin(kind) is tuple:
@@ -367,7 +374,7 @@ def _as_kind(kind: Any, value: object, *, is_size: bool) -> object:  # noqa: ANN
 
 
 def _as_bool(value: object) -> bool:
-    # Only the two words that Java and TOML agree on: Java reads "yes" and "1" as false.
+    # Only the two words that Java and TOML agree on: Java parses "yes" and "1" as false.
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else ""
@@ -404,7 +411,7 @@ def _words(value: object) -> list[object]:
 
 
 def _with_sources(text: str, slots: list[Option], chosen: Mapping[str, _Setting]) -> str:
-    """Add to a refusal by `__post_init__` where the values that it names come from."""
+    """Return the text of an error from `__post_init__` with the sources of the fields it names."""
     words = set(re.findall(r"\w+", text))
     sources = [
         f"{chosen[slot.name].key} is from {chosen[slot.name].source}"

@@ -1,9 +1,11 @@
-"""Where Spark finds the data source `rocketmq`: it imports every top-level module `pyspark_*`.
+"""Entry point by which Spark finds the data source `rocketmq`.
 
-A module that raises there hides every data source of every package from Spark, so importing this
-one never does; what went wrong is logged instead, and Spark then does not know the format. A
-neighbour that raises hides this source: Spark answers DATA_SOURCE_NOT_FOUND. Remedy: remove that
-package, or call `kourou.spark.register(spark)`.
+Spark imports every top-level module named `pyspark_*` and looks for `DefaultSource` in it. If one
+of these modules raises on import, Spark finds no data source of any package. Importing this module
+therefore never raises: a failure is logged, and Spark then does not know the format `rocketmq`.
+
+If the module of another package raises, Spark reports DATA_SOURCE_NOT_FOUND for this source too.
+Remedy: remove that package, or call `kourou.spark.register(spark)`.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def test_an_answer_that_does_not_say_where_is_an_error() -> None:
     async def body(producer: Producer) -> None:
         with pytest.raises(MalformedHeaderError):
             await producer.send(Message("T", b"x"))
-        with pytest.raises(MalformedHeaderError, match="to 3 messages names 2 places"):
+        with pytest.raises(MalformedHeaderError, match="to 3 messages has 2 offset message ids"):
             await producer.send_batch([Message("T", b"x")] * 3)
 
     two = SendMessageResponseHeader("A,B", 0, 0)

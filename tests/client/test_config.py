@@ -20,7 +20,7 @@ BAD: list[tuple[Callable[[], ClientConfig], str]] = [
     (lambda: ProducerConfig(linger_ms=4_000), "linger_ms is 4000: allowed are 0 to 3000"),
     (lambda: ProducerConfig(batch_bytes_max=0), "batch_bytes_max is 0"),
     (lambda: ProducerConfig(close_timeout_ms=-1), "close_timeout_ms is -1"),
-    (lambda: ProducerConfig(latency_detector=True), "it needs latency_fault_tolerance"),
+    (lambda: ProducerConfig(latency_detector=True), "requires latency_fault_tolerance"),
     (lambda: ProducerConfig(detect_timeout_ms=0), "detect_timeout_ms is 0"),
     (lambda: ProducerConfig(detect_interval_ms=0), "detect_interval_ms is 0"),
     (

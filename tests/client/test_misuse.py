@@ -40,7 +40,7 @@ NOBODY = "127.0.0.1:1"
 def test_a_config_of_another_client_is_refused(
     make: Callable[[Any], object], config: Any, wanted: str
 ) -> None:
-    text = f"config is of {type(config).__name__}: this client takes a {wanted}Config"
+    text = f"config is a {type(config).__name__}: this client takes a {wanted}Config"
     with pytest.raises(ConfigError, match=text):
         make(config)
 
@@ -77,7 +77,7 @@ def test_where_a_message_goes_is_a_queue_or_a_function() -> None:
     with pytest.raises(UsageError, match="queue is 3: give a MessageQueue, or a function"):
         place(Message("T", b"x"), number, None)
     nothing: Any = None
-    with pytest.raises(UsageError, match="cannot go to None: a function that chooses returns one"):
+    with pytest.raises(UsageError, match="to None: a queue selector must return one"):
         check_queue("T", nothing)
 
 

@@ -19,7 +19,7 @@ async def refused(call):
     try:
         await call
     except ForkedError as error:
-        print(str(error).split(" was made")[0], "make a new producer" in str(error))
+        print(str(error).split(" was created")[0], "create a new producer" in str(error))
 
 async def child(producer):
     message = Message("T", b"from the child")
@@ -77,7 +77,7 @@ async def refused(call):
     try:
         await call()
     except ForkedError as error:
-        print(str(error).split(" was made")[0])
+        print(str(error).split(" was created")[0])
 
 async def child(pushed, polling):
     queue = MessageQueue(TOPIC, "broker-0", 0)

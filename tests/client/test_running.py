@@ -300,13 +300,13 @@ def test_run_starts_runs_and_closes_a_client() -> None:
 
 @pytest.mark.parametrize("wrong", [None, print, Waits])
 def test_run_refuses_what_it_cannot_run(wrong: Callable[..., Any]) -> None:
-    with pytest.raises(UsageError, match=r"run takes a PushConsumer .* or a coroutine, not"):
+    with pytest.raises(UsageError, match=r"run takes an asyncio PushConsumer or a coroutine, not"):
         run(wrong)  # type: ignore[call-overload]
 
 
 def test_run_within_an_event_loop_is_refused_without_a_warning() -> None:
     async def main() -> None:
-        with pytest.raises(UsageError, match="an event loop runs"):
+        with pytest.raises(UsageError, match="an event loop already runs"):
             run(asyncio.sleep(0))
 
     asyncio.run(main())

@@ -306,7 +306,7 @@ def test_health_of_a_consumer_says_that_its_heartbeats_are_refused(
                 await w.until(lambda: network.refused[RequestCode.HEART_BEAT] > 0)
                 await w.until(lambda: bool(consumer.health().problems))
                 assert any(
-                    re.search("takes no heartbeats: .*access key alice", one)
+                    re.search("refuses heartbeats: .*access key alice", one)
                     for one in consumer.health().problems
                 )
                 given = ALICE
@@ -339,10 +339,10 @@ def test_function_is_asked_for_each_request_and_its_failure_is_a_clear_error() -
                 await producer.send(Message(TOPIC, b"2"))
                 assert calls == before + 1
                 answers[:] = [fail]
-                with pytest.raises(CredentialsError, match="failed: OSError: the vault is closed"):
+                with pytest.raises(CredentialsError, match="raised OSError: the vault is closed"):
                     await producer.send(Message(TOPIC, b"3"))
                 answers[:] = [lambda: ("alice", "alices-secret")]
-                with pytest.raises(CredentialsError, match="returned tuple, no Cred") as raised:
+                with pytest.raises(CredentialsError, match="returned tuple instead of") as raised:
                     await producer.send(Message(TOPIC, b"3"))
                 assert "alices-secret" not in str(raised.value)
                 answers.clear()
@@ -393,9 +393,9 @@ def test_credentials_are_given_once_and_of_the_right_type(module: Any, name: str
     config = configs.get(name, ProducerConfig)(credentials=ALICE)
 
     async def main() -> None:
-        with pytest.raises(ConfigError, match="credentials are given beside a config"):
+        with pytest.raises(ConfigError, match="credentials are given twice"):
             kind("g", "localhost:9876", credentials=ALICE, config=config, **check)
-        with pytest.raises(ConfigError, match="credentials is of str") as refused:
+        with pytest.raises(ConfigError, match="credentials is a str") as refused:
             kind("g", "localhost:9876", credentials="alices-secret", **check)
         assert "alices-secret" not in str(refused.value)
 

@@ -244,7 +244,7 @@ def test_sending_does_not_wait_for_traces_that_cannot_be_written(
 
     run_virtual(main())
     said = [one.getMessage() for one in caplog.records if "trace.dropped" in one.getMessage()]
-    assert said == [f"trace.dropped topic={TRACES} reason=as many wait as may"]
+    assert said == [f"trace.dropped topic={TRACES} reason=the queue of traces is full"]
 
 
 def test_ends_of_transactions_are_traced() -> None:

@@ -1,4 +1,4 @@
-"""The clients for programs without an event loop: the same names, waiting instead of awaiting.
+"""Blocking clients, for programs without an event loop, with the names of the asyncio clients.
 
     from kourou import Message
     from kourou.blocking import Producer
@@ -6,14 +6,14 @@
     with Producer("orders", "localhost:9876") as producer:
         receipt = producer.send(Message("OrderPlaced", b"..."))
 
-What a method returns, raises and leaves true is said at the one of the same name in `kourou`. All
-run in one event loop on one background thread, shared by the clients of the process and started
-when first needed. Any thread may call. Ctrl-C in a call cancels it, as cancelling its coroutine
-would. Listeners that are plain functions run on threads of their consumer, as ever.
+Each method is documented at the asyncio method of the same name in `kourou`. All blocking clients
+of a process share one event loop on one background thread, started on first use. They are
+thread-safe. Ctrl-C during a call cancels the call, as cancelling its coroutine would. Listeners
+that are plain functions run on threads of their consumer, as with the asyncio clients.
 
-`run_forever` ends cleanly at SIGTERM. So does a loop or poll of the main thread after
-`signal.signal(signal.SIGTERM, lambda *_: sys.exit())`, as `with` then closes the client; without,
-Python ends at once, and what was not committed is delivered again.
+`run_forever` shuts down cleanly on SIGTERM. A `for` loop or `poll` in the main thread does so after
+`signal.signal(signal.SIGTERM, lambda *_: sys.exit())`, because `with` then closes the client.
+Otherwise Python exits at once, and messages that were not committed are delivered again.
 """
 
 from __future__ import annotations

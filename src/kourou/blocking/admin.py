@@ -10,7 +10,7 @@ from kourou.remoting.runtime import Runtime
 
 
 class AdminClient(Blocking[AsyncAdminClient]):
-    """Asks and changes a cluster, as `kourou.AdminClient`."""
+    """Administers a cluster: the blocking form of `kourou.AdminClient`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The event loop behind the blocking clients, and how a call from another thread reaches it."""
+"""The background event loop of the blocking clients, and calls into it from other threads."""
 
 from __future__ import annotations
 
@@ -38,33 +38,34 @@ log = logging.getLogger(__name__)
 
 
 class BackgroundLoop:
-    """An event loop on a daemon thread, started when first needed; a forked child gets its own."""
+    """An event loop on a daemon thread, started on first use; a forked child gets its own."""
 
     def __init__(self) -> None:
         self.forget()
         call_in_forked_children(self.forget)
 
     def forget(self) -> None:
-        """Start anew: a fork copies the loop, but not the thread that runs it."""
+        """Reset the state: a fork copies the loop, but not the thread that runs it."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: deque[_Call[Any]] = deque()
         self._is_told = False
 
     def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run what `call` makes in the loop, and return its result or raise its exception.
+        """Run the coroutine that `call` returns in the loop, and return its result.
 
-        What interrupts the wait, such as Ctrl-C, cancels the coroutine, is raised when that has
-        ended, and may interrupt that wait too.
+        An exception that interrupts the wait, such as Ctrl-C, cancels the coroutine and is raised
+        after the coroutine has ended. That second wait can be interrupted as well.
 
         Raises:
-            UsageError: called from the loop's own thread, which would wait for itself for ever.
+            UsageError: called from the loop's own thread, which would wait for itself forever.
+            BaseException: the exception of the coroutine.
         """
         loop = self._running()
         waiting = _Call(call)
         self._calls.append(waiting)
-        # One system call wakes the loop for all threads that call till then. Whoever clears this
-        # looks at the calls after that: none is forgotten.
+        # One system call wakes the loop for all calls that are queued before it runs. The loop
+        # clears the flag before it reads the queue, so no call is missed.
         if not self._is_told:
             self._is_told = True
             loop.call_soon_threadsafe(self._begin_calls)
@@ -100,14 +101,16 @@ class BackgroundLoop:
 
 
 _EXIT_TOGETHER_S: Final = 1.0
-"""Listeners that exit within it interrupt the main thread once: it may be closing by then."""
+"""Exits of listeners within this time interrupt the main thread only once: after the first it may
+already be closing the clients."""
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop for ever.
+    """Run the loop forever.
 
-    A listener that calls `sys.exit` ends the program, as with `asyncio.run`: the main thread is
-    interrupted as by Ctrl-C. The loop goes on meanwhile: else whoever calls it waits for ever.
+    If a listener calls `sys.exit`, the program ends, as with `asyncio.run`: the main thread is
+    interrupted as by Ctrl-C. The loop keeps running, because calls into it would otherwise block
+    forever.
     """
     interrupted_at_s = float("-inf")
     while True:
@@ -123,18 +126,16 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     if main is not None and hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(main, signal.SIGINT)  # ends its wait as well
+        signal.pthread_kill(main, signal.SIGINT)  # also interrupts a wait of the main thread
     else:
         _thread.interrupt_main()
 
 
 class _Call(Generic[R]):
-    """A call on its way into the loop, and its outcome on the way back to the thread that waits.
+    """A call from another thread into the loop, with its outcome.
 
-    A lock in place of a `concurrent.futures.Future`, whose condition costs several times as much.
-
-    Attributes:
-        is_ended: there is an outcome.
+    It uses a lock instead of a `concurrent.futures.Future`, whose condition costs several times as
+    much.
     """
 
     __slots__ = ("_ended", "_make", "_task", "is_ended")
@@ -147,49 +148,51 @@ class _Call(Generic[R]):
         self.is_ended = False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run it. In the loop."""
+        """Start the coroutine. Called in the loop."""
         self._task = loop.create_task(self._made_inside())
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Cancel it; it ends nevertheless. In the loop."""
+        """Cancel the coroutine; `wait` returns only after it has ended. Called in the loop."""
         if self._task is not None:
             self._task.cancel()
 
     def wait(self) -> None:
-        """Return when it has ended."""
+        """Block until the coroutine has ended."""
         self._ended.acquire()
 
     def outcome(self) -> R:
-        """Return its result or raise its exception, once it has ended."""
+        """Return the result of the ended coroutine or raise its exception."""
         task, self._task = self._task, None
         try:
-            assert task is not None, "it has begun"
+            assert task is not None, "the call has begun"
             if task.cancelled():
                 raise concurrent.futures.CancelledError
             return task.result()
         finally:
-            del task  # an error refers to this frame
+            del task  # breaks a reference cycle: the exception refers to this frame
 
     async def _made_inside(self) -> R:
-        return await self._make()  # what it makes on the way then belongs to that loop
+        # Called in the loop, so that asyncio objects it creates belong to this loop.
+        return await self._make()
 
     def _end(self, task: asyncio.Task[R]) -> None:
         if not task.cancelled():
-            task.exception()  # noted as seen, though whoever is interrupted does not look at it
+            # Marked as retrieved: an interrupted caller does not retrieve the exception.
+            task.exception()
         self.is_ended = True
         self._ended.release()
 
 
 background: Final = BackgroundLoop()
-"""The one loop of this process."""
+"""The background loop of this process."""
 
 
 class Blocking(Generic[LifetimeT]):
-    """A client that lives in the background loop, and `with`.
+    """Base of the blocking clients: an asyncio client in the background loop, used by `with`.
 
     Args:
-        make: makes the asyncio client; called in the loop.
+        make: returns the asyncio client; called in the loop.
     """
 
     def __init__(self, make: Callable[[], LifetimeT]) -> None:
@@ -199,11 +202,11 @@ class Blocking(Generic[LifetimeT]):
         self._client = background.run(made)
 
     def start(self) -> None:
-        """Begin to work; `with` does it. Raises what `start` of the asyncio client raises."""
+        """Start the client, as `with` does. Raises as `start` of the asyncio client."""
         background.run(self._client.start)
 
     def close(self) -> None:
-        """End, as `close` of the asyncio client; a second time is harmless."""
+        """Close the client, as `close` of the asyncio client; a second call has no effect."""
         background.run(self._client.close)
 
     def __enter__(self) -> Self:
@@ -218,7 +221,7 @@ class Blocking(Generic[LifetimeT]):
     ) -> None:
         self.close()
 
-    if not TYPE_CHECKING:  # checkers know; Python's own error names no way out
+    if not TYPE_CHECKING:  # type checkers report it; Python's own error suggests no remedy
 
         async def __aenter__(self) -> NoReturn:
             name = type(self).__name__
@@ -230,7 +233,7 @@ class Blocking(Generic[LifetimeT]):
 def waits(
     method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Blocking[Any], P], R]:
-    """Return the method of a blocking client that waits for `method` of its asyncio client."""
+    """Return a blocking method that runs the coroutine method `method` of the asyncio client."""
 
     @functools.wraps(method)
     def wait(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -242,7 +245,7 @@ def waits(
 def calls(
     method: Callable[Concatenate[ClientT, P], R],
 ) -> Callable[Concatenate[Blocking[Any], P], R]:
-    """Return the method that calls the plain `method` of the asyncio client, in its loop."""
+    """Return a method that calls the plain method `method` of the asyncio client, in its loop."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -255,10 +258,10 @@ def calls(
 
 
 class Messages:
-    """What one `for` over a consumer steps through.
+    """Iterator over the messages of a consumer, for one `for` loop.
 
-    Asking for the next message acknowledges the one before; leaving the loop, by break or
-    exception, leaves it unacknowledged.
+    Fetching the next message acknowledges the previous one. If the loop is left by `break` or an
+    exception, its last message stays unacknowledged.
     """
 
     def __init__(self, make: Callable[[], AsyncIterator[MessageExt]]) -> None:

@@ -1,4 +1,4 @@
-"""What the blocking push and pull consumers offer alike."""
+"""Common base of the blocking push and pull consumers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Consumer(Blocking[ConsumerT]):
 
     @property
     def client_id(self) -> str:
-        """What brokers call this consumer."""
+        """The client id by which brokers identify this consumer."""
         return self._client.client_id
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that this consumer reads now, sorted."""
+        """The queues currently assigned to this consumer, sorted."""
         return self._client.queues
 
     def __iter__(self) -> Messages:
-        """Return a loop over the messages, which ends when the consumer closes."""
+        """Return an iterator over the messages; it ends when the consumer closes."""
         return Messages(lambda: aiter(self._client))
 
     on_queues_changed = calls(AsyncConsumer.on_queues_changed)

@@ -24,7 +24,7 @@ def _hands_over(
         Concatenate[AsyncProducer, P], Coroutine[Any, Any, asyncio.Future[SendReceipt]]
     ],
 ) -> Callable[Concatenate[Blocking[AsyncProducer], P], concurrent.futures.Future[SendReceipt]]:
-    """Return `submit` with a future that any thread may wait for."""
+    """Return `submit` as a blocking method that returns a thread-safe future."""
 
     @functools.wraps(submit)
     def handed_over(
@@ -41,9 +41,9 @@ def _hands_over(
 def _for_threads(
     receipt: asyncio.Future[SendReceipt],
 ) -> concurrent.futures.Future[SendReceipt]:
-    """Return a future for any thread that ends as `receipt` does, and whose cancelling cancels it.
+    """Return a thread-safe future with the outcome of `receipt`; cancelling it cancels `receipt`.
 
-    As `asyncio.run_coroutine_threadsafe`, without a coroutine and its task.
+    Like `asyncio.run_coroutine_threadsafe`, but without a coroutine and a task.
     """
     loop = receipt.get_loop()
     outcome: concurrent.futures.Future[SendReceipt] = concurrent.futures.Future()
@@ -55,7 +55,7 @@ def _for_threads(
         else:
             error = ended.exception()
         if not outcome.set_running_or_notify_cancel():
-            return  # given up
+            return  # cancelled
         if error is not None:
             outcome.set_exception(error)
         else:
@@ -71,7 +71,10 @@ def _for_threads(
 
 
 class Producer(Blocking[AsyncProducer]):
-    """Sends messages, as `kourou.Producer`; `submit` gives a `concurrent.futures.Future`."""
+    """Sends messages: the blocking form of `kourou.Producer`.
+
+    `submit` returns a `concurrent.futures.Future`.
+    """
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class Producer(Blocking[AsyncProducer]):
 
     @property
     def client_id(self) -> str:
-        """What brokers call this client."""
+        """The client id by which brokers identify this producer."""
         return self._client.client_id
 
     send = waits(AsyncProducer.send)

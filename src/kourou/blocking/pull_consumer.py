@@ -11,7 +11,7 @@ from kourou.remoting.runtime import Runtime
 
 
 class PullConsumer(Consumer[AsyncPullConsumer]):
-    """Polls messages when the program asks for them, as `kourou.PullConsumer`."""
+    """Polls messages on request: the blocking form of `kourou.PullConsumer`."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
             )
         )
 
-    # What is polled
+    # Subscriptions and assignment
     assign = waits(AsyncPullConsumer.assign)
     subscribe = calls(AsyncPullConsumer.subscribe)
     unsubscribe = calls(AsyncPullConsumer.unsubscribe)
     call_for_queues = calls(AsyncPullConsumer.call_for_queues)
     on_topic_queues_changed = calls(AsyncPullConsumer.on_topic_queues_changed)
 
-    # Polling, and where it stands
+    # Polling and positions
     poll = waits(AsyncPullConsumer.poll)
     seek = waits(AsyncPullConsumer.seek)
     seek_to_beginning = waits(AsyncPullConsumer.seek_to_beginning)
@@ -53,7 +53,7 @@ class PullConsumer(Consumer[AsyncPullConsumer]):
     commit = waits(AsyncPullConsumer.commit)
     commit_soon = calls(AsyncPullConsumer.commit_soon)
 
-    # One queue at a time
+    # Single queues
     pull = waits(AsyncPullConsumer.pull)
     pull_or_wait = waits(AsyncPullConsumer.pull_or_wait)
     pull_with_callback = calls(AsyncPullConsumer.pull_with_callback)

@@ -12,10 +12,11 @@ from kourou.remoting.runtime import Runtime
 
 
 class PushConsumer(Consumer[AsyncPushConsumer]):
-    """Consumes messages as they come, as `kourou.PushConsumer`: by a listener, or by `for`.
+    """Consumes messages as they arrive: the blocking form of `kourou.PushConsumer`.
 
-    Make the listener a plain function: it runs on a thread of the consumer's pool and may block. A
-    coroutine function would run in the background loop that all blocking clients share.
+    Messages go to a listener or are iterated by `for`. The listener should be a plain function: it
+    runs on a thread of the consumer's pool and may block. A coroutine function would run in the
+    background loop that all blocking clients share.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
 
     @property
     def consume_threads(self) -> int:
-        """How many messages listeners are given at a time."""
+        """The number of messages that listeners process at the same time."""
         return self._client.consume_threads
 
     @consume_threads.setter
@@ -62,9 +63,10 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     give_back = waits(AsyncPushConsumer.give_back)
 
     def run_forever(self) -> None:
-        """Wait until SIGINT (Ctrl-C) or SIGTERM, then close; or until somebody else closes.
+        """Wait until SIGINT (Ctrl-C) or SIGTERM, then close; or until `close` is called elsewhere.
 
-        See `kourou.PushConsumer.run_forever`; signals are heeded if the main thread calls this.
+        See `kourou.PushConsumer.run_forever`. Signals are handled only if the main thread calls
+        this method.
         """
         with end_signals.installed():
             background.run(self._client.run_forever)

@@ -1,4 +1,4 @@
-"""The blocking producer of transactions."""
+"""The blocking transaction producer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kourou.remoting.runtime import Runtime
 
 
 class TransactionProducer(Producer):
-    """Sends messages in transactions, as `kourou.TransactionProducer`.
+    """Sends messages in transactions: the blocking form of `kourou.TransactionProducer`.
 
-    Local transactions and checks that are plain functions run on threads of the producer's own.
+    Local transactions and checks that are plain functions run on the producer's own threads.
     """
 
     _client: AsyncTransactionProducer
@@ -64,7 +64,7 @@ class TransactionProducer(Producer):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> Iterator[Transaction]:
-        """Send a half message; commit it when the block is left, roll it back if that raises.
+        """Send a half message; commit it when the block ends, roll it back if the block raises.
 
         See `kourou.TransactionProducer.transaction`.
         """

@@ -1,7 +1,7 @@
-"""Tasks that a client keeps running, and their end.
+"""Background tasks of a client.
 
-A failure in one of them is logged, once until it works again, and must not end it: the next period
-tries again.
+A failed run of a periodic task is logged, further failures in a row only at DEBUG level. The task
+continues with its next period.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kourou.errors import KourouError
 log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 1.0
-"""What a task may take to clean up after it was cancelled: some run what users wrote."""
+"""Time for cancelled tasks to clean up; some of them run functions of users."""
 
 
 class BackgroundTasks:
-    """The tasks of one client, which end with it."""
+    """The background tasks of one client, cancelled when the client closes."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, action: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        """Run `action` until it ends or `cancel` is called. What it raises is logged."""
+        """Run `action` in a task. An exception is logged."""
 
         async def run() -> None:
             await _logged(action, name)
@@ -44,7 +44,10 @@ class BackgroundTasks:
         *,
         first_ms: int | None = None,
     ) -> None:
-        """Run `action` every `interval_ms`, first after `first_ms`; None: after one interval."""
+        """Run `action` repeatedly, with a pause of `interval_ms` after each run.
+
+        The first run begins after `first_ms`, by default after `interval_ms`.
+        """
 
         async def repeat() -> None:
             await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
@@ -56,14 +59,14 @@ class BackgroundTasks:
         self.start(repeat, name)
 
     def cancel(self) -> None:
-        """Cancel all tasks; return without waiting for their end."""
+        """Cancel all tasks without waiting for their end."""
         for task in list(self._tasks):
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel all tasks but the one that calls, and wait for their end.
+        """Cancel all tasks except the calling one and wait for their end.
 
-        One that catches its cancellation and goes on is left behind after a second.
+        A task that suppresses its cancellation is abandoned after one second and logged.
         """
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
@@ -75,7 +78,10 @@ class BackgroundTasks:
 
 
 def why_ended(task: asyncio.Task[Any] | None) -> str | None:
-    """Return what ended a task that was to go on; None if it runs, returned or was cancelled."""
+    """Return the exception that ended a task, as text; None if it runs, returned or was cancelled.
+
+    For tasks that should run as long as their client.
+    """
     if task is None or not task.done() or task.cancelled():
         return None
     error = task.exception()
@@ -85,7 +91,10 @@ def why_ended(task: asyncio.Task[Any] | None) -> str | None:
 async def _logged(
     action: Callable[[], Awaitable[None]], name: str, *, is_failing: bool = False
 ) -> bool:
-    """Return whether `action` did not raise; one that goes on failing says so once."""
+    """Run `action` and return whether it succeeded.
+
+    A failure is logged, at DEBUG level if `is_failing`; so is the first success after a failure.
+    """
     try:
         await action()
     except KourouError as error:

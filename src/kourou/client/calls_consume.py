@@ -1,7 +1,7 @@
-"""The requests of consuming, one coroutine each: one request to one broker, tried once.
+"""Requests of consumers: one coroutine sends one request to one broker, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the broker refuses; what else
-they raise is said where it is.
+All raise TransportError if no answer arrives and RemoteError if the broker refuses. Docstrings list
+only further errors.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
 
 _FILTERS_SINCE_VERSION: Final = 232
-"""Of brokers that know filters by properties: V4_1_0_SNAPSHOT of MQVersion.java."""
+"""First version of brokers that filter by properties: V4_1_0_SNAPSHOT in MQVersion.java."""
 _FILTERS_OFF: Final = "does not support consumer to filter message"
-"""In the remark of brokers that have them switched off, which is no passing trouble."""
+"""Part of a broker's remark if filters by properties are disabled there, a permanent failure."""
 
 
 async def pull(
@@ -84,27 +84,30 @@ async def pull(
     is_lite: bool = False,
     topic_begin: int | None = None,
 ) -> PullResult:
-    """Ask a broker for the messages of a queue from `offset` on.
+    """Pull messages of a queue, starting at `offset`.
 
     Args:
         pool: the client's connections.
-        address: the broker's.
+        address: the broker's address.
         group: the consumer group.
         queue: the queue.
-        offset: the first queue offset wanted.
-        subscription: the messages wanted.
-        max_messages: at most so many.
-        max_bytes: at most so much, in bytes; brokers have a limit of their own.
-        timeout_s: for the answer, `suspend_ms` included.
-        suspend_ms: how long the broker may hold the request until a message comes; None: not.
-        commit_offset: committed on the way; None: nothing is.
-        is_registered: the broker knows the subscription by a heartbeat; else it is sent along.
-        is_lite: a pull on behalf of `poll`, which brokers serve and count apart.
-        topic_begin: the topic that is meant, see `TOPIC_BEGIN_FIELD`; None: the broker is not
-            asked whether it was made again.
+        offset: the queue offset of the first message.
+        subscription: the filter.
+        max_messages: maximum number of messages.
+        max_bytes: maximum size in bytes; brokers also have a limit of their own.
+        timeout_s: timeout of the request; it must include `suspend_ms`.
+        suspend_ms: how long the broker may hold the request until a message arrives; None: the
+            broker answers at once.
+        commit_offset: an offset to commit by the same request; None: nothing is committed.
+        is_registered: the broker has the subscription from a heartbeat; otherwise the request
+            carries it.
+        is_lite: the pull is for `poll`; brokers process and count these separately.
+        topic_begin: identifies the topic, see `TOPIC_BEGIN_FIELD`; None: the broker does not check
+            whether the topic was deleted and created again.
 
     Raises:
-        RemoteError: refused; "nothing there" is a status of the result, not an error.
+        RemoteError: the broker refused. A pull without messages is no error, but a status of the
+            result.
     """
     flags = 0
     if commit_offset is not None:
@@ -139,12 +142,12 @@ async def pull(
 
 
 class CommittedOffset(NamedTuple):
-    """How far a group is in a queue.
+    """Committed offset of a group in a queue.
 
     Attributes:
-        offset: the next queue offset to consume; None if it never committed there.
-        topic_begin: the topic that this is of, see `TOPIC_BEGIN_FIELD`; None if the broker does
-            not tell, as RocketMQ's.
+        offset: the next queue offset to consume; None if the group has committed none.
+        topic_begin: identifies the topic, see `TOPIC_BEGIN_FIELD`; None if the broker does not
+            report it, as RocketMQ's brokers.
     """
 
     offset: int | None
@@ -162,8 +165,8 @@ async def query_offset(
 ) -> CommittedOffset:
     """Return the committed queue offset.
 
-    With `zero_if_new`, a broker answers 0 in place of none for a queue that begins at 0 and is
-    still in memory: a group that starts with the queue then misses nothing of it.
+    If none is committed and `zero_if_new` is True, a broker answers 0 for a queue that begins at
+    offset 0 and is still in memory, so that a new group consumes such a queue from its beginning.
     """
     header = QueryConsumerOffsetRequestHeader(
         group, queue.topic, queue.queue_id, zero_if_new, broker_name=queue.broker_name
@@ -190,10 +193,11 @@ async def update_offset(
     timeout_s: float,
     topic_begin: int | None = None,
 ) -> None:
-    """Commit `offset`: everything below it is done.
+    """Commit `offset`: all messages below it are consumed.
 
     Raises:
-        TopicNotFoundError: the topic does not exist, or not the one that `topic_begin` means.
+        TopicNotFoundError: the topic does not exist, or is not the one that `topic_begin`
+            identifies.
     """
     header = UpdateConsumerOffsetRequestHeader(
         group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
@@ -211,7 +215,7 @@ def _mean(command: RemotingCommand, topic_begin: int | None) -> None:
 async def min_offset(
     pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float
 ) -> int:
-    """Return the oldest queue offset stored."""
+    """Return the smallest queue offset stored."""
     header = GetMinOffsetRequestHeader(queue.topic, queue.queue_id, broker_name=queue.broker_name)
     answer = await pool.request(address, request(RequestCode.GET_MIN_OFFSET, header), timeout_s)
     raise_for_response(answer)
@@ -239,7 +243,7 @@ async def search_offset(
 ) -> int:
     """Return the queue offset of the first message stored at `timestamp_ms` or later.
 
-    With `upper`, of the last message stored at that time or before.
+    With `upper`, return the offset of the last message stored at that time or earlier.
     """
     header = SearchOffsetRequestHeader(
         queue.topic,
@@ -257,7 +261,13 @@ async def search_offset(
 async def consumer_ids(
     pool: ConnectionPool, address: str, group: str, *, timeout_s: float
 ) -> list[str]:
-    """Return the client ids of the group's live members; none is an error of code 1."""
+    """Return the client ids of the group's live members.
+
+    A broker answers with an error of code 1 if there are none.
+
+    Raises:
+        MalformedBodyError: the answer is an empty list.
+    """
     header = GetConsumerListByGroupRequestHeader(group)
     command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
     answer = await pool.request(address, command, timeout_s)
@@ -271,7 +281,7 @@ async def consumer_ids(
 async def assigned_queues(
     pool: ConnectionPool, address: str, asked: QueryAssignment, *, timeout_s: float
 ) -> tuple[MessageQueueAssignment, ...] | None:
-    """Return the queues that the broker gives the client; None if it has nothing to go by."""
+    """Return the queues that the broker assigns to the client; None if it cannot assign any."""
     body = encode_query_assignment(asked)
     command = request(RequestCode.QUERY_ASSIGNMENT, body=body)
     answer = await pool.request(address, command, timeout_s)
@@ -288,10 +298,11 @@ async def check_client(
     *,
     timeout_s: float,
 ) -> None:
-    """Ask whether the broker can serve the subscription.
+    """Check that the broker can serve the subscription.
 
     Raises:
-        RemoteError: it cannot; `RequestNotSupportedError` if it is too old.
+        RemoteError: it cannot; a `RequestNotSupportedError` if the broker is too old or its filters
+            are disabled.
     """
     body = encode_check_client_config(CheckClientConfig(client_id, group, subscription))
     command = request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
@@ -301,14 +312,18 @@ async def check_client(
 
 
 def _check_filter(answer: RemotingCommand, subscription: SubscriptionData, address: str) -> None:
-    """Refuse the answer of a broker that cannot filter by properties: it would never be right."""
+    """Raise if the broker cannot filter by properties; its answers would be wrong.
+
+    Raises:
+        RequestNotSupportedError: the broker is too old, or its filters are disabled.
+    """
     if subscription.expression_type == TAG_EXPRESSION:
         return
     if answer.version < _FILTERS_SINCE_VERSION:
         raise RequestNotSupportedError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"broker {address} of version {answer.version} is older than 4.1 "
-            f"({_FILTERS_SINCE_VERSION}) and takes {subscription.expression_type} for tags: "
+            f"({_FILTERS_SINCE_VERSION}) and would parse {subscription.expression_type} as tags: "
             "upgrade it, or subscribe by tags",
         )
     if answer.code == ResponseCode.SYSTEM_ERROR and _FILTERS_OFF in str(answer.remark):
@@ -328,7 +343,7 @@ async def lock_queues(
     *,
     timeout_s: float,
 ) -> set[MessageQueue]:
-    """Lock queues of one broker for this client, or for longer; return those that are its own."""
+    """Lock queues of one broker for this client, or renew its locks; return the locked queues."""
     body = encode_lock_batch(LockBatch(group, client_id, tuple(queues)))
     answer = await pool.request(address, request(RequestCode.LOCK_BATCH_MQ, body=body), timeout_s)
     raise_for_response(answer)
@@ -344,7 +359,7 @@ async def unlock_queues(
     *,
     timeout_s: float,
 ) -> None:
-    """Give up the locks of queues of one broker, as far as this client holds them."""
+    """Release the locks that this client holds of queues of one broker."""
     body = encode_lock_batch(LockBatch(group, client_id, tuple(queues)))
     command = request(RequestCode.UNLOCK_BATCH_MQ, body=body)
     raise_for_response(await pool.request(address, command, timeout_s))
@@ -361,20 +376,21 @@ async def send_back(
     timeout_s: float,
     reason: str | None = None,
 ) -> None:
-    """Give a failed message back: the broker stores it again, for a later delivery.
+    """Send a failed message back: the broker stores it again, for a later redelivery.
 
-    Returns when it is stored as durably as a message sent.
+    Returns when the copy is as durable as a message that was sent.
 
     Args:
         pool: the client's connections.
-        address: the master's of the broker that holds the message.
+        address: the master of the broker that holds the message.
         group: the consumer group.
         message: as pulled.
-        delay_level: 0: the broker's own order of delays; negative: dead letter at once.
-        max_reconsume_times: after so many deliveries again it becomes a dead letter; None: after
-            as many as the broker has for the group.
-        timeout_s: for the answer; after a timeout it may be stored.
-        reason: why it failed, in one line; brokers of ours keep it with a dead letter.
+        delay_level: 0: the broker chooses the level; negative: the message becomes a dead letter
+            at once.
+        max_reconsume_times: number of redeliveries after which the message becomes a dead letter;
+            None: the broker's setting of the group.
+        timeout_s: timeout of the request; after a timeout the copy may have been stored.
+        reason: why the delivery failed, in one line; Kourou's brokers store it with a dead letter.
     """
     header = ConsumerSendMsgBackRequestHeader(
         message.physical_offset,
@@ -394,7 +410,7 @@ async def send_back(
 async def heartbeat(
     pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float
 ) -> None:
-    """Tell a broker that this client lives, and what it wants."""
+    """Send a heartbeat, which registers this client and its subscriptions at a broker."""
     command = request(RequestCode.HEART_BEAT, HeartbeatRequestHeader(), encode_heartbeat(data))
     raise_for_response(await pool.request(address, command, timeout_s))
 
@@ -408,7 +424,7 @@ async def unregister(
     consumer_group: str | None,
     timeout_s: float,
 ) -> None:
-    """Tell a broker that this client leaves."""
+    """Unregister this client from a broker."""
     header = UnregisterClientRequestHeader(client_id, producer_group, consumer_group)
     command = request(RequestCode.UNREGISTER_CLIENT, header)
     raise_for_response(await pool.request(address, command, timeout_s))

@@ -1,4 +1,4 @@
-"""The requests of sending: how a message becomes a request, and an answer a receipt."""
+"""Send requests: checks and encoding of messages, requests built of them, receipts of answers."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _DURABILITY_BY_STATUS: Final = {SendStatus.FLUSH_DISK_TIMEOUT: Durability.MEMORY
 
 @dataclass(slots=True)
 class Outgoing:
-    """A message or batch as it is sent, the same in every try: nothing changes it.
+    """A message or batch encoded for sending; all tries send the same one, and nothing changes it.
 
-    Not frozen, which would triple the time to make one.
+    The class is not frozen, because that would triple the time of its constructor.
 
     Attributes:
         msg_ids: unique ids, one for each message in order.
-        properties: the property text.
-        is_batch: the body is a batch.
-        is_reply: it answers a request of another producer.
-        messages: as the user gave them; of a batch, more than one.
+        properties: the encoded properties.
+        is_batch: the body is an encoded batch.
+        is_reply: the message is the reply to a request of another producer.
+        messages: the user's messages; several for a batch.
     """
 
     topic: str
@@ -62,61 +62,63 @@ class Outgoing:
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
-    """Refuse a message that no broker would take.
+    """Raise if a message cannot be sent.
 
     Raises:
-        InvalidTopicError: the topic is no valid name, or one that brokers alone write.
-        InvalidMessageError: the body is empty or above `max_message_size_bytes`.
+        InvalidTopicError: the name is invalid, or only brokers write to the topic.
+        InvalidMessageError: the body is empty or larger than `max_message_size_bytes`.
     """
     check_topic(message.topic)
     if message.topic in NOT_ALLOWED_SEND_TOPICS:
-        raise InvalidTopicError(f"topic {message.topic} is the brokers' own; choose another")
+        raise InvalidTopicError(f"topic {message.topic} is reserved for brokers; choose another")
     if not message.body:
         raise InvalidMessageError(f"the body of a message to {message.topic} is empty")
     _check_size(len(message.body), config)
 
 
 def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
-    """Refuse a batch that no broker would take.
+    """Raise if a batch cannot be sent.
 
     Raises:
-        InvalidTopicError: as `check_message`, or a retry topic.
-        InvalidMessageError: as `check_message`; or the batch is empty, its topics or
-            `wait_store_ok` differ, or a message is delayed or has a priority.
+        InvalidTopicError: as `check_message`, or the topic is a retry topic.
+        InvalidMessageError: as `check_message`; or the batch is empty, its messages differ in topic
+            or `wait_store_ok`, or one of them is delayed or has a priority.
     """
     if not messages:
         raise InvalidMessageError("the batch has no message")
     first = messages[0]
     if is_retry_topic(first.topic):
-        raise InvalidTopicError(f"topic {first.topic}: a batch cannot go to a retry topic")
+        raise InvalidTopicError(f"topic {first.topic}: a batch cannot be sent to a retry topic")
     for message in messages:
         check_message(message, config)
         if message.topic != first.topic:
             raise InvalidMessageError(
-                f"a batch has one topic, not {first.topic} and {message.topic}"
+                f"all messages of a batch need the same topic, not {first.topic} and "
+                f"{message.topic}"
             )
         if message.wait_store_ok != first.wait_store_ok:
             raise InvalidMessageError("wait_store_ok must be the same in all messages of a batch")
         if message.is_delayed:
             given = next(name for name in _DELAYS if getattr(message, name))
             raise InvalidMessageError(
-                f"{given} {getattr(message, given)} in a batch: send it alone"
+                f"{given} {getattr(message, given)} of a message in a batch: send it alone"
             )
         if message.priority is not None:
             raise InvalidMessageError(
-                f"priority {message.priority} in a batch, which lies in one queue: send it alone"
+                f"priority {message.priority} of a message in a batch, which is stored in one "
+                "queue: send it alone"
             )
 
 
 def encode_message(
     message: Message, msg_id: str, system_properties: Mapping[str, str] | None = None
 ) -> Outgoing:
-    """Return a checked message with its unique id, not compressed.
+    """Encode a checked message with its unique id, uncompressed.
 
-    `system_properties` are those that a user's message cannot have.
+    `system_properties` are properties that users cannot set.
 
     Raises:
-        InvalidMessageError: its properties take more than 30,000 bytes.
+        InvalidMessageError: the properties take more than 30,000 bytes.
     """
     properties = message.property_text(msg_id)
     if system_properties:
@@ -130,7 +132,7 @@ def encode_message(
 def encode_batch_of(
     messages: Sequence[Outgoing], batch_id: str, config: ProducerConfig
 ) -> Outgoing:
-    """Return a batch of messages that `encode_message` returned and that may go together.
+    """Encode a batch of messages that `encode_message` returned and `check_batch` would accept.
 
     Raises:
         InvalidMessageError: the batch is larger than `max_message_size_bytes`.
@@ -150,12 +152,12 @@ def encode_batch_of(
 
 
 def batch_item(message: Outgoing) -> BatchItem:
-    """Return what a message that `encode_message` returned is in a batch."""
+    """Return the batch item of a message that `encode_message` returned."""
     return BatchItem(message.flag, message.body, message.properties.encode())
 
 
 def with_compressed_body(outgoing: Outgoing, compressed: bytes, kind: CompressionType) -> Outgoing:
-    """Return the message with its compressed body; the same if that is no smaller."""
+    """Return the message with its compressed body, or unchanged if that body is not smaller."""
     if len(compressed) >= len(outgoing.body):
         return outgoing
     return replace(outgoing, body=compressed, sys_flag=outgoing.sys_flag | kind.sys_flag)
@@ -172,7 +174,10 @@ def send_command(
     reconsume_times: int = 0,
     max_reconsume_times: int | None = None,
 ) -> RemotingCommand:
-    """Return the request that stores `outgoing` in `queue`; the last two are for retry topics."""
+    """Return the request that stores `outgoing` in `queue`.
+
+    `reconsume_times` and `max_reconsume_times` are for messages sent to retry topics.
+    """
     header = SendMessageRequestHeaderV2(
         producer_group=group,
         topic=outgoing.topic,
@@ -209,13 +214,13 @@ async def send_message(
 ) -> list[SendReceipt]:
     """Send once and return a receipt for each message, in order.
 
-    `is_asked_again`: the server was asked before and said GO_AWAY; saying so again ends this.
-    `answers`, if given, gets the answer.
+    `is_asked_again` means that the server has answered an earlier try with GO_AWAY; a second
+    GO_AWAY is then an error. The answer is appended to `answers`, if given.
 
     Raises:
-        TransportError: no answer; the messages may be stored.
-        RemoteError: the broker did not store them.
-        MalformedHeaderError: the answer does not say where they are stored.
+        TransportError: no answer arrived; the messages may be stored.
+        RemoteError: the broker did not store the messages.
+        MalformedHeaderError: the answer does not contain the offsets of the messages.
     """
     answer = await pool.request(address, command, timeout_s, is_asked_again=is_asked_again)
     if answers is not None:
@@ -226,7 +231,7 @@ async def send_message(
 def receipts(
     answer: RemotingCommand, msg_ids: Sequence[str], queue: MessageQueue
 ) -> list[SendReceipt]:
-    """Return what an answer says of the messages that were sent to `queue`.
+    """Return a receipt for each message of the answer to a send to `queue`.
 
     Raises:
         RemoteError, MalformedHeaderError: as `send_message`.
@@ -238,11 +243,11 @@ def receipts(
     stored = MessageQueue(queue.topic, queue.broker_name, header.queue_id)
     offset_msg_ids = header.msg_id.split(",")
     if header.batch_uniq_id is not None or len(offset_msg_ids) == 1:
-        # A batch stored as one record has one place.
+        # A batch stored as one record has one offset message id.
         offset_msg_ids = [offset_msg_ids[0]] * len(msg_ids)
     if len(offset_msg_ids) != len(msg_ids):
         raise MalformedHeaderError(
-            f"response to {len(msg_ids)} messages names {len(offset_msg_ids)} places"
+            f"response to {len(msg_ids)} messages has {len(offset_msg_ids)} offset message ids"
         )
     durability = _durability(answer, status)
     return [
@@ -260,13 +265,13 @@ def receipts(
 
 
 def traced_region(answer: RemotingCommand) -> str | None:
-    """Return the region of the broker that answered; None if its messages are not to be traced."""
+    """Return the region of the broker that answered; None if its messages must not be traced."""
     is_traced = answer.ext_fields.get(names.TRACE_ON, "true").lower() != "false"
     return answer.ext_fields.get(names.MSG_REGION) if is_traced else None
 
 
 def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:
-    """Return what the broker said; of a sync that did not end, no more than MEMORY."""
+    """Return the durability that the broker reported; MEMORY if its sync timed out."""
     try:
         said = Durability(answer.ext_fields.get(DURABILITY_FIELD, ""))
     except ValueError:
@@ -275,10 +280,10 @@ def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:
 
 
 def check_properties(topic: str, text: str) -> None:
-    """Refuse properties that leave too little room for what brokers add to a message.
+    """Raise if the properties leave too little room for those that brokers add to a message.
 
     Raises:
-        InvalidMessageError: they take more than 30,000 bytes.
+        InvalidMessageError: they take more than 30,000 bytes, or are not valid Unicode.
     """
     try:
         size = len(text) if text.isascii() else len(text.encode())
@@ -287,7 +292,7 @@ def check_properties(topic: str, text: str) -> None:
     if size > SENT_PROPERTIES_SIZE_MAX:
         raise InvalidMessageError(
             f"the properties of a message to {topic} take {size} bytes, at most "
-            f"{SENT_PROPERTIES_SIZE_MAX}: put large values into the body"
+            f"{SENT_PROPERTIES_SIZE_MAX} are allowed: put large values into the body"
         )
 
 

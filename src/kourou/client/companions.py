@@ -1,4 +1,4 @@
-"""What lives and ends with a client, and is no part of it: what writes its traces."""
+"""Companions: objects that start and close with a client, such as its trace writer."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Protocol
 
 
 class Companion(Protocol):
-    """Starts when a client does, and ends when that has nothing more to do."""
+    """An object that starts with a client and closes after the client has finished its work."""
 
     def start(self) -> None:
-        """Begin to work. Called once, inside the running loop."""
+        """Start. Called once, in the running event loop."""
 
     async def close(self) -> None:
-        """End, in some seconds at most. Raises nothing."""
+        """Close within a few seconds, without raising."""
 
     def abort(self) -> None:
-        """End at once and tell nobody."""
+        """Stop at once, without notifying any server."""
 
 
 class Companions:
-    """Those of one client."""
+    """The companions of one client."""
 
     def __init__(self) -> None:
         self._all: list[Companion] = []
 
     def add(self, companion: Companion) -> None:
-        """Have one more; to be called before the start."""
+        """Add a companion; must be called before `start`."""
         self._all.append(companion)
 
     def start(self) -> None:
-        """Start all."""
+        """Start all companions."""
         for companion in self._all:
             companion.start()
 
     async def close(self) -> None:
-        """Close all, at the same time."""
+        """Close all companions concurrently."""
         await asyncio.gather(*(companion.close() for companion in self._all))
 
     def abort(self) -> None:
-        """Abort all."""
+        """Abort all companions."""
         for companion in self._all:
             companion.abort()

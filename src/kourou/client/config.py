@@ -1,6 +1,6 @@
-"""Settings of clients, producers and administrators: frozen dataclasses, checked when made.
+"""Configuration of clients, producers and administration clients: frozen, checked dataclasses.
 
-A field's metadata names RocketMQ's own setting where it has one. Durations end in `_ms`.
+The metadata of a field has the key of RocketMQ's corresponding setting, if there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from kourou.remoting.tls import TlsClientConfig
 MIB: Final = 1024 * 1024
 
 BODY_SIZE_LIMIT_BYTES: Final = 15 * MIB
-"""No frame is larger than 16 MiB, and a message's properties and header need some of it."""
+"""Upper limit of settings for body sizes: a frame, at most 16 MiB, also holds the properties of the
+message and the header."""
 
 RETRY_RESPONSE_CODES: Final = frozenset(
     {
@@ -43,11 +44,11 @@ RETRY_RESPONSE_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Those of Java's producer, and FLOW_CONTROL, by which a broker asks to come back later."""
+"""The codes of Java's producer, and FLOW_CONTROL, by which a broker asks for a later retry."""
 
 
 SERIALIZE_TYPE_VARIABLE: Final = "ROCKETMQ_SERIALIZE_TYPE"
-"""Environment variable that names the form of headers where the client does not."""
+"""Environment variable with the header encoding of clients that do not set `serialize_type`."""
 
 
 ConfigT = TypeVar("ConfigT", bound="ClientConfig")
@@ -56,87 +57,93 @@ ConfigT = TypeVar("ConfigT", bound="ClientConfig")
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    """What all clients have in common.
+    """Settings common to all clients.
 
     Raises:
-        ConfigError: a value is out of its range; the text names the field, value and range.
+        ConfigError: a value is out of range; the text names the field, the value and the range.
     """
 
     instance_name: str | None = field(default=None, metadata={"key": "instanceName"})
-    """Makes the client id `ip@instance_name`, the same after a restart. None: one that no other
-    client has. Two push consumers of one group in one process must have two names."""
+    """Second part of the client id `ip@instance_name`, which then stays the same after a restart.
+    None: a unique name. Two push consumers of one group in one process need different names."""
 
     client_ip: str | None = field(default=None, metadata={"key": "clientIP"})
-    """The address in client and message ids. None: that of the interface with the default route."""
+    """IP address in client and message ids. None: the address of the interface with the default
+    route."""
 
     request_timeout_ms: int = field(default=3_000, metadata={"key": "mqClientApiTimeout"})
-    """Time in ms for requests that have no timeout of their own: routes, heartbeats, offsets."""
+    """Timeout in ms of requests without a timeout of their own: routes, heartbeats, offsets."""
 
     route_refresh_interval_ms: int = field(
         default=30_000, metadata={"key": "pollNameServerInterval"}
     )
-    """Time in ms between two looks at the routes of all topics in use."""
+    """Interval in ms at which the routes of all topics in use are refreshed."""
 
     namesrv_lookup_interval_ms: int = 120_000
-    """Time in ms between two looks at the web address that tells the name servers, if one does."""
+    """Interval in ms at which the name server addresses are read from their URL, if one is
+    given."""
 
     heartbeat_interval_ms: int = field(default=30_000, metadata={"key": "heartbeatBrokerInterval"})
-    """Time in ms between heartbeats; brokers forget a client after 120 s without one."""
+    """Interval in ms between heartbeats. Brokers remove a client after 120 s without one."""
 
     retry_backoff_min_ms: int = 50
-    """Time in ms before a failed request is tried again; doubled each time, with jitter."""
+    """Delay in ms before the first retry of a failed request; doubled for each further retry, with
+    jitter."""
 
     retry_backoff_max_ms: int = 500
-    """Longest time in ms between two tries."""
+    """Longest delay in ms between two tries."""
 
     routes_max: int = 10_000
-    """Topics whose routes are kept; the one unused for the longest time is forgotten first."""
+    """Maximum number of cached routes; the least recently used one is evicted first."""
 
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    """Bounds of each connection."""
+    """Limits of each connection."""
 
     tls: TlsClientConfig | None = field(default=None, metadata={"key": "useTLS"})
-    """How to speak TLS with name servers and brokers; `TlsClientConfig()` trusts what the system
-    trusts. None: plain connections."""
+    """TLS settings for connections to name servers and brokers; `TlsClientConfig()` uses the
+    system's trusted certificates. None: plain connections."""
 
     serialize_type: SerializeType | None = field(
         default=None, metadata={"key": "rocketmq.serialize.type"}
     )
-    """How headers are written: JSON, or ROCKETMQ's binary form, which is smaller. Every server
-    reads both. None: what the environment's ROCKETMQ_SERIALIZE_TYPE names, else JSON."""
+    """Encoding of request headers: JSON, or the smaller binary ROCKETMQ. Every server reads both.
+    None: the value of the environment variable ROCKETMQ_SERIALIZE_TYPE, else JSON."""
 
     namespace: str = ""
-    """Put all topics and groups into a namespace, as RocketMQ 4 has them: `ns%topic` to everybody
-    else, plain names to this client. Not together with `namespace_v2`."""
+    """Namespace of all topics and groups, in the form of RocketMQ 4: servers and other clients see
+    `ns%topic`, this client uses plain names. Cannot be combined with `namespace_v2`."""
 
     namespace_v2: str = field(default="", metadata={"key": "namespaceV2"})
-    """Say a namespace in the header of each request, for servers that know namespaces."""
+    """Namespace sent in the header of each request, for servers that support namespaces."""
 
     request_hooks: Sequence[RequestHook] = ()
-    """Called around each request, to count or to change it; see `RequestHook`."""
+    """Hooks called before and after each request, to count or to change it; see `RequestHook`."""
 
     credentials: AnyCredentials | None = None
-    """Signs each request, for clusters that want that. A function is called on the event loop for
-    each request: it must return at once, with the credentials that are valid now. What it raises
-    ends the request with a `CredentialsError`. None: requests are not signed."""
+    """Credentials that sign each request, or a function that returns them, for clusters that
+    require signatures. The function is called on the event loop for each request and must not
+    block. If it raises, the request fails with a `CredentialsError`. None: requests are not
+    signed."""
 
     enable_trace: bool = field(default=False, metadata={"key": "enableTrace"})
-    """Write traces of all that is sent or consumed into `trace_topic`, in the background and in
-    RocketMQ's form. What cannot be written is given up; sending and consuming never wait for it."""
+    """Write traces of all messages sent and consumed to `trace_topic`, in the background and in
+    RocketMQ's format. Traces that cannot be written are dropped; sending and consuming never wait
+    for them."""
 
     trace_topic: str = field(default=TRACE_TOPIC, metadata={"key": "traceTopic"})
-    """Where traces go. Brokers create it where they create topics by themselves, or at their start
-    with `traceTopicEnable`."""
+    """Topic of the traces. A broker creates it on first use if it creates topics automatically, or
+    at its start if `traceTopicEnable` is set."""
 
     trace_batch_max: int = field(default=10, metadata={"key": "traceMsgBatchNum"})
-    """Sends, or calls of a listener, after whose traces they leave; else after 5 s."""
+    """Number of sends or listener calls whose traces are written together, at the latest after
+    5 s."""
 
     def __post_init__(self) -> None:
         check_credentials(self.credentials)
         for name in (self.namespace, self.namespace_v2):
             check_namespace(name)
         if self.namespace and self.namespace_v2:
-            raise ConfigError("namespace and namespace_v2 both put names into one: give one")
+            raise ConfigError("namespace and namespace_v2 cannot be combined: give one of them")
         check_topic(self.trace_topic)
         check_range(self, "trace_batch_max", 1, 20)
         for name in (
@@ -150,7 +157,7 @@ class ClientConfig:
         check_range(self, "retry_backoff_max_ms", self.retry_backoff_min_ms, 600_000)
         check_range(self, "routes_max", 1, 1_000_000)
         if self.instance_name is not None and not self.instance_name.strip():
-            raise ConfigError("instance_name is blank; leave it out for one of its own")
+            raise ConfigError("instance_name is blank; leave it out for a unique name")
         if self.client_ip is not None:
             try:
                 pack_address(self.client_ip)
@@ -158,17 +165,17 @@ class ClientConfig:
                 raise ConfigError(f"client_ip: {error}") from None
 
     def serialize_type_now(self) -> SerializeType:
-        """Return how headers are written: as set, or else as the environment says.
+        """Return the header encoding: `serialize_type`, or the one of the environment if None.
 
         Raises:
-            ConfigError: the environment names no form.
+            ConfigError: as `serialize_type_of_environment`.
         """
         if self.serialize_type is None:
             return serialize_type_of_environment()
         return self.serialize_type
 
     def all_request_hooks(self) -> list[RequestHook]:
-        """Return what is called around each request: namespace, user's hooks, signature."""
+        """Return all request hooks in their order: namespace, hooks of the user, signature."""
         hooks: list[RequestHook] = []
         if self.namespace:
             hooks.append(NamespaceHook(self.namespace))
@@ -186,95 +193,101 @@ class ProducerConfig(ClientConfig):
     """Settings of a `Producer`."""
 
     send_timeout_ms: int = field(default=3_000, metadata={"key": "sendMsgTimeout"})
-    """Time in ms for one message, all its tries and the waits between them included."""
+    """Timeout in ms of one message, including all tries and the delays between them."""
 
     attempt_timeout_ms: int | None = field(
         default=None, metadata={"key": "sendMsgMaxTimeoutPerRequest"}
     )
-    """Time in ms for one try. None: what is left for the message. A value below send_timeout_ms
-    leaves time for another broker when one is silent, at the price of more duplicates."""
+    """Timeout in ms of one try. None: the time left for the message. A value below
+    `send_timeout_ms` leaves time for another broker if one does not answer, but causes more
+    duplicates."""
 
     refused_attempts_max: int = field(default=3, metadata={"key": "retryTimesWhenSendFailed"})
-    """Tries of a message that brokers refuse for the topic's permission or absence, each after a
-    look at the route. Failures that pass by themselves are retried until the timeout instead."""
+    """Maximum tries of a message that brokers refuse because the topic does not exist or its
+    permission forbids sending; the route is refreshed before each retry. Transient failures are
+    retried until the timeout instead."""
 
     retry_response_codes: frozenset[int] = field(
         default=RETRY_RESPONSE_CODES, metadata={"key": "retryResponseCodes"}
     )
-    """Answers after which a message is tried again: those that pass by themselves (such as 2,
-    SYSTEM_BUSY) until the timeout, the others `refused_attempts_max` times."""
+    """Response codes after which a message is sent again: transient ones (such as 2, SYSTEM_BUSY)
+    until the timeout, the others at most `refused_attempts_max` times."""
 
     latency_fault_tolerance: bool = field(default=False, metadata={"key": "sendLatencyEnable"})
-    """Spare brokers that were slow or failed, for a time that grows with their latency (see
-    `kourou.client.sending.latency_fault`). Without, only tries of one message avoid a broker."""
+    """Avoid brokers that were slow or failed, for a time that grows with their latency (see
+    `kourou.client.sending.latency_fault`). Otherwise only the retries of one message avoid a
+    broker."""
 
     latency_detector: bool = field(default=False, metadata={"key": "startDetectorEnable"})
-    """With fault tolerance: probe brokers that did not answer, and spare them until they do."""
+    """With `latency_fault_tolerance`: probe brokers that did not answer, and avoid them until they
+    answer a probe."""
 
     detect_timeout_ms: int = field(default=200, metadata={"key": "detectTimeout"})
-    """Time in ms for one probe."""
+    """Timeout in ms of one probe."""
 
     detect_interval_ms: int = field(default=2_000, metadata={"key": "detectInterval"})
     """Shortest time in ms between two probes of one broker."""
 
     vip_channel: bool = field(default=False, metadata={"key": "vipChannelEnabled"})
-    """Send to the port 2 below the broker's, which serves no pulls that could be in the way."""
+    """Send to the port 2 below the broker's, which serves no pulls that could delay sends."""
 
     max_message_size_bytes: int = field(default=4 * MIB, metadata={"key": "maxMessageSize"})
-    """Largest body in bytes, before compression. Brokers have such a limit too."""
+    """Largest body in bytes, before compression. Brokers have a limit of their own."""
 
     compress_body_over_bytes: int | None = field(
         default=4_096, metadata={"key": "compressMsgBodyOverHowmuch"}
     )
     """Bodies of at least this many bytes are compressed, if that makes them smaller. Batches are
-    not. None: never."""
+    never compressed. None: no compression."""
 
     compress_type: CompressionType = field(
         default=CompressionType.ZLIB, metadata={"key": "rocketmq.message.compressType"}
     )
-    """How: LZ4 and ZSTD are faster, need `pip install 'kourou[fast]'` on both sides, and Java
-    consumers from 4.9.4 on."""
+    """Compression codec. LZ4 and ZSTD are faster than ZLIB, but need `pip install 'kourou[fast]'`
+    for producers and consumers, and Java consumers of version 4.9.4 or later."""
 
     compress_level: int = field(default=5, metadata={"key": "rocketmq.message.compressLevel"})
-    """The codec's effort: 1 to 9 for ZLIB, 1 to 22 for ZSTD; LZ4 has none."""
+    """Compression level: 1 to 9 for ZLIB, 1 to 22 for ZSTD; unused for LZ4."""
 
     linger_ms: int = field(default=0, metadata={"key": "holdMS"})
-    """Time in ms that a message waits for others of its topic, to leave with them as one batch.
-    0: it leaves at once. Worth while with many messages under way, by `submit` or many tasks; a
-    program that awaits each `send` before the next only becomes slower. RocketMQ's autoBatch has
-    10."""
+    """Time in ms that a message waits for others of its topic, to be sent with them as one batch.
+    0: it is sent at once. Useful with many messages in flight, by `submit` or from many tasks; a
+    program that awaits each `send` before the next only becomes slower. The default of RocketMQ's
+    autoBatch is 10."""
 
     batch_bytes_max: int = field(default=32 * 1024, metadata={"key": "holdSize"})
-    """Bytes at which such a batch leaves before its time. Larger messages go alone, and so do
-    delayed ones and those that are compressed."""
+    """Size in bytes at which such a batch is sent before `linger_ms` has passed. Larger, delayed
+    and compressed messages are sent alone."""
 
     close_timeout_ms: int | None = None
-    """Time in ms that `close` waits for messages under way. None: until their own timeouts."""
+    """Time in ms that `close` waits for messages in flight. None: until their own timeouts."""
 
     in_flight_messages_max: int = field(
         default=1_024, metadata={"key": "backPressureForAsyncSendNum"}
     )
-    """Messages handed to `submit` and not answered; `submit` waits when there are more."""
+    """Maximum number of unanswered messages of `submit`; further calls of `submit` wait."""
 
     in_flight_bytes_max: int = field(
         default=100 * MIB, metadata={"key": "backPressureForAsyncSendSize"}
     )
-    """Bytes of their bodies; a single larger message goes alone."""
+    """Maximum size in bytes of the bodies of unanswered messages; a larger message is sent when no
+    other is in flight."""
 
     transaction_threads: int = 8
-    """Threads on which plain functions of transactions run: local ones, and checks."""
+    """Number of threads for local transactions and transaction checks that are plain functions."""
 
     transaction_checks_max: int = field(default=2_000, metadata={"key": "checkRequestHoldMax"})
-    """Checks of transactions that run or wait at once; more are left to the broker's next try."""
+    """Maximum number of transaction checks that run or wait; further ones are ignored, and the
+    broker repeats them."""
 
     requests_waiting_max: int = 10_000
-    """Requests that wait for replies at once (`Producer.request`)."""
+    """Maximum number of requests that wait for replies (`Producer.request`)."""
 
     auto_create_topic: bool = True
-    """A topic without a route is sent to the brokers that create topics by themselves."""
+    """Send messages of a topic without a route to the brokers that create topics automatically."""
 
     default_topic_queue_nums: int = field(default=4, metadata={"key": "defaultTopicQueueNums"})
-    """Queues on each broker of a topic that is created in this way; brokers cap it."""
+    """Number of queues on each broker of a topic created in this way; brokers limit it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -296,7 +309,7 @@ class ProducerConfig(ClientConfig):
         check_range(self, "detect_timeout_ms", 1, 60_000)
         check_range(self, "detect_interval_ms", 1, 3_600_000)
         if self.latency_detector and not self.latency_fault_tolerance:
-            raise ConfigError("latency_detector is True: it needs latency_fault_tolerance")
+            raise ConfigError("latency_detector requires latency_fault_tolerance=True")
         check_range(self, "in_flight_messages_max", 1, 65_535)
         check_range(self, "requests_waiting_max", 1, 1_000_000)
         check_range(self, "in_flight_bytes_max", 1, 16 * 1024 * MIB)
@@ -309,7 +322,7 @@ class AdminConfig(ClientConfig):
     """Settings of an `AdminClient`."""
 
     admin_timeout_ms: int = 6_000
-    """Time in ms for one request to one server."""
+    """Timeout in ms of one request to one server."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -319,36 +332,36 @@ class AdminConfig(ClientConfig):
 def given_config(
     config: ConfigT | None, kind: type[ConfigT], credentials: AnyCredentials | None
 ) -> ConfigT:
-    """Return what a client was given, or the defaults, with the credentials given beside it.
+    """Return the config, or by default a new one, completed by the credentials.
 
     Raises:
-        ConfigError: it is for another kind of client, or has credentials of its own.
+        ConfigError: the config is for another kind of client, or both arguments have credentials.
     """
     if config is None:
         config = kind()
     if not isinstance(config, kind):
         raise ConfigError(
-            f"config is of {type(config).__name__}: this client takes a {kind.__name__}"
+            f"config is a {type(config).__name__}: this client takes a {kind.__name__}"
         )
     if credentials is None:
         return config
     if config.credentials is not None:
-        raise ConfigError("credentials are given beside a config that has some: give them once")
+        raise ConfigError("credentials are given twice, as an argument and in config: give one")
     return replace(config, credentials=credentials)
 
 
 def check_range(config: ClientConfig, name: str, low: int, high: int) -> None:
-    """Refuse a value of the field `name` outside `low` to `high`."""
+    """Raise ConfigError if the field `name` is not an integer from `low` to `high`."""
     value = getattr(config, name)
     if not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name} is {value!r}: allowed are {low} to {high}")
 
 
 def serialize_type_of_environment() -> SerializeType:
-    """Return what the environment names, as RocketMQ's clients read it; JSON where it does not.
+    """Return the header encoding of the environment, read as RocketMQ's clients do; default: JSON.
 
     Raises:
-        ConfigError: it names no form.
+        ConfigError: the value is not an encoding.
 
     Source: RemotingCommand.java.
     """

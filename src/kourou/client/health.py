@@ -1,4 +1,4 @@
-"""What producers and consumers say of themselves when they are asked how they are."""
+"""Health reports of producers and consumers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kourou.model.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a client is, as far as it has seen; nothing is asked of anybody.
+    """Health of a client, from its own observations: no request is sent for it.
 
     Attributes:
-        is_open: it was started and is not closed.
-        problems: what hinders it, in words; none if it is well.
+        is_open: the client is started and not closed.
+        problems: descriptions of the current problems; empty if there are none.
     """
 
     is_open: bool
@@ -22,16 +22,16 @@ class Health:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it is open and nothing hinders it."""
+        """Whether the client is open and has no problems."""
         return self.is_open and not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerHealth(Health):
-    """How a producer is.
+    """Health of a producer.
 
     Attributes:
-        in_flight: messages being sent now.
+        in_flight: number of messages being sent.
     """
 
     in_flight: int
@@ -39,14 +39,14 @@ class ProducerHealth(Health):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHealth(Health):
-    """How a consumer is.
+    """Health of a consumer.
 
     Attributes:
-        queues: those that it has, sorted.
-        lag: of each queue that it has pulled, how many messages are stored and not done, as of the
-            last pull: filtered ones count.
-        held_messages: pulled and not done, or not given yet.
-        held_bytes: of their bodies.
+        queues: the assigned queues, sorted.
+        lag: for each queue that was pulled, the number of stored messages that are not yet
+            consumed, as of the last pull. Messages that the filter excludes count.
+        held_messages: number of messages that are pulled and not yet consumed.
+        held_bytes: size of their bodies in bytes.
     """
 
     queues: tuple[MessageQueue, ...]
@@ -56,5 +56,5 @@ class ConsumerHealth(Health):
 
     @property
     def lag_messages(self) -> int:
-        """The lag of all queues together."""
+        """The total lag of all queues."""
         return sum(self.lag.values())

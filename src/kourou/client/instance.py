@@ -1,8 +1,8 @@
-"""ClientInstance: what every client has, connections, routes, heartbeats and their loops.
+"""ClientInstance: the connections, routes, heartbeats and background tasks of one client.
 
-Each client object has an instance of its own. RocketMQ shares one between all clients with one
-client id; here nothing is shared, so that closing or blocking one client touches no other, and the
-rule that one group must not be consumed twice under one id is held by `ConsumerGroups`.
+Each client object has its own instance. RocketMQ shares an instance between all clients with the
+same client id. Here nothing is shared, so that closing or blocking one client does not affect
+another. `ConsumerGroups` enforces that one client id does not consume the same group twice.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FIRST_HEARTBEAT_MS: Final = 1_000
-"""When brokers hear of a producer that has not sent yet."""
+"""Delay of the first heartbeat to all brokers, also those to which nothing was sent yet."""
 
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-"""For telling all brokers at once that the client leaves; they would notice by themselves."""
+"""Timeout for unregistering from all brokers, which is done concurrently. It may fail: brokers
+remove a client that is gone by themselves."""
 
 
 class _State(Enum):
     NEW = auto()
     OPEN = auto()
     STOPPED = auto()
-    """Refuses what users ask; what is under way goes on."""
+    """Calls of users are refused; operations in progress continue."""
     CLOSED = auto()
 
 
@@ -63,23 +64,24 @@ class ClientInstance:
     """Connections, routes and heartbeats of one client.
 
     Args:
-        namesrv_addr: `host:port`, or several joined by `;`, or a web address that tells them; None
-            as `namesrv_addr_of_environment` says.
-        config: its intervals and limits.
-        runtime: the outside world; None for the real one.
-        kind: what the client is, for error texts, such as "producer".
-        producer_group: told to brokers by heartbeats, and so is `consumer`; with neither there are
-            no heartbeats.
-        consumer: told to brokers by heartbeats; returns None as long as it is no group's member.
-        handlers: what brokers may ask of the client.
+        namesrv_addr: `host:port`, or several joined by `;`, or a URL that returns them; None: the
+            value of `namesrv_addr_of_environment`.
+        config: intervals and limits.
+        runtime: clock, network and randomness; None: those of the system.
+        kind: the kind of client for error texts, such as "producer".
+        producer_group: sent to brokers in heartbeats, as is `consumer`; without both there are no
+            heartbeats.
+        consumer: returns the group membership for heartbeats; None while there is none.
+        handlers: handlers of requests from brokers, by request code.
         auto_create_queue_nums: as in `Routes`.
         on_route_changed: as in `Routes`.
-        on_registered: called with a broker's address when that broker first heard of the client on
-            a connection.
+        on_registered: called with a broker's address after the first heartbeat that the broker has
+            accepted on a connection.
         fast_path: as in `ConnectionPool`.
 
     Raises:
-        ConfigError: `namesrv_addr` does not parse, or the environment names no form of headers.
+        ConfigError: `namesrv_addr` does not parse, or the environment names an unknown header
+            encoding.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class ClientInstance:
         if namesrv_addr is None:
             namesrv_addr = namesrv_addr_of_environment()
         self._namesrv_url = find_url(namesrv_addr)
-        # What tells one set of name servers from another; a web address stands for what it tells.
+        # Identifies the set of name servers; a URL stands for the addresses that it returns.
         self.namesrv_addresses = (
             (self._namesrv_url,) if self._namesrv_url else parse_namesrv_addr(namesrv_addr)
         )
@@ -125,23 +127,23 @@ class ClientInstance:
         self.companions = Companions()
         self._state = _State.NEW
         self._ended = asyncio.Event()
-        self._registered: dict[str, Connection] = {}  # by address: where the last heartbeat went
-        self._beating: set[str] = set()
-        self._unheard: dict[str, str] = {}  # address -> what became of the last heartbeat
+        self._registered: dict[str, Connection] = {}  # address -> connection of the last heartbeat
+        self._beating: set[str] = set()  # addresses with a heartbeat in progress
+        self._unheard: dict[str, str] = {}  # address -> how the last heartbeat failed
 
     @property
     def is_new(self) -> bool:
-        """Whether it was never started nor closed."""
+        """Whether the client was neither started nor closed."""
         return self._state is _State.NEW
 
     @property
     def is_open(self) -> bool:
-        """Whether it was started and does what users ask."""
+        """Whether the client is started and accepts calls."""
         return self._state is _State.OPEN
 
     @property
     def is_closed(self) -> bool:
-        """Whether its connections are closed, or about to be: nothing can be sent any more."""
+        """Whether the connections are closed or closing, so that nothing can be sent any more."""
         return self._state is _State.CLOSED
 
     @property
@@ -149,14 +151,14 @@ class ClientInstance:
         return self.config.request_timeout_ms / 1000
 
     def check_open(self) -> None:
-        """Refuse a call outside of the client's life.
+        """Raise unless the client is open.
 
         Raises:
-            ClosedError: it is closed, or was never started.
-            ForkedError: it belongs to the process from which this one was forked.
+            ClosedError: the client is closed, or was never started.
+            ForkedError: the client was created by a parent of this process.
         """
         self._guard.check(self._kind)
-        if self._state is _OPEN:  # as nearly always: not by way of the class, which costs a look-up
+        if self._state is _OPEN:  # the usual case; `_State.OPEN` would cost another look-up
             return
         if self._state is _State.NEW:
             raise ClosedError(
@@ -173,14 +175,14 @@ class ClientInstance:
         *,
         broker_id: int | None = MASTER_ID,
     ) -> T:
-        """Return what `call` returns, given the address of the queue's broker; tried until then.
+        """Return the result of `call` with the broker's address; retry until `timeout_ms`.
 
-        For requests that may be served twice without harm.
+        For idempotent requests only.
 
         Args:
-            queue: whose broker to ask.
+            queue: a queue of the broker.
             timeout_ms: for all tries together.
-            call: one try, which heeds the deadline.
+            call: makes one try and must respect the deadline.
             broker_id: as in `Routes.address`.
 
         Raises:
@@ -203,7 +205,7 @@ class ClientInstance:
         return await try_until(deadline, self.backoff, attempt, on_failure)
 
     def problems(self) -> list[str]:
-        """Return what is known to be wrong, one sentence each; nothing is sent to find out.
+        """Return descriptions of the current problems; no request is sent for it.
 
         Raises:
             ForkedError: as `check_open`.
@@ -216,16 +218,16 @@ class ClientInstance:
         return silent if failure is None else [failure, *silent]
 
     def start(self) -> None:
-        """Start the loops; connections are made when first needed.
+        """Start the background tasks; connections are opened on first use.
 
         Raises:
-            ClosedError: it was started before.
+            ClosedError: the client was started before.
             ForkedError: as `check_open`.
-            ConfigError: a file that `tls` names cannot be used.
+            ConfigError: a file named by the `tls` settings cannot be used.
         """
         self._guard.check(self._kind)
         if self._state is not _State.NEW:
-            raise ClosedError(f"the {self._kind} was started before; make a new one")
+            raise ClosedError(f"the {self._kind} was started before; create a new one")
         config = self.config
         self.pool = ConnectionPool(
             self.runtime,
@@ -267,10 +269,10 @@ class ClientInstance:
         self.companions.start()
 
     def stop(self) -> bool:
-        """Refuse what users ask from now on; return False unless it was open.
+        """Refuse further calls of users; return whether the client was open.
 
-        Who gets True finishes what is under way and calls `close`; others call `wait_ended`.
-        A forked child's copy is never open.
+        A caller that gets True completes the operations in progress and calls `close`; one that
+        gets False calls `wait_ended`. In a forked child the result is always False.
         """
         if self._state is not _State.OPEN or self._guard.is_forked:
             return False
@@ -278,9 +280,9 @@ class ClientInstance:
         return True
 
     async def wait_ended(self) -> None:
-        """Wait for the `close` that another caller has begun; end what was never started.
+        """Wait for a `close` begun by another caller; close a client that was never started.
 
-        Returns at once in a forked child, where nobody closes anything.
+        Returns at once in a forked child, where clients are never closed.
         """
         if self._guard.is_forked:
             return
@@ -289,10 +291,10 @@ class ClientInstance:
         await self._ended.wait()
 
     async def close(self) -> None:
-        """End the loops, tell brokers that the client leaves, and close all connections.
+        """Stop the background tasks, unregister from the brokers, and close all connections.
 
-        Takes at most a second when brokers do not answer. Closing twice is harmless, and so is
-        closing what was never started: it cannot be started then.
+        Waits at most a second for brokers that do not answer. A second call has no effect. A client
+        that was never started cannot be started afterwards.
         """
         if self._state is _State.CLOSED or self._guard.is_forked:
             return
@@ -313,7 +315,7 @@ class ClientInstance:
                 self._ended.set()
 
     def abort(self) -> None:
-        """End at once and tell nobody, as a killed process would."""
+        """Close at once without notifying any server, as a killed process would."""
         if self._state in (_State.OPEN, _State.STOPPED):
             self._state = _State.CLOSED
             self.tasks.cancel()
@@ -324,7 +326,10 @@ class ClientInstance:
             self._ended.set()
 
     async def heartbeat_all(self) -> None:
-        """Tell all brokers of the routes known; a producer only masters. Failures are logged."""
+        """Send a heartbeat to all brokers of the cached routes; from a producer only to masters.
+
+        Failures are logged.
+        """
         addresses = self._heartbeat_addresses()
         for gone in self._registered.keys() - set(addresses):
             del self._registered[gone]
@@ -333,9 +338,9 @@ class ClientInstance:
         await asyncio.gather(*map(self.heartbeat, addresses))
 
     async def heartbeat(self, address: str) -> bool:
-        """Tell one broker, and return whether it answered.
+        """Send a heartbeat to one broker and return whether it succeeded.
 
-        A failure is not raised, but logged once until the broker answers again.
+        A failure is not raised. It is logged once at WARNING level until the next success.
         """
         consumer = self._consumer() if self._consumer else None
         data = HeartbeatData(
@@ -354,7 +359,7 @@ class ClientInstance:
             level = logging.DEBUG if is_told else logging.WARNING
             is_silent = isinstance(error, TransportError)
             self._unheard[address] = (
-                "does not answer heartbeats" if is_silent else f"takes no heartbeats: {error}"
+                "does not answer heartbeats" if is_silent else f"refuses heartbeats: {error}"
             )
             log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False
@@ -368,7 +373,7 @@ class ClientInstance:
         return True
 
     def is_registered(self, address: str) -> bool:
-        """Return whether a broker heard of this client on the connection that is open now."""
+        """Return whether a heartbeat has succeeded on the broker's current connection."""
         connection = self._registered.get(address)
         return connection is not None and connection.is_open
 
@@ -380,7 +385,7 @@ class ClientInstance:
         return NameServers(self.pool, (), random, lookup)
 
     def _on_connected(self, address: str, _: Connection) -> None:
-        """Register at once on a new connection to a broker: to it, this client is a new one."""
+        """Send a heartbeat at once: a broker knows clients by connection, and this one is new."""
         if self.is_closed or address in self._beating:
             return
         if address in self._heartbeat_addresses():
@@ -391,7 +396,7 @@ class ClientInstance:
             self.tasks.start(register, f"heartbeat to {address}")
 
     def _heartbeat_addresses(self) -> list[str]:
-        """Return the addresses of the brokers that must hear of this client, sorted."""
+        """Return the addresses of the brokers that need heartbeats, sorted."""
         is_consumer = self._consumer is not None and self._consumer() is not None
         if self._producer_group is None and not is_consumer:
             return []

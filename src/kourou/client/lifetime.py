@@ -1,4 +1,4 @@
-"""`async with` for what is started once and closed once."""
+"""Base classes of objects that are started once and closed once, for `async with`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kourou.client.instance import ClientInstance
 
 
 class Lifetime(ABC):
-    """Something that `async with` starts on the way in and closes on the way out."""
+    """An object that `async with` starts on entry and closes on exit."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Begin to work."""
+        """Start; possible only once."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End; a second time is harmless."""
+        """Close; a second call has no effect."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -32,7 +32,7 @@ class Lifetime(ABC):
     ) -> None:
         await self.close()
 
-    if not TYPE_CHECKING:  # checkers know; Python's own error names no way out
+    if not TYPE_CHECKING:  # type checkers report it; Python's own error suggests no remedy
 
         def __enter__(self) -> NoReturn:
             name = type(self).__name__
@@ -42,21 +42,21 @@ class Lifetime(ABC):
 
 
 class CallingClient(Lifetime):
-    """A client that works only while it is called, so that its instance is all there is to end."""
+    """A client without work of its own between calls, so that closing its instance is enough."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
 
     async def start(self) -> None:
-        """Begin to work; no server is asked for anything before the first call.
+        """Start; no request is sent before the first call.
 
         Raises:
-            ClosedError: it was started before.
+            ClosedError: the client was started before.
         """
         self._instance.start()
 
     async def close(self) -> None:
-        """Disconnect; calls under way fail. Closing twice is harmless."""
+        """Close all connections; calls in progress fail. A second call has no effect."""
         if self._instance.stop():
             await self._instance.close()
         else:

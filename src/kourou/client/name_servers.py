@@ -1,4 +1,4 @@
-"""The name servers of one client: one is used until it fails, then the next."""
+"""Requests to the name servers: one server is used until it fails, then the next."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ log = logging.getLogger(__name__)
 class NameServers:
     """The name servers of one client, with failover.
 
-    All of them know the same, so any may be asked; the first is chosen by chance, to spread load.
+    All name servers have the same data, so any of them may be used. The first one is chosen at
+    random, to spread the load.
 
     Args:
         pool: the client's connections.
-        addresses: where they are; with `lookup`, none are known at first.
-        rng: chooses the first.
-        lookup: tells where they are; None: `addresses` never change.
+        addresses: the initial addresses; empty with `lookup`.
+        rng: chooses the first server.
+        lookup: reads the addresses from a URL; None: `addresses` never change.
 
     Attributes:
-        addresses: those known now.
-        failure: why the last request got no answer; None if it got one.
+        addresses: the current addresses.
+        failure: the error text of the last request if no server answered it; else None.
     """
 
     def __init__(
@@ -49,28 +50,28 @@ class NameServers:
 
     @property
     def text(self) -> str:
-        """The addresses, for error texts; the web address until it has told some."""
+        """The addresses for error texts; the URL before the first successful look-up."""
         if not self.addresses and self._lookup is not None:
             return self._lookup.url
         return ";".join(self.addresses)
 
     async def all(self) -> tuple[str, ...]:
-        """Return the addresses, looked up if none are known yet.
+        """Return the addresses; look them up if there are none yet.
 
         Raises:
-            ConnectFailedError: the web address does not tell them.
+            ConnectFailedError: the look-up failed.
         """
         if not self.addresses:
             await self.refresh()
         return self.addresses
 
     async def refresh(self) -> None:
-        """Ask the web address, if there is one; concurrent callers share one look-up.
+        """Look up the addresses, if there is a URL; concurrent callers share one look-up.
 
-        Cancelling one of them does not end it.
+        Cancelling a caller does not cancel the look-up.
 
         Raises:
-            ConnectFailedError: it does not tell them; those known before are kept.
+            ConnectFailedError: the look-up failed; the previous addresses are kept.
         """
         if self._lookup is None:
             return
@@ -85,12 +86,12 @@ class NameServers:
         task.result()
 
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Return the first answer that is a success.
+        """Send a request to the name servers in turn until one answers, and return its answer.
 
         Raises:
-            ConnectFailedError: none answered within `timeout_s`; the text names them all.
-            RequestNotSupportedError: what answered is a broker, or an older name server.
-            RemoteError: one answered with another code.
+            ConnectFailedError: no server answered within `timeout_s`; the text names them all.
+            RequestNotSupportedError: the server that answered is a broker or an older name server.
+            RemoteError: a server answered with another error code.
         """
         try:
             answer = await self._ask(command, timeout_s)
@@ -109,21 +110,22 @@ class NameServers:
         return answer
 
     def close(self) -> None:
-        """End the look-up under way."""
+        """Cancel a look-up in progress."""
         if self._looking_up is not None:
             self._looking_up.cancel()
 
     async def _ask(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Return the first answer of any."""
+        """Return the first answer of any server, also an error."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
         addresses = await self.all()
         failures = []
         first, count = self._current, len(addresses)
         for tried in range(count):
-            # Counted from here: requests that fail together would push `_current` past who lives.
+            # Counted from `first`: if concurrent failures advanced `_current`, it could pass by a
+            # server that works.
             index = (first + tried) % count
-            # A silent one must leave time for the others.
+            # A server that does not answer must leave time for the others.
             share_s = max(0.0, ends_at_s - loop.time()) / (count - tried)
             try:
                 answer = await self._pool.request(addresses[index], command, share_s)
@@ -147,4 +149,5 @@ class NameServers:
     def _end_lookup(self, task: asyncio.Task[None]) -> None:
         self._looking_up = None
         if not task.cancelled():
-            task.exception()  # all who waited may have been cancelled: then nobody else looks
+            # Marked as retrieved: if all callers were cancelled, none retrieves the exception.
+            task.exception()

@@ -1,11 +1,11 @@
-"""A client within a namespace: its own names are plain, those on the wire have the namespace.
+"""Namespaces of clients: plain names in the client, qualified names on the wire.
 
-The old form changes names (`ns%topic`, `%RETRY%ns%group`). It is applied where requests leave and
-come: everything else in a client knows plain names only. The new form leaves names as they are and
-says the namespace in two fields of each request, `nsd` and `ns`, which servers that know namespaces
-read; brokers of RocketMQ 5.5 and ours ignore them.
+The old form qualifies names (`ns%topic`, `%RETRY%ns%group`). It is applied to requests when they
+are sent and received, so that all other code of a client uses plain names only. The new form keeps
+names unchanged and adds the namespace to each request in the fields `nsd` and `ns`, for servers
+that support namespaces; the brokers of RocketMQ 5.5 and Kourou ignore these fields.
 
-Answers of administration are changed once they are decoded
+Names in answers of administration requests are converted after decoding
 (`client/administration/plain_names.py`).
 
 Source: NamespaceUtil.java, ClientConfig.withNamespace, NamespaceRpcHook.java, apache/rocketmq
@@ -53,7 +53,7 @@ _FIELDS: Final = (
     "destGroup",
 )
 _SHORT_FIELDS: Final = ("a", "b")
-"""Group and topic of a send, as it is usually written."""
+"""Short names of the fields for group and topic in the usual send requests."""
 
 _SHORT_SENDS: Final = frozenset(
     {
@@ -73,12 +73,14 @@ _NAMED_BODIES: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     }
 )
-"""Requests whose JSON body names topics and groups; the answers of those a client reads do too."""
+"""Requests whose JSON body contains names of topics and groups."""
 
 _NAMING: Final = frozenset({names.RETRY_TOPIC, names.PGROUP})
-"""Properties that name a topic or a group: of a message given back, and of a half message."""
+"""Properties that contain a topic or a group: of a message sent back, and of a half message."""
 
 _ANSWERED_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT})
+"""Requests whose answers contain queues."""
+
 _NAMES: Final = frozenset({"topic", "group", "groupName", "consumerGroup"})
 
 Rename = Callable[[str], str]
@@ -86,7 +88,7 @@ T = TypeVar("T")
 
 
 class NamespaceHook:
-    """Puts a namespace into the names of each request."""
+    """Request hook that adds a namespace to the names in each request."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -94,7 +96,7 @@ class NamespaceHook:
         self._outside = partial(out_of_namespace, namespace)
 
     def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002
-        """Change the names of a request; twice changes nothing."""
+        """Add the namespace to the names in a request; a second call has no effect."""
         is_send = command.code in _SHORT_SENDS
         _rename_fields(command, _SHORT_FIELDS if is_send else _FIELDS, self._inside)
         if is_send:
@@ -108,12 +110,12 @@ class NamespaceHook:
         command: RemotingCommand,
         answer: RemotingCommand,
     ) -> None:
-        """Change the names of queues back that an answer gives out."""
+        """Remove the namespace from the queues in an answer."""
         if command.code in _ANSWERED_QUEUES and answer.body:
             answer.body = _renamed_body(answer.body, self._outside)
 
     def _change_properties(self, command: RemotingCommand) -> None:
-        """Say the namespace in the message, and in the names that its properties have."""
+        """Add the namespace to the message's properties, and to the names among them."""
         text = command.ext_fields.get("i", "")
         if f"\x02{names.INSTANCE_ID}\x01" in f"\x02{text}":
             return
@@ -126,7 +128,7 @@ class NamespaceHook:
 
 
 class NamespaceV2Hook:
-    """Says the namespace in the header of each request."""
+    """Request hook that adds the namespace to the header of each request."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -139,18 +141,18 @@ class NamespaceV2Hook:
     def after_response(
         self, address: str, command: RemotingCommand, answer: RemotingCommand
     ) -> None:
-        """Nothing is to be done with answers."""
+        """Leave the answer unchanged."""
 
 
 def within(namespace: str, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Return what serves requests of brokers, of names within the namespace, by plain ones."""
+    """Return handlers of broker requests that convert names to plain ones and back."""
     if not namespace:
         return dict(handlers)
     return {code: _serve_within(namespace, handler) for code, handler in handlers.items()}
 
 
 def take_out(namespace: str, messages: Iterable[MessageExt]) -> None:
-    """Change the topics of messages that were read to plain names."""
+    """Remove the namespace from the topics of received messages."""
     if not namespace:
         return
     for message in messages:
@@ -209,7 +211,7 @@ def _renamed_body(body: bytes, rename: Rename) -> bytes:
 
 
 def _renamed(value: Any, rename: Rename) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value with topics and groups renamed, at any depth."""
+    """Return a JSON value with topics and groups renamed at any depth."""
     if isinstance(value, dict):
         return {
             key: rename(one) if key in _NAMES and isinstance(one, str) else _renamed(one, rename)

@@ -1,7 +1,7 @@
-"""Where name servers are: addresses, or a web address that tells them, as `http://host/path`.
+"""Addresses of name servers: given directly, or by a URL that returns them (`http://host/path`).
 
-What the web address answers is one line, `host:port;host:port`. Whoever moves name servers changes
-it there, and clients follow. Reading it blocks, so it is done off the event loop.
+The response is one line, `host:port;host:port`. If name servers move, operators change the
+response, and clients follow. The request blocks and therefore runs off the event loop.
 
 Source: DefaultTopAddressing.java.
 """
@@ -24,11 +24,11 @@ NAMESRV_PORT: Final = 9876
 _URL_SCHEMES: Final = ("http://", "https://")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
-"""Some thousand addresses; what is longer is no list of name servers."""
+"""Limit of the response; it has room for some thousand addresses."""
 
 
 def namesrv_addr_of_environment() -> str:
-    """Return what the environment names, as the command line reads it; this machine otherwise."""
+    """Return the address from the environment, as the command line reads it; default: localhost."""
     for variable in NAMESRV_VARIABLES:
         if text := os.environ.get(variable, "").strip():
             return text
@@ -36,14 +36,14 @@ def namesrv_addr_of_environment() -> str:
 
 
 def find_url(text: str) -> str | None:
-    """Return the web address that `text` is; None if it is none.
+    """Return `text` if it is a URL, without surrounding blanks; else None.
 
     Raises:
-        ConfigError: it begins as one, and names no host; or it is no text.
+        ConfigError: `text` is a URL without a host, or not a str.
     """
     if not isinstance(text, str):
         raise ConfigError(
-            f"namesrv_addr is {text!r:.100}: expected one text, host:port, or several joined by ';'"
+            f"namesrv_addr is {text!r:.100}: expected a str, host:port or several joined by ';'"
         )
     text = text.strip()
     if not text.lower().startswith(_URL_SCHEMES):
@@ -53,15 +53,15 @@ def find_url(text: str) -> str | None:
     except ValueError:
         host = None
     if not host:
-        raise ConfigError(f"namesrv_addr {text!r} names no host: expected http://host:port/path")
+        raise ConfigError(f"namesrv_addr {text!r} has no host: expected http://host:port/path")
     return text
 
 
 def parse_namesrv_addr(text: str) -> tuple[str, ...]:
-    """Return the addresses of `host:port;host:port`; the port may be left out.
+    """Return the addresses in `host:port;host:port`; the port is optional.
 
     Raises:
-        ConfigError: there is none, or one does not parse.
+        ConfigError: the text is empty, or an address does not parse.
     """
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts:
@@ -72,12 +72,12 @@ def parse_namesrv_addr(text: str) -> tuple[str, ...]:
 
 
 class NamesrvLookup:
-    """Asks a web address for the name servers.
+    """Reads the addresses of name servers from a URL.
 
     Args:
         url: `http://` or `https://`.
-        offload: how to leave the loop.
-        timeout_s: for one answer.
+        offload: runs a blocking function off the event loop.
+        timeout_s: as in `fetch_text`.
     """
 
     def __init__(self, url: str, offload: Offload, timeout_s: float) -> None:
@@ -86,10 +86,10 @@ class NamesrvLookup:
         self._timeout_s = timeout_s
 
     async def addresses(self) -> tuple[str, ...]:
-        """Return the addresses that are named now.
+        """Return the current addresses.
 
         Raises:
-            ConnectFailedError: no answer, or one that names none; the text has the web address.
+            ConnectFailedError: no response, or one without valid addresses; the text has the URL.
         """
         text = await self._offload(fetch_text, self.url, self._timeout_s)
         line = (text.splitlines() or [""])[0]
@@ -100,19 +100,19 @@ class NamesrvLookup:
 
 
 def fetch_text(url: str, timeout_s: float) -> str:
-    """Return what a web address answers. Blocks, each read at most `timeout_s`.
+    """Return the response body of a URL. Blocks; each read takes at most `timeout_s`.
 
-    Goes through the proxy that `http_proxy` names, unless `no_proxy` says otherwise.
+    The environment variables `http_proxy` and `no_proxy` are respected.
 
     Raises:
-        ConnectFailedError: no answer, a refusal, or one that is too long or no text.
+        ConnectFailedError: no response, an error status, or a body that is too long or not text.
     """
     try:
-        # Redirects lead to http, https or ftp only, and the caller has checked the first address.
+        # Redirects lead to http, https or ftp only, and the caller has checked the scheme of `url`.
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310
             body: bytes = answer.read(_TEXT_BYTES_MAX + 1)
         if len(body) > _TEXT_BYTES_MAX:
             raise ConnectFailedError(f"{url} answered more than {_TEXT_BYTES_MAX} bytes")
         return body.decode()
     except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
-        raise ConnectFailedError(f"{url} does not tell the name servers: {error}") from error
+        raise ConnectFailedError(f"{url} returned no name servers: {error}") from error

@@ -1,4 +1,4 @@
-"""Which process and machine a client lives in: its address, and whether it was forked away."""
+"""Process and machine of a client: fork detection and the local IP address."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from kourou.errors import ForkedError
 
 _ELSEWHERE: Final = ("192.0.2.1", 9)
-"""An address for documentation: nobody is there, and nothing is sent."""
+"""An address reserved for documentation; connecting a UDP socket to it sends nothing."""
 
 
 def call_in_forked_children(function: Callable[[], None]) -> None:
-    """Call the function in each child that this process forks; Windows has no forks."""
+    """Call the function in each forked child of this process; no effect on Windows."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 
 
 class _Forks:
-    """Counts the forks that lead to this process: cheaper than asking for its id at every call."""
+    """Counts the forks from which this process descends; cheaper than `os.getpid` in each call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,10 +34,10 @@ _forks: Final = _Forks()
 
 
 class ProcessGuard:
-    """Notices that the process was forked.
+    """Detects that the process was forked since the guard was created.
 
-    A child has the connections of its parent: what both write would mix. Its copy of a client must
-    touch none of them.
+    A child inherits the sockets of its parent. If both wrote to them, their bytes would mix, so the
+    child's copy of a client must not use them.
     """
 
     def __init__(self) -> None:
@@ -46,22 +46,22 @@ class ProcessGuard:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that made the guard."""
+        """Whether this process is a child of the process that created the guard."""
         return _forks.count != self._generation
 
     def check(self, kind: str) -> None:
-        """Refuse to work in a child.
+        """Raise in a forked child.
 
         Args:
-            kind: what the client is, for the text.
+            kind: the kind of client, for the error text.
 
         Raises:
-            ForkedError: the process was forked since the guard was made.
+            ForkedError: the process was forked since the guard was created.
         """
         if _forks.count != self._generation:
             raise ForkedError(
-                f"the {kind} was made by process {self._pid}, from which this one was forked: "
-                f"make a new {kind} here, or start processes by 'spawn'"
+                f"the {kind} was created by process {self._pid}, from which this one was forked: "
+                f"create a new {kind} here, or start processes by 'spawn'"
             )
 
 

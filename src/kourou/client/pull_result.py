@@ -1,4 +1,4 @@
-"""PullResult: what a broker answers to one pull."""
+"""PullResult: the answer to one pull, decoded on demand."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from kourou.protocol.message_decoding import DecodedAnswer, Undecodable, decode_
 
 _PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18
-"""Digits that always fit 64 bits."""
+"""Number of digits that always fit into 64 bits."""
 
 
 class PullStatus(Enum):
-    """How a pull ended; the values are the response codes."""
+    """Outcome of a pull; the values are response codes."""
 
     FOUND = ResponseCode.SUCCESS.value
-    """There are messages; all of them may fail the exact tag check."""
+    """The result has messages, but possibly none of them passes the exact tag check."""
     NO_NEW_MSG = ResponseCode.PULL_NOT_FOUND.value
-    """The offset is the queue's end."""
+    """The offset is the end of the queue."""
     NO_MATCHED_MSG = ResponseCode.PULL_RETRY_IMMEDIATELY.value
-    """There are messages, and none has a tag that is wanted: go on at `next_offset`."""
+    """No message from the offset on matches the filter; continue at `next_offset`."""
     OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED.value
-    """The queue does not hold the offset: go on at `next_offset`."""
+    """The queue does not contain the offset; continue at `next_offset`."""
 
 
 class PullResult:
-    """What a broker answers to one pull.
+    """Answer of a broker to one pull.
 
     Attributes:
         queue: the queue pulled.
-        status: how it ended.
-        next_offset: the queue offset to go on with. `decode` sets it back where bodies inflate to
-            too much at once.
-        min_offset: the oldest queue offset stored.
+        status: the outcome.
+        next_offset: the queue offset of the next pull. `decode` lowers it if not all bodies are
+            decompressed, because of their total size.
+        min_offset: the smallest queue offset stored.
         max_offset: the queue offset that the next message will have.
         raw: the stored records, one after the other (`kourou.protocol.message_layout`).
-        suggested_broker_id: which of the broker's replicas to ask next; 0 is the master.
+        suggested_broker_id: the replica of the broker to pull from next; 0 is the master.
     """
 
     __slots__ = (
@@ -96,16 +96,16 @@ class PullResult:
 
     @property
     def messages(self) -> list[MessageExt]:
-        """The messages in offset order, decoded when first asked for.
+        """The messages in offset order, decoded on first access.
 
-        Brokers filter by the hash of a tag; here those with another tag of equal hash are left out.
-        So are the messages of a batch that are before the offset asked for: a broker that stores
-        batches as they are hands them out whole.
+        Brokers filter by the hash of a tag, so messages with another tag of the same hash are
+        removed here. A broker that stores a batch as one record delivers the whole batch, so its
+        messages before the pulled offset are removed as well.
 
         Raises:
-            MalformedMessageError: a record does not parse, or its body cannot be inflated; the text
-                names the message. `readable` has the others.
-            CodecMissingError: the package that inflates a body is not installed.
+            MalformedMessageError: a record does not parse, or its body cannot be decompressed; the
+                text names the message. `readable` has the others.
+            CodecMissingError: the package that decompresses a body is not installed.
         """
         self.decode()
         for message, error in self.undecodable:
@@ -122,21 +122,21 @@ class PullResult:
 
     @property
     def undecodable(self) -> list[Undecodable]:
-        """Those whose bodies cannot be read, as they are stored. Raises as `decode`."""
+        """The messages whose bodies cannot be read, as stored. Raises as `decode`."""
         return self.decode().undecodable
 
     @property
     def all_messages(self) -> list[MessageExt]:
-        """All messages in offset order, undecodable ones as they are stored. Raises as `decode`."""
+        """All messages in offset order, undecodable ones as stored. Raises as `decode`."""
         stored = [one.message for one in self.undecodable]
         return sorted([*self.readable, *stored], key=lambda message: message.queue_offset)
 
     def decode(self) -> DecodedAnswer:
-        """Decode the messages, once; where some are left for another pull, `next_offset` is theirs.
+        """Decode the messages, once; `next_offset` is lowered if some are left for another pull.
 
         Raises:
             MalformedMessageError: the first record has no readable header.
-            CodecMissingError: the package that inflates the first body is not installed.
+            CodecMissingError: the package that decompresses the first body is not installed.
         """
         if self._decoded is None:
             decoded = decode_answer(self.raw)
@@ -172,7 +172,7 @@ def read_pull_result(
     offset: int,
     namespace: str,
 ) -> PullResult:
-    """Return what the answer to a pull of `offset` says.
+    """Return the result of a pull at `offset` from the broker's answer.
 
     Raises:
         RemoteError: the broker refused.
@@ -184,7 +184,7 @@ def read_pull_result(
     texts = [fields.get(name, "") for name in _PULL_PLACES]
     digits, longest = "".join(texts), max(map(len, texts))
     if all(texts) and digits.isascii() and digits.isdigit() and longest <= _DIGITS_PLAIN_MAX:
-        # As nearly always. The header's class takes ten times as long, four of its fields unused.
+        # The usual case. Decoding into the header class takes ten times as long.
         next_offset, min_offset, max_offset, broker_id = map(int, texts)
     else:
         header = answer.header(PullMessageResponseHeader)

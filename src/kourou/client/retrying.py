@@ -1,7 +1,7 @@
-"""Trying a request again until its time is up.
+"""Retries of requests until a deadline.
 
-What may be tried again, an error says itself: `retriable` (it passes without any change) and
-`refresh_route` (the route is looked up before the next try).
+The attributes of an error decide whether a request is retried: `retriable` (the failure may pass
+without any change) and `refresh_route` (the route is looked up before the next try).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ TIMEOUT_MS_MAX: Final = 0x7FFF_FFFF
 """Longest timeout in ms that a caller may give for one call: 24 days."""
 
 _TIMER_EARLY_S: Final = 0.001
-"""How long before their time a loop's timers may fire."""
+"""Time by which timers of an event loop may fire early."""
 
 
 def check_timeout(timeout_ms: float | None) -> None:
-    """Refuse a timeout that is no time: infinite, or no number.
+    """Raise if a timeout is infinite, NaN or too long.
 
     Raises:
-        UsageError: it is one.
+        UsageError: the timeout is not at most `TIMEOUT_MS_MAX`.
     """
     if timeout_ms is not None and not timeout_ms <= TIMEOUT_MS_MAX:
         raise UsageError(f"timeout_ms is {timeout_ms!r}: at most {TIMEOUT_MS_MAX} are allowed")
 
 
 class Deadline:
-    """The instant at which a call must have ended, on the loop's clock.
+    """The time by which a call must end, on the event loop's clock.
 
     Args:
-        timeout_ms: how long it may take.
-        began_s: since when, if that is not now.
+        timeout_ms: the duration from the beginning of the call.
+        began_s: the loop's time at the beginning of the call; default: now.
     """
 
     def __init__(self, timeout_ms: float, began_s: float | None = None) -> None:
@@ -55,22 +55,22 @@ class Deadline:
         return left_s if left_s > 0 else 0.0
 
     def within_s(self, limit_ms: float | None) -> float:
-        """Return the seconds left, but not more than `limit_ms`."""
+        """Return the seconds left, but at most `limit_ms`."""
         left = self.remaining_s()
         return left if limit_ms is None else min(left, limit_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait between tries: doubled each time up to a limit, half of it by chance."""
+    """Delays between tries: doubled each time up to `max_ms`, with up to half of it as jitter."""
 
     min_ms: int
     max_ms: int
     random: random.Random
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures, at least one."""
-        # 2**20 times the shortest wait is beyond every limit, and small enough to compute.
+        """Return the seconds to wait after the given number of failures, which is at least 1."""
+        # 2**20 times the shortest delay exceeds every limit, and is small enough to compute.
         full_ms = min(self.max_ms, self.min_ms << min(failures - 1, 20))
         return full_ms * (1 + self.random.random()) / 2000
 
@@ -85,23 +85,23 @@ async def try_until(
     retry_codes: Collection[int] | None = None,
     failed: BaseException | None = None,
 ) -> T:
-    """Return what `attempt` returns, trying again after failures until the deadline.
+    """Return the result of `attempt`, retrying after failures until the deadline.
 
     Args:
-        deadline: no wait goes beyond it; `attempt` must heed it too.
-        backoff: the waits.
-        attempt: one try.
-        on_failure: called with each error that will be tried again, before the wait.
-        refused_max: tries for errors that only a new route can heal, or that `retry_codes` names
-            although they do not pass by themselves; the others are unlimited.
-        retry_codes: response codes that are tried again, and no others; None: as the errors say.
-        failed: how a first try ended that was made already; None: none was.
+        deadline: delays never exceed it; `attempt` must respect it too.
+        backoff: the delays between tries.
+        attempt: makes one try.
+        on_failure: called with the error before the delay of each retry.
+        refused_max: maximum tries that end in errors which are not `retriable`: they need a new
+            route, or `retry_codes` contains their code. Tries with other errors are not limited.
+        retry_codes: the response codes that are retried; None: the attributes of the errors decide.
+        failed: the error of a first try that the caller has already made; None: there was none.
 
     Raises:
-        KourouError: the last failure, when no time is left for another try, or at once one that
-            no further try would heal.
-        RequestTimeoutError: the deadline had passed before the first try, or cut one off; then
-            the text tells the failure before it too.
+        KourouError: the last error, if no time is left for another try; or at once an error that
+            no retry can resolve.
+        RequestTimeoutError: the deadline passed before the first try, or during a later one; the
+            text then contains the earlier error as well.
     """
     failures = refused = 0
     last: KourouError | None = None
@@ -126,12 +126,12 @@ async def try_until(
             on_failure(error)
         await asyncio.sleep(delay_s)
     if last is not None:
-        raise last  # a busy loop woke late
-    raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time to try")
+        raise last  # a busy event loop resumed this task too late
+    raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time for a try")
 
 
 def _says_less(error: KourouError, last: KourouError | None, deadline: Deadline) -> bool:
-    """Return whether the deadline cut a try off, after one that ended for a reason of its own."""
+    """Return whether `error` is only the deadline's timeout, while `last` has the real cause."""
     return (
         isinstance(error, RequestTimeoutError)
         and last is not None

@@ -1,7 +1,7 @@
-"""Where topics are: the routes that name servers gave.
+"""Cache of topic routes, looked up at the name servers.
 
-A route that was known once is kept while no name server knows better: a broker that restarts
-vanishes from the name servers for a moment, and producers should meet it again, not give up.
+A cached route is kept if the name servers no longer have the topic: while a broker restarts, they
+have no route to it for a moment, and clients should retry instead of failing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 
 class Routes:
-    """The routes of the topics in use, and the brokers that follow from them.
+    """Cache of the routes of the topics in use, and of their brokers' addresses.
 
     Args:
-        name_servers: whom to ask.
-        timeout_ms: for one look-up.
-        routes_max: how many are kept; the one unused for the longest time goes first.
-        auto_create_queue_nums: for a topic that no name server knows, use the brokers that create
-            topics by themselves, with at most so many queues each. None: such a topic is an error.
-        on_changed: called with a topic whose route is another than before.
+        name_servers: the name servers to query.
+        timeout_ms: timeout of one look-up.
+        routes_max: maximum number of cached routes; the least recently used is evicted first.
+        auto_create_queue_nums: for a topic without a route, use the brokers that create topics
+            automatically, with at most this number of queues each. None: such a topic is an error.
+        on_changed: called with the topic after its route has changed.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Routes:
         self._lookups: dict[str, asyncio.Task[TopicRoute]] = {}
 
     async def get(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Return the route that is known, or look it up.
+        """Return the cached route, or look it up.
 
         Raises:
             NoRouteError, ConnectFailedError, RequestTimeoutError, RemoteError: as `refresh`.
@@ -65,28 +65,28 @@ class Routes:
         return self.known(topic) or await self.refresh(topic, timeout_s)
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the route that is known; it counts as used."""
+        """Return the cached route, or None, and mark it as recently used."""
         route = self._routes.pop(topic, None)
         if route is not None:
             self._routes[topic] = route
         return route
 
     async def refresh(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Look the route up; concurrent callers share one request.
+        """Look up the route; concurrent callers share one request.
 
-        Cancelling one of them does not end it.
+        Cancelling a caller does not cancel the request.
 
         Raises:
-            NoRouteError: no name server knows the topic, and it was not known before.
+            NoRouteError: the name servers do not have the topic, and no route is cached.
             ConnectFailedError: no name server answered.
-            RequestTimeoutError: nothing was known after `timeout_s`.
-            RemoteError: a name server refused for another reason.
+            RequestTimeoutError: the look-up took longer than `timeout_s`.
+            RemoteError: a name server answered with another error.
         """
         lookup = self._start_lookup(topic)
         done, _ = await asyncio.wait({lookup}, timeout=timeout_s)
         if not done:
             raise RequestTimeoutError(
-                f"the name servers {self._name_servers.text} did not tell the "
+                f"the name servers {self._name_servers.text} did not return the "
                 f"route of {topic} within {timeout_s:.3g} s"
             )
         if lookup.cancelled():
@@ -94,14 +94,14 @@ class Routes:
         return lookup.result()
 
     def refresh_soon(self, topic: str) -> None:
-        """Look the route up without waiting for it; a failure keeps what is known."""
+        """Start a look-up without waiting for it; after a failure the cached route is kept."""
         self._start_lookup(topic)
 
     async def refresh_all(self) -> None:
-        """Look up all routes that are known, one after the other.
+        """Look up all cached routes, one after the other.
 
         Raises:
-            ConnectFailedError: no name server answered; what is known is kept.
+            ConnectFailedError: no name server answered; the cached routes are kept.
         """
         for topic in list(self._routes):
             try:
@@ -112,7 +112,7 @@ class Routes:
                 log.warning("route.kept topic=%s reason=%s", topic, error)
 
     def broker_addresses(self, *, masters_only: bool) -> list[str]:
-        """Return the addresses of all brokers of the routes known, sorted."""
+        """Return the addresses of all brokers in the cached routes, sorted."""
         return sorted(
             {
                 address
@@ -124,7 +124,7 @@ class Routes:
         )
 
     def masters(self) -> dict[str, tuple[str, str]]:
-        """Return each known broker's name with one of its topics and its master's address."""
+        """Return broker name -> (one of its topics, its master's address), of the cached routes."""
         return {
             broker.broker_name: (topic, broker.broker_addrs[MASTER_ID])
             for topic, route in self._routes.items()
@@ -138,24 +138,24 @@ class Routes:
         """Return the address of a broker of the topic.
 
         Args:
-            topic: whose route to look into.
+            topic: the topic whose route is used.
             broker_name: the broker.
-            timeout_s: for a look-up, if the broker is not known.
-            broker_id: that replica; any other if there is none, where not the master is asked for.
-                None: the master if there is one, else any.
+            timeout_s: timeout of a look-up, which is needed if the cached route lacks the broker.
+            broker_id: the replica. If it is missing, any other replica is used, except that
+                `MASTER_ID` is never replaced. None: the master if there is one, else any replica.
 
         Raises:
-            NoRouteError: the route, looked up again, does not name the broker.
+            NoRouteError: the route lacks the broker, also after a new look-up.
         """
         for route in (await self.get(topic, timeout_s), None):
             found = route or await self.refresh(topic, timeout_s)
             address = _address(found, broker_name, broker_id)
             if address is not None:
                 return address
-        raise NoRouteError(f"no name server knows an address of broker {broker_name} for {topic}")
+        raise NoRouteError(f"no name server has an address of broker {broker_name} for {topic}")
 
     def close(self) -> None:
-        """End the look-ups under way."""
+        """Cancel the look-ups in progress."""
         for lookup in self._lookups.values():
             lookup.cancel()
 
@@ -170,7 +170,7 @@ class Routes:
     def _end_lookup(self, topic: str, lookup: asyncio.Task[TopicRoute]) -> None:
         del self._lookups[topic]
         if not lookup.cancelled() and (error := lookup.exception()) is not None:
-            # Whoever waits gets it too; nobody may, after `refresh_soon`.
+            # Waiting callers get the error too; after `refresh_soon` there may be none.
             log.debug("route.unknown topic=%s reason=%s", topic, error)
 
     async def _look_up(self, topic: str) -> TopicRoute:
@@ -182,7 +182,7 @@ class Routes:
                 return known
             route = await self._default_route(topic)
         known = self._routes.pop(topic, None)
-        # The same object while nothing changes, so that what follows from it may be kept.
+        # The same object while nothing changes, so that callers may cache values derived from it.
         self._routes[topic] = known if route == known else route
         while len(self._routes) > self._routes_max:
             del self._routes[next(iter(self._routes))]
@@ -199,10 +199,10 @@ class Routes:
         return decode_topic_route(answer.body)
 
     async def _default_route(self, topic: str) -> TopicRoute:
-        """Return a route for a topic that the first message to a broker will create.
+        """Return the route of a topic that does not exist yet: a broker creates it on first use.
 
         Raises:
-            NoRouteError: this client does not do that, or no broker does.
+            NoRouteError: this client or all brokers have automatic creation switched off.
         """
         if self._auto_create_queue_nums is not None:
             try:
@@ -213,13 +213,13 @@ class Routes:
                 return _with_queue_nums(route, self._auto_create_queue_nums)
         raise NoRouteError(
             f"no name server of {self._name_servers.text} knows the topic {topic}: "
-            f"create it (kourou topic create {topic}), or let brokers create topics "
+            f"create it (kourou topic create {topic}), or let brokers create topics automatically "
             "(autoCreateTopicEnable)"
         )
 
 
 def _with_queue_nums(route: TopicRoute, queue_nums_max: int) -> TopicRoute:
-    """Return the route with at most so many queues on each broker."""
+    """Return the route with at most `queue_nums_max` queues on each broker."""
 
     def limited(queues: QueueData) -> QueueData:
         nums = min(queue_nums_max, queues.read_queue_nums)

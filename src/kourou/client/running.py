@@ -1,7 +1,7 @@
-"""Runs clients until SIGINT or SIGTERM, and lets them end cleanly then.
+"""Runs clients until SIGINT or SIGTERM, then closes them cleanly.
 
-Python's own answer to SIGTERM ends the process at once: what a consumer has handled since its last
-commit is delivered again. A service manager, `docker stop` and Kubernetes all send SIGTERM.
+By default SIGTERM ends a Python process at once, and messages that a consumer has processed since
+its last commit are delivered again. Service managers, `docker stop` and Kubernetes send SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from kourou.errors import UsageError
 T = TypeVar("T")
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
-"""What `signal.signal` returns and takes."""
+"""Type of the handlers that `signal.signal` takes and returns."""
 
 END_SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
 )
-"""SIGBREAK is Windows' Ctrl-Break, by which services are stopped there."""
+"""Signals that end a program. SIGBREAK is Ctrl-Break on Windows, by which services are stopped."""
 
 
 class EndSignals:
-    """Calls functions upon the first SIGINT or SIGTERM; a second signal ends the process at once.
+    """Calls functions on the first SIGINT or SIGTERM; a second signal ends the process at once.
 
-    One object for a process, because a process has one handler for each signal. Handlers are
-    installed by the main thread, as long as it is within `installed` or `calling`, and the earlier
-    ones restored after. A handler of the program's own is never replaced, nor is a signal that is
-    ignored.
+    There is one object per process, because a process has one handler for each signal. The handlers
+    are installed while the main thread is within `installed` or `calling`; afterwards the earlier
+    ones are restored. Handlers that the program has set, and ignored signals, are never replaced.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class EndSignals:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Have the handlers within the block; outside of the main thread this does nothing."""
+        """Install the handlers for the block; no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread() or self._guard.is_forked:
             yield
             return
@@ -65,11 +64,13 @@ class EndSignals:
 
     @contextmanager
     def calling(self, end: Callable[[], object], *, is_last_resort: bool = False) -> Iterator[None]:
-        """Call `end` upon the first signal, while the block runs and the handlers are installed.
+        """Call `end` on the first signal that arrives while the handlers are installed.
 
         Args:
-            end: called on the main thread; or at once, where the signal came before the block.
-            is_last_resort: call it only if no other function is registered then.
+            end: called in the main thread during the block. If the signal came before the block,
+                `end` is called at the beginning of the block.
+            is_last_resort: call `end` only if no other function is registered when the signal
+                arrives.
         """
         registered = self._last_resorts if is_last_resort else self._ends
         with self.installed():
@@ -96,19 +97,20 @@ class EndSignals:
                 signal.signal(number, before)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._guard.is_forked:  # a child has the handler, and none of the clients
+        if self._guard.is_forked:  # a child inherits the handler, but not the clients
             signal.signal(number, self._replaced[number])
             signal.raise_signal(number)
             return
         self._is_asked = True
         for each in self._replaced:
-            signal.signal(each, signal.SIG_DFL)  # also ends a main thread that is stuck
+            # The default action of a second signal ends the process even if the main thread hangs.
+            signal.signal(each, signal.SIG_DFL)
         for end in tuple(self._ends or self._last_resorts):
             end()
 
 
 end_signals: Final = EndSignals()
-"""The one of this process."""
+"""The object of this process."""
 
 
 class Runnable(Protocol):
@@ -136,30 +138,30 @@ def run(program: Coroutine[Any, Any, T]) -> T | None: ...
 
 
 def run(program: Runnable | Coroutine[Any, Any, T]) -> T | None:
-    """Run a consumer in a new event loop until SIGINT (Ctrl-C) or SIGTERM; end it cleanly then.
+    """Run a consumer in a new event loop until SIGINT (Ctrl-C) or SIGTERM, then close it cleanly.
 
-    At the signal the consumer stops pulling, its listeners end, what they have done
-    is committed, and this returns. A second signal ends the process at once.
+    On the signal the consumer stops pulling and waits for its listeners, commits the offsets of
+    processed messages, and this function returns. A second signal ends the process at once.
 
         consumer = PushConsumer("billing", "localhost:9876")
         consumer.subscribe("OrderPlaced")
         consumer.listen(charge)
         kourou.run(consumer)
 
-    A program of several clients, or one that iterates or polls, is a coroutine:
-    `kourou.run(main())` is `asyncio.run(main())`, but SIGTERM, too, ends it in order. While a
-    `run_forever` waits in it, a signal ends that; otherwise it cancels the coroutine, so that
-    `async with` closes the clients.
+    A program with several clients, or one that iterates or polls, is passed as a coroutine:
+    `kourou.run(main())` is `asyncio.run(main())` with clean shutdown also on SIGTERM. If
+    `run_forever` is waiting in the coroutine, a signal ends that wait. Otherwise it cancels the
+    coroutine, so that `async with` closes the clients.
 
     Args:
         program: a consumer with a listener, or a coroutine.
 
     Returns:
-        What the coroutine returned; None for a consumer, or if a signal came first.
+        The result of the coroutine; None for a consumer, or if a signal cancelled the coroutine.
 
     Raises:
-        UsageError: `program` is neither, or an event loop runs in this thread already.
-        Exception: whatever the consumer's start or the coroutine raises.
+        UsageError: `program` is neither, or an event loop already runs in this thread.
+        Exception: any exception of the consumer's `start` or of the coroutine.
     """
     main: Coroutine[Any, Any, T | None]
     if isinstance(program, Coroutine):
@@ -170,27 +172,27 @@ def run(program: Runnable | Coroutine[Any, Any, T]) -> T | None:
         main = _start_and_run(program)
     else:
         raise UsageError(
-            f"run takes a PushConsumer of asyncio or a coroutine, not {type(program).__name__}; a "
-            "consumer of kourou.blocking runs by `with consumer: consumer.run_forever()`"
+            f"run takes an asyncio PushConsumer or a coroutine, not {type(program).__name__}; run "
+            "a consumer of kourou.blocking by `with consumer: consumer.run_forever()`"
         )
     if _is_loop_running():
         for one in (main, program):
             if isinstance(one, Coroutine):
-                one.close()  # what never began would warn of that
-        raise UsageError("an event loop runs in this thread already: await `run_forever` in it")
+                one.close()  # avoids the warning that it was never awaited
+        raise UsageError("an event loop already runs in this thread: await `run_forever` in it")
     with asyncio.Runner() as runner:
         return runner.run(main)
 
 
 async def _start_and_run(client: Runnable) -> None:
-    # A signal that comes during the start is remembered, and ends the wait at once.
+    # A signal during the start is remembered and ends `run_forever` at once.
     with end_signals.installed():
         async with client:
             await client.run_forever()
 
 
 async def _until_signal(main: Coroutine[Any, Any, T]) -> T | None:
-    """Return what `main` returns; None if a signal came and had it cancelled."""
+    """Return the result of `main`; None if a signal cancelled it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
     is_asked = False
 
@@ -217,7 +219,7 @@ def _is_loop_running() -> bool:
 
 
 def _is_pythons_own(handler: _Handler) -> bool:
-    """Return whether a program that sets no handlers has this one: Python's, or asyncio's."""
+    """Return whether the handler is a default one, of Python or asyncio, not set by the program."""
     if handler in (signal.SIG_DFL, signal.default_int_handler):
         return True
     called = handler.func if isinstance(handler, functools.partial) else handler

@@ -1,4 +1,4 @@
-"""SendReceipt: what a producer knows of a message once its broker answered."""
+"""SendReceipt: the result of a send, from the broker's answer."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from kourou.model.queue import MessageQueue
 
 
 class Durability(StrEnum):
-    """What a message survives, as far as the broker said so.
+    """Failures that a stored message survives, as reported by the broker.
 
-    Kourou's brokers say it. RocketMQ's answer does not tell how the broker flushes, so from a Java
-    broker it is UNKNOWN: DISK if that runs with flushDiskType=SYNC_FLUSH, else MEMORY.
+    Kourou's brokers report it. The answer of RocketMQ's brokers does not contain the flush mode, so
+    their value is UNKNOWN: in fact DISK with flushDiskType=SYNC_FLUSH, else MEMORY.
     """
 
     DISK = "DISK"
-    """Synced to the broker's disk: it survives the death of process and machine."""
+    """Synced to the broker's disk: survives a crash of the process and of the machine."""
     MEMORY = "MEMORY"
-    """Handed to the operating system: it survives the process, not the machine."""
+    """Written to the operating system: survives a crash of the process, but not of the machine."""
     REPLICATED = "REPLICATED"
-    """Held by a replica too."""
+    """Also stored by a replica."""
     UNKNOWN = "UNKNOWN"
-    """Stored; the broker does not tell how."""
+    """Stored; the broker does not report the durability."""
 
 
 class SendStatus(IntEnum):
-    """The response codes with which a broker has stored the message."""
+    """Response codes of answers to a send whose message is stored."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
     """Stored; the sync did not end in time and may still succeed."""
     SLAVE_NOT_AVAILABLE = 11
-    """Stored; there is no replica, or it is too far behind."""
+    """Stored; there is no replica, or it lags too far behind."""
     FLUSH_SLAVE_TIMEOUT = 12
     """Stored; the replica did not confirm in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a message is stored, and what that is worth.
+    """Result of a send: where the message is stored, and how durably.
 
     Attributes:
-        msg_id: the unique id that the producer gave it; consumers see the same.
-        offset_msg_id: the id that says where it is stored.
-        queue: its queue.
-        queue_offset: its place in the queue.
-        durability: what it survives.
-        status: SEND_OK, or what the broker could not complete.
-        recall_handle: of a message with a time of its own, what `Producer.recall` takes it back by.
+        msg_id: the unique id set by the producer; consumers see the same id.
+        offset_msg_id: the id that contains the broker's address and the position in its log.
+        queue: the queue that has the message.
+        queue_offset: the message's offset in the queue.
+        durability: the failures that the message survives.
+        status: SEND_OK, or the step that the broker could not complete.
+        recall_handle: identifies a scheduled message for `Producer.recall`; None for others.
     """
 
     msg_id: str
@@ -63,10 +63,10 @@ class SendReceipt:
 
 
 class _StoredReceipt:
-    """A receipt while it is made.
+    """A receipt under construction.
 
-    Setting the fields of what is not frozen yet, and then making it a `SendReceipt`, takes a third
-    of the time of the constructor, which a producer has for each message.
+    Setting fields of a class that is not frozen and then changing the class to `SendReceipt` takes
+    a third of the time of that constructor. A producer spends this time for each message.
     """
 
     __slots__ = tuple(one.name for one in fields(SendReceipt))
@@ -86,7 +86,7 @@ class _StoredReceipt:
         self.durability = durability
         self.status = _SEND_OK
         self.recall_handle = None
-        self.__class__ = SendReceipt  # type: ignore[assignment]  # of the same slots
+        self.__class__ = SendReceipt  # type: ignore[assignment]  # it has the same slots
 
 
 _SEND_OK: Final = SendStatus.SEND_OK
@@ -95,5 +95,5 @@ _SEND_OK: Final = SendStatus.SEND_OK
 stored_receipt: Final = cast(
     "Callable[[str, str, MessageQueue, int, Durability], SendReceipt]", _StoredReceipt
 )
-"""Returns the receipt of a message that a broker has stored without any reservation: its fields are
-those of `SendReceipt` but for the last two."""
+"""Returns the receipt of a send with status SEND_OK and no recall handle; the arguments are the
+other fields of `SendReceipt`, in their order."""

@@ -1,4 +1,4 @@
-"""Signs the requests of a client, and names the access key where a broker refuses them."""
+"""Request signatures of a client; adds the access key to the text of a broker's refusal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _BINARY: Final = SerializeType.ROCKETMQ
 
 
 class SigningHook:
-    """Signs each request; to be the last hook, since nothing may change a signed request.
+    """Request hook that signs each request.
+
+    It must be the last hook, because a signed request must not be changed.
 
     Args:
-        credentials: the keys, or a function that returns them, called for each request.
+        credentials: the credentials, or a function that returns them, called for each request.
     """
 
     def __init__(self, credentials: AnyCredentials) -> None:
@@ -33,12 +35,13 @@ class SigningHook:
         """Sign a request.
 
         Raises:
-            CredentialsError: the function failed, or returned something else.
+            CredentialsError: the function raised, or did not return `Credentials`.
             MalformedHeaderError: a text of the request is not valid Unicode.
         """
         fields = command.ext_fields
         if command.serialize_type is _BINARY:
-            # The binary form drops empty values; a Java broker then signs the text "null" instead.
+            # The binary encoding drops empty values, and a Java broker signs "null" for a field
+            # that is missing.
             for name in [name for name, value in fields.items() if not value]:
                 del fields[name]
         try:
@@ -67,25 +70,25 @@ class SigningHook:
             raise
         except Exception as error:
             raise CredentialsError(
-                f"the function given as credentials failed: {type(error).__name__}: {error}"
+                f"the function given as credentials raised {type(error).__name__}: {error}"
             ) from error
         if not isinstance(credentials, Credentials):
             raise CredentialsError(
-                f"the function given as credentials returned {type(credentials).__name__}, no "
-                "Credentials; it must be a plain function"
+                f"the function given as credentials returned {type(credentials).__name__} instead "
+                "of Credentials; it must be a plain function"
             )
         return credentials
 
 
 def check_credentials(given: object) -> None:
-    """Refuse what cannot sign.
+    """Raise if the value is not usable as credentials.
 
     Raises:
-        ConfigError: neither credentials nor a function; the text does not show the value.
+        ConfigError: it is neither Credentials nor a function; the text does not show the value.
     """
     if given is None or isinstance(given, Credentials) or callable(given):
         return
     raise ConfigError(
-        f"credentials is of {type(given).__name__}: give Credentials(access_key, secret_key) or a "
+        f"credentials is a {type(given).__name__}: give Credentials(access_key, secret_key) or a "
         "function that returns them"
     )

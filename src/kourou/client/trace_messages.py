@@ -1,9 +1,11 @@
-"""Traces gathered into messages of the trace topic, by which tools find them again.
+"""Encoding of traces as messages of the trace topic.
 
-The keys of a trace message are the ids and keys of the messages that it tells of.
+The keys of a trace message are the ids and keys of the traced messages, so that tools find traces
+by key.
 
-Source: AsyncTraceDispatcher.java, apache/rocketmq 5.5.0. One difference: what is traced together is
-cut at a limit of keys too, where Java's message grows too large and is lost.
+Source: AsyncTraceDispatcher.java, apache/rocketmq 5.5.0. One difference: traces are also divided
+into several messages by the size of their keys; in Java such a message becomes too large and is
+lost.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from kourou.protocol.trace_text import TraceRecord, encode_trace
 
 BODY_BYTES_MAX: Final = 128_000
 KEYS_BYTES_MAX: Final = 16_000
-"""Half of what properties may take: keys of one message can be as long again."""
+"""Limit of the keys of a trace message: about half of the limit of all its properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What is known of one message at one point of its way.
+    """The trace of one message at one step, such as a send.
 
     Attributes:
-        topic: the message's: traces of different topics do not share a message.
-        keys: its unique id, and its keys.
+        topic: the topic of the message; traces of different topics do not share a trace message.
+        keys: the unique id and the keys of the message.
     """
 
     topic: str
@@ -35,7 +37,7 @@ class Traced:
 
 
 def trace_messages(traced: Iterable[Traced], trace_topic: str) -> Iterator[Message]:
-    """Yield messages that hold all that was traced, in its order within each topic."""
+    """Yield trace messages that contain all traces, in their order within each topic."""
     by_topic: dict[str, list[Traced]] = {}
     for one in traced:
         by_topic.setdefault(one.topic, []).append(one)
@@ -66,7 +68,7 @@ def _messages(traced: Sequence[Traced], trace_topic: str) -> Iterator[Message]:
 
 
 def _within(keys: Iterable[str]) -> Iterator[str]:
-    """Yield the first of a message's keys, which alone may be too many."""
+    """Yield the first keys, up to `KEYS_BYTES_MAX`: the keys of a single message may exceed it."""
     size = 0
     for key in keys:
         size += len(key.encode(errors="replace")) + 1

@@ -1,8 +1,8 @@
-"""Writes a client's traces into the trace topic, in the background and by connections of its own.
+"""Writes a client's traces to the trace topic, in the background and by connections of its own.
 
-What is traced waits in a bounded queue: what finds it full is dropped and counted, and so is what
-the brokers do not take within some seconds. A client never waits for its traces, except for a
-moment when it closes.
+Traces wait in a bounded queue. Traces that find the queue full are dropped and counted, and so are
+those that the brokers do not store within `SEND_TIMEOUT_MS`. A client never waits for its traces,
+except for up to `CLOSE_TIMEOUT_S` when it closes.
 
 Source: AsyncTraceDispatcher.java, apache/rocketmq 5.5.0.
 """
@@ -39,15 +39,15 @@ from kourou.protocol.compression import CompressionType, compress
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 2_048
-"""Sends, or calls of a listener, whose traces wait to be written."""
+"""Maximum number of sends or listener calls whose traces wait to be written."""
 
 FLUSH_INTERVAL_S: Final = 5.0
 SEND_TIMEOUT_MS: Final = 5_000
 CLOSE_TIMEOUT_S: Final = 3.0
-"""How long a client that closes waits for what is left."""
+"""Time for which a closing client waits for the remaining traces."""
 
 _QUEUE_NUMS: Final = 4
-"""Queues of a trace topic that is made by its first message."""
+"""Queues of a trace topic that is created automatically by its first message."""
 
 _COMPRESS_BYTES: Final = 4_096
 _LEVEL: Final = 5
@@ -55,16 +55,16 @@ _number: Final = itertools.count(1)
 
 
 class TraceWriter:
-    """Takes traces of one client, and writes them.
+    """Queues and writes the traces of one client.
 
     Args:
-        client: whose name servers and settings it uses.
-        group: the client's.
+        client: the traced client; its name servers and settings are used.
+        group: the group of the client.
         kind: PRODUCE or CONSUME.
 
     Attributes:
         topic: the trace topic.
-        dropped: how many traces were given up.
+        dropped: number of dropped traces.
     """
 
     def __init__(self, client: ClientInstance, group: str, kind: str) -> None:
@@ -89,33 +89,33 @@ class TraceWriter:
         self._turn = rng.getrandbits(16)
 
     def now_ms(self) -> int:
-        """Return the time that traces tell."""
+        """Return the time for a trace, in epoch milliseconds."""
         return self._instance.runtime.clock.now_ms()
 
     def next_id(self) -> str:
-        """Return a unique id, by which the traces before and after a call find each other."""
+        """Return a unique id that correlates the traces before and after a listener call."""
         return self._ids.next(self.now_ms())
 
     def put(self, traced: Iterable[Traced]) -> None:
-        """Have the traces of one send, or of one side of a listener's call, written soon."""
+        """Queue the traces of one send, or of the beginning or end of one listener call."""
         together = tuple(traced)
         if not together:
             return
         if len(self._waiting) >= WAITING_MAX or self._is_closing:
-            self._drop(len(together), "as many wait as may")
+            self._drop(len(together), "the queue of traces is full")
             return
         self._waiting.append(together)
         if len(self._waiting) >= self._batch_max:
             self._wake.set()
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._wake = asyncio.Event()
         self._instance.start()
         self._task = self._instance.tasks.start(self._run, "traces")
 
     async def close(self) -> None:
-        """Write what is left, as far as that is possible in `CLOSE_TIMEOUT_S`, and disconnect."""
+        """Write the remaining traces within `CLOSE_TIMEOUT_S`, drop the rest, and disconnect."""
         if self._instance.is_new:
             return
         self._is_closing = True
@@ -128,7 +128,7 @@ class TraceWriter:
         await self._instance.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Stop at once; the remaining traces are lost."""
         self._is_closing = True
         self._instance.abort()
 
@@ -144,7 +144,7 @@ class TraceWriter:
         await self._flush()
 
     async def _flush(self) -> None:
-        """Write what waits now."""
+        """Write all queued traces."""
         together = [one for traced in self._waiting for one in traced]
         self._waiting.clear()
         for message in trace_messages(together, self.topic):
@@ -154,7 +154,7 @@ class TraceWriter:
                 self._drop(1, str(error))
             except Exception:
                 log.exception("trace.broken")
-                self._drop(1, "an error of ours")
+                self._drop(1, "internal error")
             else:
                 self._is_failing = False
 
@@ -181,7 +181,7 @@ class TraceWriter:
         route = await instance.routes.get(self.topic, deadline.remaining_s())
         queues = publish_queues(self.topic, route)
         if not queues:
-            raise NoRouteError(f"the trace topic {self.topic} has no queue that can be written")
+            raise NoRouteError(f"the trace topic {self.topic} has no writable queue")
         self._turn += 1
         queue = queues[self._turn % len(queues)]
         address = await instance.routes.address(
@@ -194,7 +194,7 @@ class TraceWriter:
         )
 
     def _drop(self, count: int, reason: str) -> None:
-        """Count what is given up, and say so once until it works again."""
+        """Count dropped traces, and log the first drop after each success."""
         self.dropped += count
         if not self._is_failing:
             self._is_failing = True

@@ -1,7 +1,7 @@
-"""Functions that users give to clients: checked when given, and what their exceptions end.
+"""Functions of users: checks when they are registered, and classification of their exceptions.
 
-A function is refused when it is given, not when it is first called: by then there may be a message
-that no listener consumes, or a transaction that nothing ends.
+A function is checked when it is registered, not when it is first called: at that time a message
+could remain unconsumed, or a transaction open.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from kourou.errors import UsageError
 _SHOWN_MAX: Final = 80
 
 PROGRAM_ENDS: Final = (KeyboardInterrupt, SystemExit)
-"""Raised to end the program. All else that a user's function raises is the failure of its call."""
+"""Exceptions that end the program. Any other exception of a user's function fails only its call."""
 
 
 def ends_caller(error: BaseException, caller: asyncio.Task[Any] | None) -> bool:
-    """Return whether what an awaited function raised ends the task that awaits it.
+    """Return whether an exception of an awaited function must end the task that awaits it.
 
-    A GeneratorExit does where it comes from outside, into a coroutine that is closed because its
-    loop has ended: no task of that loop runs then. One that the function raises is its failure.
+    A GeneratorExit must if Python throws it into the coroutine because the loop has ended and the
+    coroutine is closed; no task of the loop is running then. A GeneratorExit raised by the function
+    itself is a failure of the call.
 
     Args:
-        error: what was raised.
-        caller: the task that awaited the function, as of before the call.
+        error: the exception.
+        caller: the current task, as of before the call.
     """
     if not isinstance(error, GeneratorExit):
         return isinstance(error, PROGRAM_ENDS)
@@ -37,21 +38,21 @@ def ends_caller(error: BaseException, caller: asyncio.Task[Any] | None) -> bool:
 
 
 def check_function(function: object, what: str, *takes: str) -> None:
-    """Refuse what would do nothing, or raise, when it is called with so many arguments.
+    """Raise if a call of the function would do nothing or fail.
 
     Args:
-        function: what was given.
-        what: it is, as in `the listener`.
-        takes: what it is called with, as in `a message`.
+        function: the function.
+        what: its role for the error text, such as `the listener`.
+        takes: its arguments for the error text, such as `a message`; their number is checked.
 
     Raises:
-        UsageError: it cannot be called, not with these, or is a generator function.
+        UsageError: it is not callable, does not take these arguments, or is a generator function.
     """
     wanted = " and ".join(takes)
     if not callable(function):
         shown = repr(function)[:_SHOWN_MAX]
         raise UsageError(f"{what} is {shown}: give a function that takes {wanted}")
-    call = getattr(function, "__call__", None)  # noqa: B004  # not whether: which one
+    call = getattr(function, "__call__", None)  # noqa: B004  # the method itself is needed
     for one in (function, call):
         if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
             raise UsageError(
@@ -61,7 +62,7 @@ def check_function(function: object, what: str, *takes: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some functions written in C do not tell
+        return  # some functions written in C have no signature
     try:
         signature.bind(*takes)
     except TypeError as error:

@@ -97,7 +97,7 @@ def test_a_topic_without_write_permission_is_refused() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with cluster.admin() as admin:
             await admin.create_topic("archive", perm=PERM_READ)
-        with pytest.raises(NoRouteError, match="archive has no queue that can be written"):
+        with pytest.raises(NoRouteError, match="archive has no writable queue"):
             await producer.send(Message("archive", b"x"), timeout_ms=500)
 
     with_producer(body)
@@ -178,7 +178,7 @@ def test_an_invalid_batch_is_refused_before_any_server_is_asked(
 def test_a_queue_of_another_topic_is_refused() -> None:
     async def main() -> None:
         async with Producer("g", "nowhere:1", runtime=sim_runtime()) as producer:
-            with pytest.raises(UsageError, match="to T cannot go to a queue of U"):
+            with pytest.raises(UsageError, match="to T cannot be sent to a queue of U"):
                 await producer.send(Message("T", b"x"), queue=MessageQueue("U", "b", 0))
 
     run_virtual(main())

@@ -56,7 +56,7 @@ def test_a_shrunken_route_is_no_problem() -> None:
 
 
 def test_a_topic_without_a_queue_to_write_is_named() -> None:
-    with pytest.raises(NoRouteError, match="topic T has no queue that can be written"):
+    with pytest.raises(NoRouteError, match="topic T has no writable queue"):
         RoundRobin("T", start=0).choose(route_to())
 
 

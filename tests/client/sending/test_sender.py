@@ -103,7 +103,7 @@ def test_a_place_that_cannot_be_is_refused_and_nothing_is_sent() -> None:
         elsewhere = MessageQueue("U", "broker-0", 0)
         message = Message("T", b"x")
         for where in (elsewhere, lambda *_: elsewhere):
-            with pytest.raises(UsageError, match="T cannot go to a queue of U"):
+            with pytest.raises(UsageError, match="T cannot be sent to a queue of U"):
                 await producer.send(message, queue=where)
         with pytest.raises(UsageError, match="give one"):
             await producer.send(message, queue=MessageQueue("T", "broker-0", 0), sharding_key="k")

@@ -1,4 +1,4 @@
-"""The replies that a producer waits for, and what brokers bring of them (326).
+"""Table of requests that wait for a reply, and the handler of replies pushed by brokers (326).
 
 Source: RequestFutureHolder, ClientRemotingProcessor.receiveReplyMessage, apache/rocketmq 5.5.0.
 """
@@ -34,17 +34,17 @@ from kourou.remoting.network import parse_address
 log = logging.getLogger(__name__)
 
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that a compressed reply may inflate to."""
+"""Maximum decompressed size of a reply in bytes."""
 
-_NO_HOST: Final[Host] = ("0.0.0.0", 0)  # noqa: S104 - as in a record that names none
+_NO_HOST: Final[Host] = ("0.0.0.0", 0)  # noqa: S104 - as in a record without a host
 
 
 class AwaitedReplies:
-    """The requests of one producer that are not answered yet, by their correlation ids.
+    """The requests of one producer that wait for a reply, by correlation id.
 
     Args:
-        waiting_max: how many may wait at once.
-        clock: says when a reply came.
+        waiting_max: maximum number of waiting requests.
+        clock: gives the arrival time of replies.
     """
 
     def __init__(self, waiting_max: int, clock: Clock) -> None:
@@ -53,24 +53,23 @@ class AwaitedReplies:
         self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting requests."""
         return len(self._waiting)
 
     def handlers(self) -> dict[int, Handler]:
-        """Return what serves requests of brokers."""
+        """Return the handlers of requests from brokers."""
         return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.on_push_reply_message_to_client}
 
     @contextmanager
     def wait(self, correlation_id: str) -> Iterator[asyncio.Future[MessageExt]]:
-        """Await a reply for the length of a `with` block.
+        """Register a request for the duration of a `with` block; yield a future of its reply.
 
         Raises:
-            TooManyRequestsError: `waiting_max` wait already.
+            TooManyRequestsError: `waiting_max` requests wait already.
         """
         if len(self._waiting) >= self._waiting_max:
             raise TooManyRequestsError(
-                f"{self._waiting_max} requests wait for replies, as many as requests_waiting_max "
-                "allows"
+                f"{self._waiting_max} requests wait for replies, the limit requests_waiting_max"
             )
         reply: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
@@ -79,13 +78,14 @@ class AwaitedReplies:
         finally:
             del self._waiting[correlation_id]
             if reply.done() and not reply.cancelled():
-                reply.exception()  # it may come too late for whoever waited
+                # Marked as retrieved: the caller may have stopped waiting before it was set.
+                reply.exception()
 
     def on_push_reply_message_to_client(self, request: Request) -> RemotingCommand:
-        """Serve 326: give the reply to who waits for it.
+        """Serve 326: complete the request that waits for the reply.
 
-        One that nobody waits for is taken all the same: its requester has given up, or has another
-        reply, of a message that was sent twice.
+        A reply without a waiting request is accepted and dropped: the request has timed out, or it
+        was delivered twice and has been answered before.
         """
         message = reply_of(request.command, self._clock.now_ms())
         correlation_id = message.properties.get(names.CORRELATION_ID, "")
@@ -97,23 +97,23 @@ class AwaitedReplies:
         return response(request.command, ResponseCode.SUCCESS)
 
     def fail_all(self) -> None:
-        """Tell all who wait that no reply can come any more."""
+        """Fail all waiting requests, since no reply can arrive any more."""
         for reply in self._waiting.values():
             if not reply.done():
                 reply.set_exception(
-                    ConnectionLostError("the producer closed before the reply came")
+                    ConnectionLostError("the producer closed before the reply arrived")
                 )
 
 
 def reply_of(command: RemotingCommand, now_ms: int) -> MessageExt:
     """Return the message of a request 326.
 
-    It is stored nowhere as far as this tells: its offsets are 0.
+    The request does not contain the offsets of the message: they are 0 in the result.
 
     Raises:
         MalformedHeaderError: a field is missing or has a bad value.
-        MalformedMessageError: the body does not inflate, or to more than `REPLY_BYTES_MAX`.
-        CodecMissingError: the package that inflates it is not installed.
+        MalformedMessageError: the body cannot be decompressed, or not within `REPLY_BYTES_MAX`.
+        CodecMissingError: the package that decompresses it is not installed.
     """
     header = command.header(ReplyMessageRequestHeader)
     body, sys_flag = command.body, header.sys_flag

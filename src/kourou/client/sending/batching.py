@@ -1,10 +1,10 @@
-"""Messages gathered into batches: split beforehand, or collected while they linger.
+"""Batches: splitting of message lists, and collection of messages that linger.
 
-A batch costs one request and one sync for many messages. Whether its messages are stored is one
-question with one answer.
+A batch costs one request and one sync for many messages. Its messages are stored all together or
+not at all.
 
-Source: ProduceAccumulator.java. That has a thread that looks at all batches now and then; here each
-batch has its timer.
+Source: ProduceAccumulator.java. There, a thread checks all batches periodically; here, each batch
+has a timer.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from kourou.model.topic import is_retry_topic
 from kourou.protocol.message_batch import entry_size
 
 BATCH_MESSAGES_MAX: Final = 1_024
-"""Messages in one batch: the answer names the place of each, 56 characters at most, in a header."""
+"""Maximum messages of a batch: the answer's header has an id of up to 56 characters for each."""
 
 _LONGEST_ID: Final = "0" * 56
-"""As long as the unique id of a producer with an IPv6 address."""
+"""A placeholder with the length of the unique id of a producer with an IPv6 address."""
 
 SendBatch = Callable[
     [Sequence[Outgoing], MessageQueue | None, int | None], Awaitable[list[SendReceipt]]
 ]
-"""Sends messages that share a queue, if one is given, and a timeout, in ms."""
+"""Sends messages with the same queue (or None) and the same timeout in ms (or None)."""
 
 
 def split_batch(messages: Sequence[Message], size_max: int = 4 * MIB) -> list[list[Message]]:
-    """Return the messages in their order, in parts that `Producer.send_batch` takes one by one.
+    """Split messages, in their order, into batches for `Producer.send_batch`.
 
         for part in split_batch(messages):
             await producer.send_batch(part)
 
     Args:
-        messages: of one topic, as `send_batch` wants them.
-        size_max: bytes of a part, at most the `max_message_size_bytes` of producer and broker.
+        messages: messages of one topic, as for `send_batch`.
+        size_max: maximum size of a batch in bytes; it must not exceed the maximum message size of
+            the producer (`max_message_size_bytes`) and of the broker.
 
     Raises:
-        InvalidMessageError: one message alone is larger than `size_max`; the text says which.
-        ConfigError: `size_max` is no size.
+        InvalidMessageError: a single message is larger than `size_max`; the text has its index.
+        ConfigError: `size_max` is out of range.
     """
     if not 1 <= size_max <= BODY_SIZE_LIMIT_BYTES:
         raise ConfigError(f"size_max is {size_max!r}: allowed are 1 to {BODY_SIZE_LIMIT_BYTES}")
@@ -57,7 +58,7 @@ def split_batch(messages: Sequence[Message], size_max: int = 4 * MIB) -> list[li
         size = entry_size(batch_item(encode_message(message, _LONGEST_ID)))
         if size > size_max:
             raise InvalidMessageError(
-                f"message {index} takes {size} bytes of a batch, more than size_max, {size_max}"
+                f"message {index} takes {size} bytes of a batch, more than size_max ({size_max})"
             )
         if not parts or size > room or len(parts[-1]) == BATCH_MESSAGES_MAX:
             parts.append([])
@@ -69,7 +70,7 @@ def split_batch(messages: Sequence[Message], size_max: int = 4 * MIB) -> list[li
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages that wait together."""
+    """Messages that wait to be sent as one batch."""
 
     messages: list[Outgoing] = field(default_factory=list)
     receipts: list[asyncio.Future[SendReceipt]] = field(default_factory=list)
@@ -78,7 +79,7 @@ class _Batch:
 
 
 class _Key(NamedTuple):
-    """What the messages of a batch share."""
+    """Attributes that all messages of a batch have in common."""
 
     topic: str
     queue: MessageQueue | None
@@ -87,10 +88,10 @@ class _Key(NamedTuple):
 
 
 class Batcher:
-    """Holds each message for a moment, so that it leaves together with others.
+    """Delays messages by up to `linger_ms`, to send several of them as one batch.
 
     Args:
-        config: `linger_ms`, `batch_bytes_max`, and what is compressed.
+        config: has `linger_ms`, `batch_bytes_max`, and the limit for compression.
         send: sends one or more messages as one request, and returns a receipt for each.
     """
 
@@ -103,9 +104,9 @@ class Batcher:
         self._sending: set[asyncio.Task[None]] = set()
 
     def takes(self, message: Message) -> bool:
-        """Return whether a message may travel in a batch.
+        """Return whether a message may be sent in a batch.
 
-        Delayed and large ones go alone, and so do those with a priority.
+        Delayed and large messages, and those with a priority, are sent alone.
         """
         if not self._linger_s or message.is_delayed or is_retry_topic(message.topic):
             return False
@@ -119,13 +120,13 @@ class Batcher:
     async def send(
         self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None
     ) -> SendReceipt:
-        """Return the receipt of a message that `takes` was asked for.
+        """Send a message for which `takes` returned True, and return its receipt.
 
-        The timeout counts from when the batch leaves. Cancelled while the message lingers, it is
-        not sent; later, it may be stored.
+        The timeout begins when the batch is sent. A message that is cancelled before that is not
+        sent; one that is cancelled later may be stored.
 
         Raises:
-            KourouError: what `send` raised for the batch, the same for all its messages.
+            KourouError: the error of the batch, the same for all its messages.
         """
         receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         wait_store_ok = outgoing.messages[0].wait_store_ok
@@ -133,12 +134,12 @@ class Batcher:
         return await receipt
 
     def flush(self) -> None:
-        """Let everything leave that lingers."""
+        """Send all waiting messages."""
         for key in list(self._batches):
             self._release(key)
 
     async def end(self, timeout_s: float) -> None:
-        """Wait for the batches under way, and give up what is not done after `timeout_s`."""
+        """Wait for the batches in flight, and cancel those that are not done after `timeout_s`."""
         self.flush()
         if self._sending:
             await asyncio.wait(self._sending, timeout=timeout_s)
@@ -162,7 +163,7 @@ class Batcher:
             self._release(key)
 
     def _release(self, key: _Key) -> None:
-        """Send a batch, less what was cancelled meanwhile."""
+        """Send a batch, without the messages that were cancelled meanwhile."""
         batch = self._batches.pop(key)
         if batch.timer is not None:
             batch.timer.cancel()
@@ -185,9 +186,11 @@ class Batcher:
             outgoings = [outgoing for outgoing, _ in waiting]
             receipts = await self._send(outgoings, key.queue, key.timeout_ms)
         except asyncio.CancelledError:
-            self._fail(waiting, ConnectionLostError("the producer closed before the answer came"))
+            self._fail(
+                waiting, ConnectionLostError("the producer closed before the answer arrived")
+            )
             raise
-        except Exception as error:  # noqa: BLE001 - passed on to those who wait
+        except Exception as error:  # noqa: BLE001 - passed on to the waiting callers
             self._fail(waiting, error)
             return
         for (_, future), receipt in zip(waiting, receipts, strict=True):

@@ -1,4 +1,4 @@
-"""Bodies that are compressed before they leave."""
+"""Compression of message bodies before they are sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kourou.protocol.compression import compress
 from kourou.remoting.runtime import Offload
 
 _OFFLOAD_BYTES: Final = 256 * 1024
-"""Bodies above this, some milliseconds of zlib, are compressed off the event loop."""
+"""Larger bodies, which take zlib some milliseconds, are compressed off the event loop."""
 
 
 async def compressed(outgoing: Outgoing, config: ProducerConfig, offload: Offload) -> Outgoing:
-    """Return the message compressed, if it is one to compress and that makes it smaller."""
+    """Return the message compressed if the config asks for it and the result is smaller."""
     threshold = config.compress_body_over_bytes
     if threshold is None or len(outgoing.body) < threshold or outgoing.is_batch:
         return outgoing

@@ -1,10 +1,11 @@
-"""The first try of a plain message, driven by callbacks: no task, no coroutine, no timer.
+"""Fast path of sends: the first try of a plain message, by callbacks instead of a task.
 
-Nearly all messages are stored by their first try, on a route that is known and a connection that
-is open. Such a try is one object: an entry in the connection's table of pending requests, and the
-future that the caller awaits. Everything else is the ordinary way's (`sender`): a message that
-must be compressed or waits for others, hooks, a route or connection that is not there yet, and
-what follows after a failure, which goes on there with the error of the first try.
+Nearly all messages are stored by their first try, with a cached route and an open connection. Such
+a try is one object, without a coroutine, a task or a timer: it is both the entry in the
+connection's table of pending requests and the future that the caller awaits.
+
+The general path (`sender`) handles all other cases: messages to be compressed or batched, hooks, a
+missing route or connection, and retries, which continue there with the error of the first try.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from kourou.remoting.pending import Waiter
 from kourou.remoting.pool import abort_if_silent
 
 _PROPERTIES_PLAIN_MAX: Final = SENT_PROPERTIES_SIZE_MAX // 4
-"""Characters of properties that are not counted as bytes: none has more than four."""
+"""Number of characters of properties that always fit, since a character has at most 4 bytes."""
 
 GoOn = Callable[["FirstTry", BaseException | None], Coroutine[Any, Any, SendReceipt]]
-"""Goes on after a first try: with its error; or without, where the server asked to be asked again
-on another connection."""
+"""Continues a send after the first try. The argument is the error of that try, or None if the
+request was not sent or the server answered GO_AWAY, which asks for another connection."""
 
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 
 
 class FirstTry(Waiter[SendReceipt]):
-    """One message under way; a future of its receipt.
+    """Future of the receipt of one message in flight.
 
-    Cancelling it gives the message up, which may be stored all the same.
+    Cancelling it stops the send; the message may be stored nevertheless.
 
     Attributes:
-        tries: the producer's.
-        places: where the message has its place until it has ended.
-        message: what is sent, with the id `msg_id`, to `queue`.
-        timeout_ms: for all tries, from `began_s` on, a time of the loop's clock.
-        where: what the caller said of the queue.
+        tries: the producer's object for first tries.
+        places: counts the message as in flight until the send has ended.
+        message: the message, sent with the unique id `msg_id` to `queue`.
+        timeout_ms: for all tries, beginning at `began_s` (seconds of the loop's clock).
+        where: the queue or selector given by the caller.
     """
 
     __slots__ = (
@@ -88,7 +89,7 @@ class FirstTry(Waiter[SendReceipt]):
         self.tries = tries
         self.places = places
         self._task: asyncio.Task[SendReceipt] | None = None
-        # A selector sees in later tries what it would see if its caller called it.
+        # Later tries call a selector in the context (contextvars) of the caller of `send`.
         self._context = None if where is None or not callable(where) else copy_context()
         self.code = _CODE
         self.message = message
@@ -111,7 +112,7 @@ class FirstTry(Waiter[SendReceipt]):
         return True
 
     def on_answer(self, answer: RemotingCommand) -> None:
-        """Called with an answer that `stored_answers` did not take."""
+        """Handle an answer that the fast path `stored_answers` has left."""
         assert self.queue is not None
         try:
             [receipt] = receipts(answer, (self.msg_id,), self.queue)
@@ -127,28 +128,28 @@ class FirstTry(Waiter[SendReceipt]):
         if answer.code != ResponseCode.GO_AWAY:
             self.hand_over(error)
             return
-        # It was not served, and is asked once more on another connection, as any request is:
-        # `connection` tells who goes on that this was the first time.
+        # The request was not served. It is sent once more on another connection, like all requests;
+        # the general path sees by `connection` that this has happened once.
         if self.connection is not None:
             self.tries.pool.leave(self.address, self.connection)
         self.hand_over(None)
 
     def on_failure(self, error: TransportError) -> None:
         if self.done():
-            return  # cancelled by what another of the same connection was told before
+            return  # cancelled by the failure callback of another try on the connection
         if isinstance(error, RequestTimeoutError) and self.connection is not None:
             abort_if_silent(self.connection, self.began_s)
         self.hand_over(error)
 
     def hand_over(self, error: BaseException | None) -> None:
-        """Go on in the ordinary way."""
+        """Continue in the general path."""
         task = asyncio.create_task(self.tries.go_on(self, error), context=self._context)
         self._task = task
         self.tries.handed_over.add(task)
         task.add_done_callback(self._on_gone_on)
 
     def _on_gone_on(self, task: asyncio.Task[SendReceipt]) -> None:
-        # Counted here and not by the task, which never began if it was cancelled at once.
+        # Counted here, because a task that is cancelled at once never runs.
         stats, now_s = self.tries.stats, self.tries.now_s()
         self.tries.handed_over.discard(task)
         if task.cancelled():
@@ -156,7 +157,7 @@ class FirstTry(Waiter[SendReceipt]):
             super().cancel()
         elif (error := task.exception()) is not None:
             stats.on_failed(1, now_s)
-            if not self.done():  # cancelled, while the task did not heed it
+            if not self.done():  # done: cancelled, although the task did not end by that
                 self.set_exception(error)
         else:
             stats.on_stored(1, now_s - self.began_s, now_s)
@@ -166,19 +167,19 @@ class FirstTry(Waiter[SendReceipt]):
 
 
 class FirstTries:
-    """Begins first tries for one producer.
+    """Starts the first tries of one producer.
 
     Args:
-        instance: whose routes, connections and clock to use.
-        plans: says where a message goes, and how its frame is made.
-        ids: makes their unique ids.
-        go_on: what follows after a failure.
-        stats: counts them.
-        config: timeouts.
-        bytes_end: the size from which on bodies take the ordinary way; see `plain_bytes_end`.
+        instance: provides routes, connections and the clock.
+        plans: cached data of each topic: queues, addresses and frame templates.
+        ids: source of unique message ids.
+        go_on: continues a send in the general path.
+        stats: counts sends.
+        config: has the timeouts.
+        bytes_end: bodies of at least this size take the general path; see `plain_bytes_end`.
 
     Attributes:
-        handed_over: what goes on in the ordinary way now.
+        handed_over: the tasks of sends that continue in the general path.
         now_s: the loop's clock.
     """
 
@@ -208,13 +209,13 @@ class FirstTries:
     def begin(
         self, message: Message, timeout_ms: int | None, where: Where, places: Places
     ) -> FirstTry | None:
-        """Send a message; None, and nothing is done, if it is one for the ordinary way.
+        """Start to send a message; return None, without any effect, if it needs the general path.
 
         Args:
-            message: not checked yet: one that is refused is for the ordinary way.
-            timeout_ms: as `Producer.send` takes it.
-            where: likewise.
-            places: has a place for the message, which is given back when it has ended.
+            message: not checked yet; an invalid message is left to the general path.
+            timeout_ms: as in `Producer.send`.
+            where: as in `Producer.send`.
+            places: counts the message already; `release` is called when the send has ended.
         """
         if timeout_ms is None:
             timeout_ms = self._timeout_ms
@@ -239,7 +240,7 @@ class FirstTries:
             way = plan.ways.get(queue.broker_name) or self._plans.way(
                 plan, message.topic, queue.broker_name
             )
-        except Exception as error:  # noqa: BLE001 - a selector's own too: the caller gets it
+        except Exception as error:  # noqa: BLE001 - also one of a selector: the caller gets it
             attempt.hand_over(error)
             return attempt
         if way is None or not self._send(attempt, way, now_ms, properties):
@@ -247,7 +248,7 @@ class FirstTries:
         return attempt
 
     def _send(self, attempt: FirstTry, way: Way, now_ms: int, properties: bytes) -> bool:
-        """Let the frame leave; False, and nothing is done, if it cannot now."""
+        """Send the frame; return False, without any effect, if that is not possible now."""
         connection = self.pool.at_hand(way.address)
         if connection is None:
             return False
@@ -267,7 +268,7 @@ class FirstTries:
                 attempt.opaque,
                 message.body,
             )
-        except TypeError:  # the caller's queue has a number that is none
+        except TypeError:  # the id of the caller's queue is not a number
             frame = None
         if frame is None:
             attempt.leave()
@@ -278,12 +279,12 @@ class FirstTries:
 
 
 def plain_bytes_end(config: ProducerConfig, *, is_binary: bool, is_watched: bool) -> int:
-    """Return the size from which on bodies take the ordinary way; 0 for all of them.
+    """Return the body size from which on messages take the general path; 0 if all do.
 
     Args:
-        config: the producer's.
-        is_binary: requests are written in the binary form.
-        is_watched: there are hooks to tell of each try.
+        config: the producer's config.
+        is_binary: request headers use the binary encoding.
+        is_watched: there are hooks for sends or requests.
     """
     if is_binary or is_watched or config.linger_ms or config.latency_fault_tolerance:
         return 0

@@ -1,4 +1,4 @@
-"""Messages under way: a bound on them, by count and by bytes, and waiting for their end."""
+"""Limits on messages in flight, by count and bytes, and waiting until there are none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Places(Protocol):
-    """Where messages under way have their places."""
+    """Counts messages in flight."""
 
     def release(self, size: int, messages: int = 1) -> None:
-        """Give places back: of so many messages, whose bodies have `size` bytes together."""
+        """Subtract messages that have ended; `size` is the total size of their bodies in bytes."""
 
 
 class InFlight:
-    """Slots for messages under way; who finds none waits, first come first served."""
+    """Limits messages in flight; callers above the limit wait in order of arrival."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
@@ -27,12 +27,12 @@ class InFlight:
         self._empty.set()
 
     def __len__(self) -> int:
-        """Return how many messages are under way."""
+        """Return the number of messages in flight."""
         return self._messages
 
     def take(self, size: int) -> bool:
-        """Do as `acquire` if it need not wait; else do nothing and return False."""
-        # `_fits` and `_take` without their calls: this is asked for each message.
+        """Add a message of `size` bytes and return True; False, without effect, if it must wait."""
+        # `_fits` and `_take` are inlined, because this runs for each message.
         messages, size_all = self._messages, self._bytes + size
         if self._waiting:
             return False
@@ -45,7 +45,10 @@ class InFlight:
         return True
 
     async def acquire(self, size: int) -> None:
-        """Wait until a message of `size` bytes fits; one larger than the bound goes alone."""
+        """Wait until a message of `size` bytes fits, and add it.
+
+        A message that is larger than the limit fits when no other is in flight.
+        """
         if self.take(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,12 +57,12 @@ class InFlight:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self.release(size)  # the turn had come
+                self.release(size)  # it was added before the cancellation
             self._wake()
             raise
 
     def release(self, size: int, messages: int = 1) -> None:
-        """Give back what `acquire` took; for several messages at once, `size` is that of all."""
+        """Subtract messages that have ended; `size` is the total size of their bodies in bytes."""
         self._messages -= messages
         self._bytes -= size
         if not self._messages:
@@ -68,7 +71,7 @@ class InFlight:
             self._wake()
 
     async def wait_empty(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no message is in flight."""
         await self._empty.wait()
 
     def _fits(self, size: int) -> bool:
@@ -96,7 +99,7 @@ class InFlight:
 
 
 class UnderWay:
-    """Counts what is under way, without a bound: `with` blocks, or what was taken and released."""
+    """Counts operations in flight, without a limit: by `with`, or by `take` and `release`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -110,17 +113,17 @@ class UnderWay:
         self.release()
 
     def take(self) -> None:
-        """Count one more."""
+        """Add one operation."""
         if not self._count:
             self._empty.clear()
         self._count += 1
 
     def release(self, size: int = 0, messages: int = 1) -> None:  # noqa: ARG002 - as `InFlight`'s
-        """Count so many less, whatever their size."""
+        """Subtract `messages` operations; `size` is ignored."""
         self._count -= messages
         if not self._count:
             self._empty.set()
 
     async def wait_empty(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no operation is in flight."""
         await self._empty.wait()

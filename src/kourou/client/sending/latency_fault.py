@@ -1,15 +1,16 @@
-"""Which brokers to spare for a while, from how long they took and how they failed.
+"""Latency fault tolerance: producers avoid brokers that were slow or failed.
 
-After each try the broker is not available for a time that grows with its latency:
+After each try a broker is unavailable for a time that grows with its latency:
 
     latency in ms, at least    50   100   550   1,800   3,000   5,000   15,000
-    not available, ms           0     0 2,000   5,000   6,000  10,000   30,000
+    unavailable for ms          0     0 2,000   5,000   6,000  10,000   30,000
 
-A failure counts as 10,000 ms. A broker that refused is moreover unreachable until a later send
-succeeds there, or a probe does. Producers prefer available brokers, then reachable ones.
+A failure counts as a latency of 10,000 ms. A broker that refused a message is also unreachable,
+until a later send or a probe succeeds there. Producers prefer available brokers, then reachable
+ones.
 
-Source: MQFaultStrategy.java, LatencyFaultToleranceImpl.java; in the latter "available" looks at the
-time alone, so that an unreachable broker gets a chance when its time is over.
+Source: MQFaultStrategy.java, LatencyFaultToleranceImpl.java. As in the latter, a broker counts as
+available when its time has passed, even if it is unreachable, so that it is tried again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Final
 
 _LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
 _SPARED_MS: Final = (0, 0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
-"""For a latency below the first of `_LATENCIES_MS`, from that on, and so on."""
+"""Unavailable times: the first for latencies below `_LATENCIES_MS[0]`, the next from that value on,
+and so on."""
 
 _FAILURE_LATENCY_MS: Final = 10_000
 
@@ -34,42 +36,45 @@ class _Broker:
 
 
 class LatencyFaults:
-    """What one producer has seen of its brokers. Times are epoch ms, given by the caller."""
+    """Latencies and failures of the brokers that one producer has used.
+
+    The caller passes the current time, in epoch milliseconds.
+    """
 
     def __init__(self) -> None:
         self._brokers: dict[str, _Broker] = {}
 
     def on_answered(self, broker_name: str, latency_ms: float, now_ms: int) -> None:
-        """Note a try that stored the message, or that we ended ourselves."""
+        """Record a try that succeeded, or that this client ended, as by cancellation."""
         self._update(broker_name, latency_ms, now_ms, is_reachable=True)
 
     def on_failed(self, broker_name: str, now_ms: int, *, is_reachable: bool) -> None:
-        """Note a try that failed.
+        """Record a try that failed.
 
         Args:
-            broker_name: where.
-            now_ms: when.
-            is_reachable: False until a later success; for a broker that refused, and where a probe
-                will find out, for one that did not answer.
+            broker_name: the broker.
+            now_ms: the current time.
+            is_reachable: False marks the broker as unreachable until a later success: for a broker
+                that refused, and, if brokers are probed, for one that did not answer.
         """
         self._update(broker_name, _FAILURE_LATENCY_MS, now_ms, is_reachable=is_reachable)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
-        """Return whether the time for which the broker is spared is over."""
+        """Return whether the broker's unavailable time has passed."""
         broker = self._brokers.get(broker_name)
         return broker is None or now_ms >= broker.available_at_ms
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Return whether the last that was seen of the broker is no refusal."""
+        """Return whether the broker is not marked as unreachable by its last try or probe."""
         broker = self._brokers.get(broker_name)
         return broker is None or broker.is_reachable
 
     def preferences(self, now_ms: int) -> tuple[Callable[[str], bool], ...]:
-        """Return what a broker's name should satisfy, the most wanted first."""
+        """Return predicates of broker names, the most important first."""
         return (lambda name: self.is_available(name, now_ms), self.is_reachable)
 
     def take_probes(self, now_ms: int, interval_ms: int) -> list[str]:
-        """Return the unreachable brokers to probe now, each at most once an interval; sorted."""
+        """Return the unreachable brokers to probe now, sorted; each at most once per interval."""
         due = [
             (name, broker)
             for name, broker in self._brokers.items()
@@ -80,13 +85,13 @@ class LatencyFaults:
         return sorted(name for name, _ in due)
 
     def on_probed(self, broker_name: str) -> None:
-        """Note that a broker answered a probe."""
+        """Record that a broker answered a probe."""
         broker = self._brokers.get(broker_name)
         if broker is not None:
             broker.is_reachable = True
 
     def retain(self, broker_names: Collection[str]) -> None:
-        """Forget all other brokers."""
+        """Remove all other brokers."""
         for name in self._brokers.keys() - set(broker_names):
             del self._brokers[name]
 

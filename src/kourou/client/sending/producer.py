@@ -1,4 +1,4 @@
-"""Producer: sends messages, and tries again until the broker has them or the time is up."""
+"""Producer: sends messages, with retries until a timeout."""
 
 from __future__ import annotations
 
@@ -52,37 +52,38 @@ __all__ = ["Durability", "Producer", "SendReceipt", "SendStatus"]
 log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 1.0
-"""How long `close` waits for sends to notice that their connections are closed."""
+"""Time that `close` waits for sends to end after their connections are closed."""
 
 
 class Producer(Requesting, Recalling, Lifetime):
-    """Sends messages to topics, each to the next of the topic's queues in turn.
+    """Sends messages to topics, by default to the queues of a topic in turn.
 
-    Delivery is at least once. When an answer is lost, the message is sent again, and both copies
-    may be stored; they have the same `msg_id`. What raises may be stored too, unless the error is a
-    `UsageError`. Messages sent one after the other to one queue are stored in that order, and so
-    are those with one sharding key, as long as the topic's queues stay the same.
+    Delivery is at least once. If an answer is lost, the message is sent again, and both copies may
+    be stored; they have the same `msg_id`. A message whose send raised may be stored too, unless
+    the error is a `UsageError`. Messages sent one after the other to one queue are stored in that
+    order. The same holds for messages with one sharding key, as long as the topic's queues do not
+    change.
 
         async with Producer("orders", "localhost:9876") as producer:
             receipt = await producer.send(Message("OrderPlaced", b"..."))
 
-    Producers of one group may live in one process, and one producer may serve many tasks of its
-    event loop. A process forked from this one needs a producer of its own.
+    A process may have several producers of one group, and one producer may be used by many tasks of
+    its event loop. A forked process needs a producer of its own.
 
     Args:
-        group: names what sends, in brokers' lists of their clients; of no other use.
-        namesrv_addr: `host:port`, or several joined by `;`; or a web address, `http://host/path`,
-            that answers with such a text, and is asked again each two minutes. None: what the
-            environment's KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
-        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+        group: identifies the producer in the client lists of brokers; it has no other effect.
+        namesrv_addr: `host:port`, or several joined by `;`; or a URL, `http://host/path`, that
+            returns such a text and is read again every two minutes. None: the value of the
+            environment variable KOUROU_NAMESRV or NAMESRV_ADDR, else 127.0.0.1:9876.
+        credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        hooks: told of each try of each send, or asked whether it may leave; see
+        hooks: called before and after each try of a send, or able to forbid it; see
             `kourou.client.sending.send_hooks`.
-        runtime: the outside world, for tests; None for the real one.
+        runtime: network, clock and randomness, for tests; None: those of the system.
 
     Raises:
-        InvalidGroupError, ConfigError: an argument is no valid name or address.
+        InvalidGroupError, ConfigError: an argument is not a valid name or address.
         CodecMissingError: the package of `compress_type` is not installed.
     """
 
@@ -100,7 +101,7 @@ class Producer(Requesting, Recalling, Lifetime):
         self.group = group
         self._config = given_config(config, ProducerConfig, credentials)
         if self._config.compress_body_over_bytes is not None:
-            compress(b"", kind=self._config.compress_type)  # a missing codec is told at once
+            compress(b"", kind=self._config.compress_type)  # raises at once if the codec is missing
         auto_create = self._config.auto_create_topic
         runtime = runtime or Runtime.system()
         self._replies = AwaitedReplies(self._config.requests_waiting_max, runtime.clock)
@@ -123,16 +124,16 @@ class Producer(Requesting, Recalling, Lifetime):
 
     @property
     def client_id(self) -> str:
-        """What brokers call this client."""
+        """The client id by which brokers identify this producer."""
         return self._instance.client_id
 
     async def start(self) -> None:
-        """Begin to work; no server is asked for anything before the first message.
+        """Start the producer; no request is sent before the first message.
 
         Raises:
-            ClosedError: it was started before.
-            ForkedError: it was made by the process from which this one was forked.
-            ConfigError: a file that `tls` names cannot be used.
+            ClosedError: the producer was started before.
+            ForkedError: the producer was created by a parent of this process.
+            ConfigError: a file named by the `tls` settings cannot be used.
         """
         self._instance.start()
         config = self._config
@@ -142,12 +143,12 @@ class Producer(Requesting, Recalling, Lifetime):
         self._registrations = Registrations(self._instance)
 
     async def close(self) -> None:
-        """Wait for all messages under way, at most `close_timeout_ms`, and disconnect.
+        """Wait for all messages in flight, at most `close_timeout_ms`, and disconnect.
 
-        What lingers leaves at once. By default the wait ends with the last message's timeout. From
-        now on everything else answers ClosedError. What is under way when the wait ends, or when it
-        is cancelled, fails with a `TransportError` and may be stored. Closing twice is harmless. In
-        a forked process it does nothing.
+        Lingering messages are sent at once. By default the wait ends with the timeout of the last
+        message. Other methods raise ClosedError from the beginning of `close`. Messages that are
+        still in flight when the wait ends or is cancelled fail with a `TransportError` and may be
+        stored. A second call has no effect, nor has a call in a forked process.
         """
         if not self._instance.stop():
             await self._instance.wait_ended()
@@ -177,32 +178,35 @@ class Producer(Requesting, Recalling, Lifetime):
     ) -> SendReceipt:
         """Send one message and return when the broker has stored it.
 
-        Failures of the network, of a broker that restarts or is busy, and stale routes are tried
-        again, on another broker where there is one, until the timeout. Cancelling leaves the
-        message unsent or sent, never half of it.
+        Until the timeout, the send is retried after network failures, stale routes, and answers of
+        a broker that is restarting or busy; if possible, on another broker. After cancellation the
+        message is either sent or not sent, never sent in part.
 
-        With `linger_ms`, the message waits so long for others and leaves with them: all of a batch
-        are stored, or fail with the same error. The timeout counts from then on.
+        With `linger_ms`, the message waits up to that time for others and is sent with them as one
+        batch, whose messages are all stored or all fail with the same error. The timeout begins
+        when the batch is sent.
 
         Args:
-            message: what to send.
-            timeout_ms: for everything together; None for `send_timeout_ms`.
-            queue: send it there and nowhere else; or a function of the topic's queues and the
-                message that returns one, asked before each try: some are in
-                `kourou.client.sending.queue_choice`.
-            sharding_key: messages with one key go to one queue, the same that Java's selector by
-                hash takes, as long as the topic's queues do not change. Sent along as the property
-                `__SHARDINGKEY`.
+            message: the message.
+            timeout_ms: for all tries together; None: `send_timeout_ms`.
+            queue: the only queue to use; or a function of the topic's queues and the message that
+                returns one of the queues, called before each try. See
+                `kourou.client.sending.queue_choice` for some.
+            sharding_key: selects the queue by a hash, like Java's SelectMessageQueueByHash: all
+                messages with one key are sent to one queue, as long as the topic's queues do not
+                change. Also sent as the property `__SHARDINGKEY`.
 
         Returns:
-            Where it is stored, and what that is worth: see `SendReceipt.durability`.
+            Where the message is stored, and how durably.
 
         Raises:
-            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
+            UsageError: the message or queue is invalid, or the producer is closed; the message was
+                not sent.
             ConnectFailedError: no name server or broker answered; the text names them.
-            NoRouteError: the topic is unknown and no broker creates it.
-            TransportError: another failure of the network; it may be stored.
-            RemoteError: the broker refused it, to the end of the timeout where that may pass.
+            NoRouteError: the topic does not exist and no broker creates it.
+            TransportError: another failure of the network; the message may be stored.
+            RemoteError: the broker refused the message; if the cause may be transient, until the
+                end of the timeout.
         """
         self._instance.check_open()
         where: Where = None
@@ -219,7 +223,7 @@ class Producer(Requesting, Recalling, Lifetime):
             try:
                 return await attempt
             finally:
-                del attempt  # an error refers to this frame
+                del attempt  # breaks a reference cycle: the exception refers to this frame
         return await self._send(self._encode(message, timeout_ms), timeout_ms, where)
 
     async def send_batch(
@@ -230,20 +234,20 @@ class Producer(Requesting, Recalling, Lifetime):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> list[SendReceipt]:
-        """Send messages of one topic as one request; all are stored, or none.
+        """Send messages of one topic as one request; either all or none are stored.
 
         Args:
-            messages: at least one; together at most `max_message_size_bytes`, without delay. See
-                `kourou.split_batch` for more.
+            messages: at least one; together at most `max_message_size_bytes`, none delayed. Use
+                `kourou.split_batch` to divide a longer list.
             timeout_ms: as in `send`.
-            queue: as in `send`; a function is given the first message.
-            sharding_key: as in `send`, of all of them.
+            queue: as in `send`; a function is called with the first message.
+            sharding_key: as in `send`, for all messages.
 
         Returns:
-            A receipt for each message, in order; they lie side by side in one queue.
+            A receipt for each message, in order; their offsets in the queue are consecutive.
 
         Raises:
-            UsageError, TransportError, RemoteError: as `send`, for all of them together.
+            UsageError, TransportError, RemoteError: as `send`, for all messages together.
         """
         self._instance.check_open()
         placed = [place(message, queue, sharding_key) for message in messages]
@@ -261,15 +265,17 @@ class Producer(Requesting, Recalling, Lifetime):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Start sending in the background, and return a future of the receipt.
+        """Start to send a message in the background, and return a future of its receipt.
 
-        Waits while `in_flight_messages_max` messages or `in_flight_bytes_max` bytes are under way;
-        the timeout counts from when that wait ends. The future gets what `send` returns or raises:
-        look at it, or asyncio logs its exception. Cancelling it gives the message up, which may be
-        stored all the same. Messages under way together may be stored in any order.
+        Waits while `in_flight_messages_max` messages or `in_flight_bytes_max` bytes are in flight;
+        the timeout begins after this wait. The future has the result or exception that `send` would
+        have; asyncio logs an exception that is never retrieved. Cancelling the future stops the
+        send; the message may be stored nevertheless. Messages that are in flight at the same time
+        may be stored in any order.
 
         Raises:
-            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
+            UsageError: the message or queue is invalid, or the producer is closed; the message was
+                not sent.
         """
         self._instance.check_open()
         where: Where = None
@@ -278,7 +284,7 @@ class Producer(Requesting, Recalling, Lifetime):
         size, in_flight = len(message.body), self._in_flight
         must_wait = not in_flight.take(size)
         if must_wait:
-            check_message(message, self._config)  # what is refused need not wait
+            check_message(message, self._config)  # an invalid message is refused without waiting
             check_timeout(timeout_ms)
             await in_flight.acquire(size)
         try:
@@ -297,10 +303,10 @@ class Producer(Requesting, Recalling, Lifetime):
         return task
 
     async def flush(self) -> None:
-        """Wait until no message given to `submit` is under way; their futures say how it went.
+        """Wait until no message of `submit` is in flight; their futures have the results.
 
-        What lingers leaves at once. Ends, as each message has a timeout. Cancelling ends only the
-        wait.
+        Lingering messages are sent at once. The wait is bounded by the messages' timeouts.
+        Cancelling ends only the wait.
 
         Raises:
             ClosedError: the producer is closed, or was never started.
@@ -317,13 +323,14 @@ class Producer(Requesting, Recalling, Lifetime):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> None:
-        """Hand one message to the network and ask for no answer: it may be lost without a word.
+        """Send one message without an answer from the broker; its loss is not noticed.
 
-        Tried once, at once. Returns when it is queued on a connection.
+        There are no retries. Returns when the message is queued on a connection.
 
         Raises:
-            UsageError: the message or queue is invalid, or the producer closed; it was not sent.
-            TransportError: there is no route or no connection; it was not sent.
+            UsageError: the message or queue is invalid, or the producer is closed; the message was
+                not sent.
+            TransportError: there is no route or no connection; the message was not sent.
         """
         self._instance.check_open()
         where, message = place(message, queue, sharding_key)
@@ -332,7 +339,7 @@ class Producer(Requesting, Recalling, Lifetime):
             await self._sender.send_oneway(outgoing, timeout_ms, where)
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that `send` chooses from, in its order, freshly looked up.
+        """Look up and return the queues that `send` chooses from, in its order.
 
         Raises:
             NoRouteError, ConnectFailedError, RequestTimeoutError: as `send`.
@@ -342,7 +349,7 @@ class Producer(Requesting, Recalling, Lifetime):
         return publish_queues(topic, await routes.refresh(topic, self._instance.request_timeout_s))
 
     def stats(self) -> ProducerStats:
-        """Return what was sent so far, and how fast in the last minute; one-way sends aside.
+        """Return the totals of sends, and rates of the last minute; without one-way sends.
 
         Raises:
             ClosedError: the producer is closed, or was never started.
@@ -351,10 +358,10 @@ class Producer(Requesting, Recalling, Lifetime):
         return self._sender.stats.snapshot(asyncio.get_running_loop().time())
 
     def health(self) -> ProducerHealth:
-        """Return whether the servers that this producer has to do with answered last.
+        """Return whether the name servers and brokers answered the last requests.
 
-        Nothing is sent to find out: what is wrong shows within the intervals of route refresh and
-        heartbeats. May be asked at any time of the producer's life.
+        No request is sent for it: problems become visible within the intervals of route refresh and
+        heartbeats. Can be called before `start` and after `close`.
 
         Raises:
             ForkedError: as `start`.
@@ -386,7 +393,7 @@ class Producer(Requesting, Recalling, Lifetime):
     async def _send_together(
         self, outgoings: Sequence[Outgoing], queue: MessageQueue | None, timeout_ms: int | None
     ) -> list[SendReceipt]:
-        """Send what has lingered; a single message as if it had not."""
+        """Send messages that have lingered as one batch; a single one as a plain message."""
         if len(outgoings) == 1:
             outgoing = outgoings[0]
         else:
@@ -395,7 +402,7 @@ class Producer(Requesting, Recalling, Lifetime):
             return await self._sender.send(outgoing, timeout_ms, queue)
 
     def _count(self) -> int:
-        """Return how many messages are under way."""
+        """Return the number of messages in flight."""
         return self._sender.stats.snapshot(asyncio.get_running_loop().time()).in_flight
 
     def _end_submitted(self, size: int, task: asyncio.Task[SendReceipt]) -> None:

@@ -1,8 +1,8 @@
-"""Which queue a message goes to: each in turn, or as the caller says.
+"""Choice of the queue for a message: in turn, or by the caller's queue or selector.
 
 A `QueueSelector` is any function of the topic's queues and the message. The queues are sorted by
-(broker name, queue id), the same in every producer, in Python and Java, as long as the topic's
-route is the same; those of an ordered topic are in the order that its configuration lists.
+(broker name, queue id), so that all producers in Python and Java with the same route have the same
+order. The queues of an ordered topic are in the order of its configuration.
 
 Source: SelectMessageQueueByHash, SelectMessageQueueByRandom, TopicPublishInfo.
 """
@@ -21,28 +21,28 @@ from kourou.model.route import TopicRoute, publish_queues
 from kourou.protocol.hashing import java_string_hash
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Returns one of the queues, which are at least one, for the message."""
+"""Returns one of the queues, of which there is at least one, for the message."""
 
 
 Where = MessageQueue | QueueSelector | None
-"""A queue, what chooses one, or None for the next in turn."""
+"""A queue, a selector, or None for the next queue in turn."""
 
 
 def check_queue(topic: str, queue: MessageQueue) -> None:
-    """Refuse a queue of another topic, and what is no queue.
+    """Raise unless `queue` is a queue of the topic.
 
     Raises:
-        UsageError: it is one.
+        UsageError: the queue is of another topic, or is not a MessageQueue.
     """
     try:
         is_other = queue.topic != topic
     except AttributeError:
         raise UsageError(
-            f"a message to {topic} cannot go to {queue!r:.100}: a function that chooses returns "
-            "one of the queues that it is given"
+            f"a message to {topic} cannot be sent to {queue!r:.100}: a queue selector must return "
+            "one of the queues passed to it"
         ) from None
     if is_other:
-        raise UsageError(f"a message to {topic} cannot go to a queue of {queue.topic}")
+        raise UsageError(f"a message to {topic} cannot be sent to a queue of {queue.topic}")
 
 
 def place(
@@ -50,22 +50,23 @@ def place(
     queue: MessageQueue | QueueSelector | None,
     sharding_key: str | None,
 ) -> tuple[Where, Message]:
-    """Return where a message goes, and the message with its sharding key.
+    """Return the queue or selector for a message, and the message with its sharding key.
 
     Raises:
-        UsageError: both a queue and a key are given, or the queue is another topic's or none.
-        InvalidMessageError: the key cannot be a property.
+        UsageError: both a queue and a key are given, the queue is of another topic, or `queue` is
+            neither a queue nor a function.
+        InvalidMessageError: the key is not valid as a property.
     """
     if isinstance(queue, MessageQueue):
         check_queue(message.topic, queue)
     elif queue is not None and not callable(queue):
         raise UsageError(
-            f"queue is {queue!r:.100}: give a MessageQueue, or a function that chooses"
+            f"queue is {queue!r:.100}: give a MessageQueue, or a function that returns one"
         )
     if sharding_key is None:
         return queue, message
     if queue is not None:
-        raise UsageError("queue and sharding_key both say where the message goes: give one")
+        raise UsageError("queue and sharding_key both choose the queue: give one of them")
     properties = {**message.properties, names.SHARDING_KEY: sharding_key}
     return by_sharding_key(sharding_key), replace(message, properties=properties)
 
@@ -76,22 +77,22 @@ def queue_of_key(queues: Sequence[MessageQueue], sharding_key: str) -> MessageQu
 
 
 def by_sharding_key(sharding_key: str) -> QueueSelector:
-    """Return a selector that takes the queue of `sharding_key`, as Java's selector by hash does."""
+    """Return a selector of the queue of `sharding_key`, like Java's SelectMessageQueueByHash."""
     return lambda queues, _: queue_of_key(queues, sharding_key)
 
 
 def at_random(rng: random.Random | None = None) -> QueueSelector:
-    """Return a selector that takes any queue; `rng` decides, if given."""
+    """Return a selector that chooses a queue at random, by `rng` if it is given."""
     chance = rng or random.Random()
     return lambda queues, _: queues[chance.randrange(len(queues))]
 
 
 def in_machine_rooms(rooms: Iterable[str]) -> QueueSelector:
-    """Return a selector that takes the queues of some machine rooms in turn.
+    """Return a selector that chooses the queues of the given machine rooms in turn.
 
-    A broker's room is what stands before the `@` of its name, such as `room1@broker-a`, as
-    consumers that share queues by machine room read it. Where no broker is in one of the rooms,
-    the selector raises `UsageError`: a message that must stay in a room is not sent elsewhere.
+    The machine room of a broker is the part of its name before `@`, as in `room1@broker-a`; the
+    allocation strategy by machine room uses the same rule. If no broker is in one of the rooms, the
+    selector raises `UsageError`, since the message must not be sent to another room.
     """
     wanted = frozenset(rooms)
     taken = 0
@@ -109,41 +110,42 @@ def in_machine_rooms(rooms: Iterable[str]) -> QueueSelector:
 
 
 class RoundRobin:
-    """Takes the queues of one topic in turn, from a random start.
+    """Chooses the queues of one topic in turn, from the position `start`.
 
-    The start differs between producers, so that many short-lived ones do not all fill queue 0.
+    Each producer has a random start, so that many short-lived producers do not all use queue 0.
     """
 
     def __init__(self, topic: str, start: int) -> None:
         self._topic = topic
         self._next = start
-        # What follows from a route, as long as it is the one: listing the queues takes a while.
+        # The queues of `_route` are cached, because listing them is slow.
         self._route: TopicRoute | None = None
         self._queues: tuple[MessageQueue, ...] = ()
 
     def queues(self, route: TopicRoute) -> Sequence[MessageQueue]:
-        """Return the queues that may be chosen from, at least one.
+        """Return the writable queues, at least one.
 
         Raises:
-            NoRouteError: no queue of the topic can be written.
+            NoRouteError: no queue of the topic is writable.
         """
         if route is not self._route:
             self._route, self._queues = route, tuple(publish_queues(self._topic, route))
         if not self._queues:
-            raise NoRouteError(f"topic {self._topic} has no queue that can be written")
+            raise NoRouteError(f"topic {self._topic} has no writable queue")
         return self._queues
 
     def place(self, route: TopicRoute, where: Where, message: Message) -> MessageQueue:
         """Return the queue for the first try of a message.
 
         Raises:
-            UsageError: a selector returned a queue of another topic; its own exceptions pass.
-            NoRouteError: no queue of the topic can be written.
+            UsageError: a selector returned a queue of another topic. Exceptions of a selector are
+                not caught.
+            NoRouteError: no queue of the topic is writable.
         """
         if where is None:
             if route is not self._route or not self._queues:
                 return self.choose(route)
-            # `choose` without its calls: nearly all messages come here.
+            # `choose` is inlined, because nearly all messages take this branch.
             queue = self._queues[self._next % len(self._queues)]
             self._next += 1
             return queue
@@ -159,16 +161,16 @@ class RoundRobin:
         avoid: str | None = None,
         preferences: Sequence[Callable[[str], bool]] = (),
     ) -> MessageQueue:
-        """Return the next queue whose broker is not `avoid`; any, if there is no other broker.
+        """Return the next queue whose broker is not `avoid`, or any if there is no other broker.
 
         Args:
-            route: the topic's.
+            route: the topic's route.
             avoid: name of the broker where the last try of this message failed.
-            preferences: what the broker's name should satisfy, the most wanted first; a queue that
-                satisfies none is taken where there is no other.
+            preferences: predicates of broker names, the most important first. A queue that
+                satisfies none of them is chosen only if there is no other.
 
         Raises:
-            NoRouteError: no queue of the topic can be written.
+            NoRouteError: no queue of the topic is writable.
         """
         count = len(self.queues(route))
         if avoid is None and not preferences:
@@ -181,7 +183,7 @@ class RoundRobin:
         return self._take()
 
     def restart(self, start: int) -> None:
-        """Go on from another place, so that producers that failed together do not stay together."""
+        """Continue from another position, so that producers that failed together separate."""
         self._next = start
 
     def _take(self) -> MessageQueue:
@@ -191,11 +193,11 @@ class RoundRobin:
 
 
 class Turns:
-    """The turns of the topics that one producer sends to.
+    """The round-robin state of each topic of one producer.
 
     Args:
-        rng: where each begins.
-        topics_max: how many are kept; all begin anew when there are more.
+        rng: chooses the start of each topic.
+        topics_max: maximum number of topics; if a further one is added, all are removed first.
     """
 
     def __init__(self, rng: random.Random, topics_max: int) -> None:
@@ -204,7 +206,7 @@ class Turns:
         self._turns: dict[str, RoundRobin] = {}
 
     def of(self, topic: str) -> RoundRobin:
-        """Return the turn of a topic."""
+        """Return the round-robin state of a topic."""
         turn = self._turns.get(topic)
         if turn is None:
             if len(self._turns) >= self._topics_max:

@@ -1,4 +1,4 @@
-"""Taking back messages that wait to be delivered at a time."""
+"""Recall of scheduled messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kourou.protocol.headers_send import RecallMessageRequestHeader, RecallMessa
 
 
 class Recalling:
-    """What a producer takes back: a part of `Producer`."""
+    """The `recall` method of `Producer`, as a mixin."""
 
     group: str
     _instance: ClientInstance
@@ -24,34 +24,34 @@ class Recalling:
     _traces: list[SendTraces]
 
     async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
-        """Take back a message that was sent with a time and is not delivered yet.
+        """Cancel a scheduled message that is not delivered yet.
 
-        The broker must allow that (`recallMessageEnable`; Kourou's does by default, Java's does
-        not). Kourou's does not deliver the message once it has answered this. Java's answers the
-        same for a message that was delivered already, or was taken back before.
+        The broker must allow it (`recallMessageEnable`; by default enabled in Kourou, disabled in
+        Java). After this method has returned, Kourou's brokers do not deliver the message. Java's
+        brokers also answer with success if the message was already delivered or recalled.
 
         Args:
-            topic: of the message.
+            topic: the topic of the message.
             handle: `SendReceipt.recall_handle`.
-            timeout_ms: for everything together; None for `send_timeout_ms`.
+            timeout_ms: for all tries together; None: `send_timeout_ms`.
 
         Returns:
-            The message's unique id.
+            The unique id of the message.
 
         Raises:
-            UsageError: the handle or the topic is invalid, or the producer closed.
+            UsageError: the handle or the topic is invalid, or the producer is closed.
             NoPermissionError: the broker does not allow it.
-            RemoteError: as `send`; with code 604 if the handle is of another topic, or the time of
-                the message has come.
-            TransportError: as `send`; it may have been taken back.
-            FlushDiskTimeoutError: the broker has noted the recall, but its sync did not end in time
-                (a TransportError, where the next try got no answer). The message is delivered only
-                if the broker's machine fails before the sync. Calling again does no harm.
+            RemoteError: as `send`; with code 604 if the handle is of another topic, or the delivery
+                time of the message has passed.
+            TransportError: as `send`; the message may have been recalled.
+            FlushDiskTimeoutError: the broker has stored the recall, but its sync did not end in
+                time (a TransportError if the next try got no answer). The message is delivered only
+                if the broker's machine fails before the sync. The call can be repeated safely.
         """
         self._instance.check_open()
         check_topic(topic)
         if is_retry_topic(topic) or topic.startswith(DLQ_PREFIX):
-            raise InvalidTopicError(f"topic {topic}: nothing waits there to be taken back")
+            raise InvalidTopicError(f"topic {topic} has no scheduled messages to recall")
         decoded = decode_recall_handle(handle)
         broker = decoded.broker_name
         check_timeout(timeout_ms)
@@ -67,7 +67,7 @@ class Recalling:
             if answer.code == ResponseCode.NO_PERMISSION:
                 raise NoPermissionError(
                     answer.code,
-                    f"{answer.remark}: allow it, by recallMessageEnable of the broker "
+                    f"{answer.remark}: allow it by recallMessageEnable of the broker "
                     f"(kourou broker set {broker} recallMessageEnable=true)",
                 )
             if answer.code != ResponseCode.SUCCESS:

@@ -1,14 +1,15 @@
-"""Requests and replies: a producer asks by a message, and a consumer of it answers.
+"""Request and reply by messages: a producer sends a request, and a consumer replies to it.
 
     reply = await producer.request(Message("Prices", b"17"), timeout_ms=2_000)
 
     async def answer(question: MessageExt) -> None:
         await producer.reply(question, b"4.20")
 
-The request is an ordinary message that says in its properties who asked (REPLY_TO_CLIENT), what to
-call the answer (CORRELATION_ID) and how long it is of use (TTL). The reply goes to the reply topic
-of the cluster that stored the request; its broker hands it to the requester, whom it knows by
-heartbeats. So a request leaves only when the brokers by which the reply may come were told.
+A request is a message with three properties: the client id of the requester (REPLY_TO_CLIENT), a
+correlation id (CORRELATION_ID) and a time to live (TTL). The reply is sent to the reply topic of
+the cluster that stored the request, and that topic's broker pushes it to the requester. The broker
+knows the requester only by its heartbeats, so a request is sent after a heartbeat to all brokers
+that may receive the reply.
 
 Source: DefaultMQProducerImpl.request, MessageUtil.createReplyMessage, apache/rocketmq 5.5.0.
 """
@@ -43,14 +44,14 @@ from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import reply_topic
 
 REPLY_TRIES_MAX: Final = 3
-"""Tries of a reply of which brokers say that they do not know the requester."""
+"""Maximum tries of a reply while brokers answer that the requester is not connected."""
 
 _PASSED_BACK: Final[tuple[str, ...]] = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
 class Requesting:
-    """What a producer asks and answers, beside sending: a part of `Producer`."""
+    """The `request` and `reply` methods of `Producer`, as a mixin."""
 
     _instance: ClientInstance
     _config: ProducerConfig
@@ -68,24 +69,25 @@ class Requesting:
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> MessageExt:
-        """Send a message, and return the reply of the consumer that took it.
+        """Send a request message, and return the reply of the consumer that received it.
 
-        Delivery is at least once: a request may be served twice, and the first reply counts. After
-        an error it may still be served.
+        Delivery is at least once: a request may be delivered twice, and the first reply is
+        returned. After an error the request may still be delivered.
 
         Args:
-            message: what to ask; a delay would only use up the time.
-            timeout_ms: until the reply is there; None for `send_timeout_ms`. Told to the consumer
+            message: the request; a delay would count towards the timeout.
+            timeout_ms: time until the reply arrives; None: `send_timeout_ms`. The consumer gets it
                 as the message's TTL.
             queue: as in `send`.
             sharding_key: as in `send`.
 
         Returns:
-            The reply. It says when it came (property ARRIVE_TIME), but not where it is stored.
+            The reply. Its property ARRIVE_TIME has the time of its arrival; its offsets are 0.
 
         Raises:
-            ReplyTimeoutError: the broker has the message, but nobody replied in time.
-            TooManyRequestsError: `requests_waiting_max` requests wait for replies; it was not sent.
+            ReplyTimeoutError: the broker has stored the request, but no reply arrived in time.
+            TooManyRequestsError: `requests_waiting_max` requests wait for replies; the request was
+                not sent.
             UsageError, TransportError, RemoteError: the message was not stored; as `send`.
         """
         self._instance.check_open()
@@ -116,21 +118,21 @@ class Requesting:
         properties: Mapping[str, str] = _NO_PROPERTIES,
         timeout_ms: int | None = None,
     ) -> SendReceipt:
-        """Answer a message that another producer sent by `request`.
+        """Reply to a message that another producer sent by `request`.
 
-        Returns when the requester has the reply, or had it before.
+        Returns when the requester has received the reply, now or from an earlier call.
 
         Args:
-            request: the message, as the consumer got it.
-            body: the answer, not empty.
-            tags: as of a `Message`.
-            keys: likewise.
-            properties: likewise.
+            request: the message as consumed.
+            body: the body of the reply, not empty.
+            tags: as in `Message`.
+            keys: as in `Message`.
+            properties: as in `Message`.
             timeout_ms: as in `send`.
 
         Raises:
-            NotARequestError: the message's sender waits for no reply.
-            RemoteSystemError: the requester is not connected to a broker of its cluster any more.
+            NotARequestError: the message was not sent by `request`.
+            RemoteSystemError: the requester is no longer connected to a broker of its cluster.
             UsageError, TransportError, RemoteError: as `send`.
         """
         self._instance.check_open()
@@ -147,7 +149,7 @@ class Requesting:
                 try:
                     return (await self._sender.send(outgoing, _left_ms(deadline), where))[0]
                 except RemoteSystemError:
-                    # It may be connecting again, or be known to another broker of the cluster.
+                    # The requester may be reconnecting, or connected to another broker.
                     delay_s = self._instance.backoff.delay_s(failures)
                     if delay_s >= deadline.remaining_s():
                         raise
@@ -165,19 +167,19 @@ class Requesting:
             await self._sender.send(outgoing, _left_ms(deadline), where)
         except TransportError:
             if reply.done():
-                return reply.result()  # only the broker's own answer was lost
+                return reply.result()  # only the broker's answer to the send was lost
             raise
         done, _ = await asyncio.wait((reply,), timeout=deadline.remaining_s())
         if not done:
             raise ReplyTimeoutError(
                 f"no reply to the message {outgoing.msg_ids[0]} to {outgoing.topic} within "
-                f"{deadline.timeout_ms:g} ms: is there a consumer that replies?"
+                f"{deadline.timeout_ms:g} ms: check that a consumer of the topic replies"
             )
         return reply.result()
 
 
 class Registrations:
-    """Sees to it that the brokers by which replies may come know of the client."""
+    """Ensures that the client is registered at the brokers that may push replies to it."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -185,9 +187,10 @@ class Registrations:
         self._asked: set[str] = set()  # clusters whose reply topic was looked up
 
     async def ensure(self, topic: str, deadline: Deadline) -> None:
-        """Tell all masters of the topic, and of the cluster's reply topic, that do not know yet.
+        """Send heartbeats to all masters of the topic and of the cluster's reply topic.
 
-        A broker that cannot be told is left out: another may hand the reply on.
+        Masters at which the client is registered already are skipped. A heartbeat that fails is
+        ignored, because another broker may push the reply.
 
         Raises:
             KourouError: the topic has no route.
@@ -217,7 +220,7 @@ class Registrations:
             return None
 
     def _beat(self, address: str) -> asyncio.Task[bool]:
-        """Send a heartbeat, the same for all who want one now."""
+        """Start a heartbeat to a broker; concurrent callers share one."""
         task = self._beating.get(address)
         if task is None:
             task = asyncio.create_task(self._instance.heartbeat(address), name=f"beat {address}")
@@ -235,26 +238,26 @@ def _masters(route: TopicRoute) -> list[str]:
 
 
 def _way_back(request: MessageExt) -> tuple[str, dict[str, str]]:
-    """Return the topic of replies to a message, and the properties that bring them there.
+    """Return the reply topic for a request, and the properties that a reply needs.
 
     Raises:
-        NotARequestError: it names no requester.
+        NotARequestError: the message lacks a property of requests.
     """
     properties = request.properties
     missing = [name for name in (names.CLUSTER, *_PASSED_BACK[:2]) if name not in properties]
     if missing:
         raise NotARequestError(
-            f"message {request.msg_id} of {request.topic} has no property {missing[0]}: only what "
-            "was sent by `request` can be replied to"
+            f"message {request.msg_id} of {request.topic} has no property {missing[0]}: only a "
+            "message sent by `request` can be replied to"
         )
     back = {name: properties[name] for name in _PASSED_BACK if name in properties}
     return reply_topic(properties[names.CLUSTER]), {names.MSG_TYPE: names.REPLY_MESSAGE, **back}
 
 
 def _brokers_in_turn(first: str) -> QueueSelector:
-    """Return a selector that takes a queue of another broker each time, of `first` first.
+    """Return a selector that chooses queues of the brokers in turn, beginning with `first`.
 
-    The requester told the broker that stored its message that it is there.
+    `first` is the broker that stored the request: the requester has sent it a heartbeat.
     """
     taken = 0
 

@@ -1,4 +1,4 @@
-"""Hooks around each try of a send, for tracing, auditing and metrics of the user's own.
+"""Hooks before and after each try of a send, for tracing, auditing and metrics.
 
 Source: SendMessageHook.java.
 """
@@ -22,15 +22,15 @@ class SendAttempt:
     """One try to send a message or a batch.
 
     Attributes:
-        group: the producer's.
-        messages: what is sent, as the user gave it; more than one in a batch.
+        group: the producer group.
+        messages: the user's messages; several for a batch.
         msg_ids: their unique ids, the same in every try.
-        queue: where to.
-        broker_address: `host:port` of its broker.
+        queue: the destination.
+        broker_address: `host:port` of the broker.
         number: 1 for the first try.
-        is_oneway: no answer is asked for.
-        properties: the property text as it is sent; of a batch, that of the whole.
-        body_bytes: bytes of the body as it is sent, compressed or not.
+        is_oneway: the broker sends no answer.
+        properties: the encoded properties as sent; for a batch, those of the batch itself.
+        body_bytes: size of the body in bytes as sent, after compression.
     """
 
     group: str
@@ -46,14 +46,14 @@ class SendAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """How a try ended.
+    """Result of a try.
 
     Attributes:
-        elapsed_ms: from the hooks' `before_send` to the end.
-        receipts: one a message, if the broker stored them; none of a one-way message.
-        error: what the try raised, `asyncio.CancelledError` if the caller gave up; None: nothing.
-            Another try may follow.
-        region: the broker's, if it said that this is to be traced; else None.
+        elapsed_ms: time from `before_send` to the end of the try.
+        receipts: one for each message, if the broker has stored them; empty for a one-way message.
+        error: the exception of the try, `asyncio.CancelledError` if the caller cancelled it; None
+            if there was none. Another try may follow.
+        region: the region of the broker, if its answer allows traces; else None.
     """
 
     elapsed_ms: float
@@ -63,46 +63,46 @@ class SendOutcome:
 
 
 class SendHook(Protocol):
-    """Sees each try of each send. Both methods are called on the event loop and must not block.
+    """Hook called for each try of each send, on the event loop; it must not block.
 
-    What they raise is logged, and changes nothing for the message.
+    Its exceptions are logged and do not affect the message.
     """
 
     def before_send(self, attempt: SendAttempt) -> None:
-        """Called before the request leaves."""
+        """Handle a try that is about to begin."""
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """Called once for each `before_send`, however the try ended."""
+        """Handle the end of a try; called once after each `before_send`, also after errors."""
 
 
 class SendCheck(Protocol):
-    """May forbid each try of each send; called on the event loop, before all hooks.
+    """Hook that can forbid a try of a send; called on the event loop, before all other hooks.
 
     Source: CheckForbiddenHook.java.
     """
 
     def check_send(self, attempt: SendAttempt) -> None:
-        """Raise to forbid it: nothing leaves, and the caller of `send` gets the exception."""
+        """Raise to forbid the try; it is not sent, and the caller of `send` gets the exception."""
 
 
 class SendHooks:
-    """The hooks of one producer: `before_send` in their order, `after_send` in reverse."""
+    """The hooks of one producer: `before_send` runs in their order, `after_send` in reverse."""
 
     def __init__(self, hooks: Sequence[SendHook | SendCheck]) -> None:
         self._hooks = tuple(cast(SendHook, one) for one in hooks if hasattr(one, "before_send"))
         self._checks = tuple(cast(SendCheck, one) for one in hooks if hasattr(one, "check_send"))
 
     def __bool__(self) -> bool:
-        """Return whether there are any: without, nothing needs to be made for them."""
+        """Return whether there are any hooks; otherwise no `SendAttempt` is needed."""
         return bool(self._hooks or self._checks)
 
     def check(self, attempt: SendAttempt) -> None:
-        """Ask all who may forbid; what they raise is the caller's."""
+        """Call all `check_send`; their exceptions pass to the caller."""
         for one in self._checks:
             one.check_send(attempt)
 
     def before(self, attempt: SendAttempt) -> None:
-        """Call all."""
+        """Call all `before_send`."""
         for hook in self._hooks:
             try:
                 hook.before_send(attempt)
@@ -110,7 +110,7 @@ class SendHooks:
                 log.exception("send_hook.failed hook=%s method=before_send", type(hook).__name__)
 
     def after(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """Call all."""
+        """Call all `after_send`."""
         for hook in reversed(self._hooks):
             try:
                 hook.after_send(attempt, outcome)

@@ -1,4 +1,4 @@
-"""What a producer knows of each topic, kept between its messages, so that none looks it up anew."""
+"""Send plans: the data needed to send to a topic, cached between messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VIP_PORT_DISTANCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How messages get to one broker: its address, and what makes their frames."""
+    """Address of one broker, and the frame templates for it."""
 
     address: str
     frames: SendFrames
@@ -28,11 +28,11 @@ class Way:
 
 @dataclass(slots=True)
 class Plan:
-    """What follows from a topic's route, as long as it is the one.
+    """Cached data of a topic, derived from its route and valid as long as the route is the same.
 
     Attributes:
-        turn: whose queue is next.
-        ways: by broker name; None for a broker that has none.
+        turn: chooses the next queue.
+        ways: by broker name; None for a broker that needs the general path.
     """
 
     route: TopicRoute
@@ -41,7 +41,7 @@ class Plan:
 
 
 class SendPlans:
-    """The plans of one producer, of at most `routes_max` topics."""
+    """The send plans of one producer, for at most `routes_max` topics."""
 
     def __init__(
         self, instance: ClientInstance, group: str, config: ProducerConfig, turns: Turns
@@ -53,7 +53,10 @@ class SendPlans:
         self._plans: dict[str, Plan] = {}
 
     def of(self, message: Message) -> Plan | None:
-        """Return the plan of a message's topic; None if no route is known, or it must not be."""
+        """Return the plan of a message's topic; None if no route is cached.
+
+        A new plan is created only for a valid message; for an invalid one the result is None.
+        """
         topic = message.topic
         route = self._routes.known(topic)
         plan = self._plans.get(topic)
@@ -71,7 +74,10 @@ class SendPlans:
         return plan
 
     def way(self, plan: Plan, topic: str, broker_name: str) -> Way | None:
-        """Return how to get to a broker; None if the route does not tell, or names are odd."""
+        """Return the way to a broker.
+
+        None if the route has no master of that broker, or no frame template can be used.
+        """
         try:
             return plan.ways[broker_name]
         except KeyError:
@@ -90,7 +96,7 @@ class SendPlans:
 
 
 def vip_address(address: str) -> str:
-    """Return the address of a broker's second port, which serves all but pulls.
+    """Return the address of a broker's second port, which serves all requests except pulls.
 
     Source: MixAll.brokerVIPChannel.
     """

@@ -1,4 +1,4 @@
-"""What a producer has sent: totals, and rates and times of the last minute."""
+"""Statistics of a producer: totals, and rates and latencies of the last minute."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from dataclasses import dataclass
 from typing import Final
 
 WINDOW_S: Final = 60
-"""Seconds that rates and times look back; one slot for each."""
+"""Window of rates and latencies in seconds; there is one slot for each second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """What a producer has done.
+    """Statistics of a producer.
 
-    Each message of a batch counts. The rates and times are those of the last 60 seconds, or of the
-    time since the start where that is shorter.
+    Each message of a batch counts. Rates and times are those of the last 60 seconds, or of the time
+    since the start if that is shorter.
 
     Attributes:
-        sent_total: messages that brokers have stored, since the start.
-        failed_total: messages whose send raised, invalid ones aside; they may be stored.
-        retries_total: tries after the first ones, each of a message or a batch.
-        in_flight: messages being sent now.
-        sent_per_s: messages stored a second.
-        failed_per_s: messages failed a second.
-        send_time_mean_ms: from the call to the receipt, all tries included; 0 if none was sent.
+        sent_total: messages stored by brokers since the start.
+        failed_total: messages whose send raised, except invalid ones; they may be stored.
+        retries_total: tries after the first one, of messages and batches.
+        in_flight: messages being sent.
+        sent_per_s: messages stored per second.
+        failed_per_s: messages failed per second.
+        send_time_mean_ms: mean time from the call to the receipt, including all tries; 0 if no
+            message was sent.
         send_time_max_ms: the longest such time.
     """
 
@@ -39,7 +40,7 @@ class ProducerStats:
 
 @dataclass(slots=True)
 class _Slot:
-    """One second."""
+    """Counters of one second."""
 
     second: int = -1
     sent: int = 0
@@ -50,10 +51,10 @@ class _Slot:
 
 
 class SendStats:
-    """Counts sends. Times are seconds on one monotonic clock, given by the caller.
+    """Counts sends. The caller passes times as seconds of one monotonic clock.
 
     Attributes:
-        in_flight: messages being sent now.
+        in_flight: messages being sent.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -62,15 +63,15 @@ class SendStats:
         self._sent = self._failed = self._retries = self.in_flight = 0
 
     def on_begun(self, messages: int) -> None:
-        """Note that so many messages are being sent."""
+        """Record the begin of a send of `messages` messages."""
         self.in_flight += messages
 
     def on_retried(self) -> None:
-        """Note a try after the first."""
+        """Record a retry."""
         self._retries += 1
 
     def on_stored(self, messages: int, elapsed_s: float, now_s: float) -> None:
-        """Note that messages begun together are stored."""
+        """Record that the messages of one send are stored."""
         self.in_flight -= messages
         self._sent += messages
         slot = self._slot(now_s)
@@ -83,7 +84,7 @@ class SendStats:
     def on_stored_apart(
         self, messages: int, elapsed_sum_s: float, elapsed_max_s: float, now_s: float
     ) -> None:
-        """Note that so many messages are stored, each begun by itself; their times as given."""
+        """Record that messages of separate sends are stored, with the sum and maximum of times."""
         self.in_flight -= messages
         self._sent += messages
         slot = self._slot(now_s)
@@ -93,17 +94,17 @@ class SendStats:
         slot.time_max_ms = max(slot.time_max_ms, elapsed_max_s * 1000)
 
     def on_failed(self, messages: int, now_s: float) -> None:
-        """Note that messages begun together failed."""
+        """Record that the messages of one send failed."""
         self.in_flight -= messages
         self._failed += messages
         self._slot(now_s).failed += messages
 
     def on_cancelled(self, messages: int) -> None:
-        """Note that the caller gave messages up, which is neither success nor failure."""
+        """Record that the caller cancelled messages, which is neither success nor failure."""
         self.in_flight -= messages
 
     def snapshot(self, now_s: float) -> ProducerStats:
-        """Return what is counted so far."""
+        """Return the current statistics."""
         since = int(now_s) - WINDOW_S
         slots = [slot for slot in self._slots if slot.second > since]
         span_s = min(float(WINDOW_S), max(1.0, now_s - self._started_s))

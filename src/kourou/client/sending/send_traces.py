@@ -1,8 +1,8 @@
-"""Traces of what a producer sends.
+"""Traces of a producer: sends, ends of transactions and recalls.
 
 Source: SendMessageTraceHookImpl.java, EndTransactionTraceHookImpl.java and
 DefaultMQProducerImpl.recallMessage, apache/rocketmq 5.5.0. One difference: each message of a
-batch has a trace of its own, so that it is found by its id.
+batch has its own trace, so that it can be found by its id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STATES: Final = {
 
 
 def send_traces(instance: ClientInstance, group: str) -> list[SendTraces]:
-    """Return the hook that traces a producer's sends; nothing if its config does not ask for it."""
+    """Return the hook that traces a producer's sends; an empty list without `enable_trace`."""
     if not instance.config.enable_trace:
         return []
     writer = TraceWriter(instance, group, "PRODUCE")
@@ -49,20 +49,20 @@ def send_traces(instance: ClientInstance, group: str) -> list[SendTraces]:
 
 
 class SendTraces:
-    """Traces each try that a broker answered; not those that failed, as in Java.
+    """Hook that traces successful tries of sends, ends of transactions, and answered recalls.
 
-    So it does with ends of transactions, and with messages that are taken back.
+    Failed tries are not traced, as in Java.
     """
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
-        self._region: str | None = None  # what the last answer said
+        self._region: str | None = None  # from the last answer with receipts
 
     def before_send(self, attempt: SendAttempt) -> None:
-        """Nothing is known yet."""
+        """Do nothing."""
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """Trace what was stored."""
+        """Trace a successful try, unless it was of a trace message itself."""
         if outcome.receipts:
             self._region = outcome.region
         if outcome.region is None or attempt.queue.topic.startswith(self._writer.topic):
@@ -70,7 +70,7 @@ class SendTraces:
         self._writer.put(self._traced(attempt, outcome))
 
     def end_transaction(self, end: TransactionEnd) -> None:
-        """Trace what the broker is about to be told of a half message."""
+        """Trace the end of a transaction, before the request is sent."""
         if self._region is None:
             return
         message = end.message
@@ -90,7 +90,7 @@ class SendTraces:
         self._writer.put([Traced(end.topic, record, (end.msg_id, *message.keys))])
 
     def recalled(self, group: str, topic: str, msg_id: str, answer: RemotingCommand) -> None:
-        """Trace what a broker said to a message that was to be taken back."""
+        """Trace the answer to a recall."""
         region = traced_region(answer)
         if region is None:
             return

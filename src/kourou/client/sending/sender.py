@@ -1,4 +1,4 @@
-"""Sender: gets one message or batch to a broker, trying again until it has it or the time is up."""
+"""Sender: sends a message or batch to a broker, with retries until a deadline (general path)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _DETECTOR_PERIOD_MS: Final = 3_000
 
 
 class Sender:
-    """Sends for one producer. Made inside a running loop, when the instance is started.
+    """Sends the messages of one producer. Created in a running event loop, at the producer's start.
 
     Attributes:
-        stats: of all that was sent.
-        begin: sends a plain message without a coroutine; see `FirstTries.begin`. The future that it
-            returns ends as `send` does.
+        stats: counts all sends except one-way sends.
+        begin: the fast path, see `FirstTries.begin`. Its future has the same result or exception as
+            `send`.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Sender:
     async def send(
         self, outgoing: Outgoing, timeout_ms: int | None, where: Where
     ) -> list[SendReceipt]:
-        """Return a receipt for each message.
+        """Send a message or batch, and return a receipt for each message.
 
         Raises:
-            KourouError: as `Producer.send`; a selector's own exceptions pass.
+            KourouError: as `Producer.send`. Exceptions of a selector are not caught.
         """
         began_s = self._now_s()
         self.stats.on_begun(len(outgoing.msg_ids))
@@ -91,7 +91,7 @@ class Sender:
 
     @property
     def handed_over(self) -> Collection[asyncio.Task[SendReceipt]]:
-        """What `begin` began and goes on as `send` does."""
+        """The tasks of sends that `begin` has started and that continue in the general path."""
         return self._first_tries.handed_over
 
     async def _send(
@@ -102,7 +102,7 @@ class Sender:
         return await self._deliver(Tries(self, outgoing, deadline, where))
 
     async def _go_on(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
-        """Do what is left of a send after its first try, or that try itself if it did not fail."""
+        """Complete a send of the fast path: retry after the error `failed`, else try first."""
         outgoing = encode_message(first.message, first.msg_id)
         deadline = Deadline(first.timeout_ms, first.began_s)
         tries = Tries(self, outgoing, deadline, first.where)
@@ -117,7 +117,7 @@ class Sender:
     async def _counted(
         self, sending: Awaitable[list[SendReceipt]], outgoing: Outgoing, began_s: float
     ) -> list[SendReceipt]:
-        """Return what `sending` returns, and count how it ends."""
+        """Return the result of `sending`, and count the outcome."""
         count = len(outgoing.msg_ids)
         try:
             receipts = await sending
@@ -132,7 +132,7 @@ class Sender:
         return receipts
 
     async def send_oneway(self, outgoing: Outgoing, timeout_ms: int | None, where: Where) -> None:
-        """Return when the message is queued on a connection; tried once, and not counted.
+        """Queue the message on a connection, in a single try; it is not counted.
 
         Raises:
             KourouError: as `Producer.send_oneway`.
@@ -168,7 +168,7 @@ class Sender:
 
         Raises:
             UsageError: a selector returned a queue of another topic.
-            KourouError: there is no route, or it has no queue.
+            KourouError: there is no route, or it has no writable queue.
         """
         if isinstance(where, MessageQueue):
             return where
@@ -189,13 +189,14 @@ class Sender:
     async def _deliver(
         self, tries: Tries, failed: BaseException | None = None
     ) -> list[SendReceipt]:
-        """Try until the broker has it; each try takes the next queue, on another broker if any.
+        """Try until a broker has stored the message; each try chooses the next queue.
 
-        `failed`: how the first try ended, if that was made already.
+        After a failure a queue of another broker is chosen, if there is one. `failed` is the error
+        of the first try, if that was made by the fast path.
         """
         retry_codes = self._config.retry_response_codes
         if tries.outgoing.is_reply:
-            retry_codes -= {ResponseCode.SYSTEM_ERROR}  # the requester is not there
+            retry_codes -= {ResponseCode.SYSTEM_ERROR}  # the requester is not connected
         try:
             return await try_until(
                 tries.deadline,
@@ -208,11 +209,11 @@ class Sender:
             )
         except ClosedError:
             if tries.last is not None:
-                raise tries.last from None  # it was tried before the close, and may be stored
+                raise tries.last from None  # a try was made before the close: it may be stored
             raise
 
     async def attempt(self, tries: Tries) -> list[SendReceipt]:
-        """Try once."""
+        """Make one try."""
         tries.number += 1
         if tries.number > 1:
             self.stats.on_retried()
@@ -232,10 +233,10 @@ class Sender:
         )
 
     def on_failure(self, tries: Tries, error: KourouError) -> None:
-        """Prepare another try."""
+        """Prepare the next try."""
         tries.last = error
         if self._instance.is_closed:
-            raise error  # nothing can be sent any more: no use to wait
+            raise error  # no try can succeed any more
         if error.refresh_route:
             self._instance.routes.refresh_soon(tries.outgoing.topic)
 
@@ -272,7 +273,7 @@ class Sender:
         attempt: SendAttempt | None,
         answers: Sequence[RemotingCommand] | None,
     ) -> list[SendReceipt]:
-        """Return what one try returns, and tell hooks and latency table of it."""
+        """Return the result of one try; report it to the hooks and the latency table."""
         began_s = self._now_s()
         receipts: list[SendReceipt] = []
         error: BaseException | None = None
@@ -295,7 +296,7 @@ class Sender:
         *,
         is_oneway: bool = False,
     ) -> SendAttempt | None:
-        """Call the hooks; return what they saw, None if there are none."""
+        """Call the hooks before a try; return their argument, None if there are no hooks."""
         if not self._hooks:
             return None
         attempt = SendAttempt(
@@ -340,7 +341,7 @@ class Sender:
             self._faults.on_answered(broker_name, elapsed_ms, now_ms)
 
     async def _detect(self, faults: LatencyFaults) -> None:
-        """Forget brokers that are gone, and probe those that did not answer."""
+        """Remove brokers that left the routes, and probe unreachable ones."""
         masters = self._instance.routes.masters()
         faults.retain(masters.keys())
         if not self._config.latency_detector:

@@ -1,9 +1,10 @@
-"""The answers of brokers that have stored a message: taken in one loop, straight from a read.
+"""Fast path of answers to sends: decodes all successful answers of one read in a loop.
 
-Nearly all answers to first tries say "stored", in a header without a body, and many come in one
-read. Of such a header three fields and a number matter. This reads no others, makes the receipts,
-and counts and gives back what belongs to all of the read once. Any doubt about a frame leaves it to
-the ordinary way (`FirstTry.on_answer`), which alone is complete; both must come to the same end.
+Nearly all answers to first tries report success, in a header without a body, and one read often
+contains many of them. This loop decodes only the needed fields and creates the receipts; statistics
+and in-flight counters are updated once for the whole read. A frame that deviates in any way is left
+to the general path (`FirstTry.on_answer`), which handles all answers. Both paths must give the same
+result.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _HEADER_AT: Final = 8
 _SIZE_SIZE: Final = 4
 _OFFSET_DIGITS_MAX: Final = 18
 _ANSWER_BYTES_MAX: Final = 4_096
-"""A longer one is odd."""
+"""Longer answers are left to the general path."""
 
 _DURABILITIES: Final = {durability.value: durability for durability in Durability}
 _ODD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """The fields that matter; see `SendMessageResponseHeader`."""
+    """The decoded fields; see `SendMessageResponseHeader`."""
 
     msgId: str  # noqa: N815 - wire name
     queueId: str  # noqa: N815 - wire name
@@ -40,7 +41,7 @@ class _Stored(msgspec.Struct, gc=False):
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """The members that matter, without defaults where ours and Java's brokers always write them."""
+    """The decoded members. Kourou's and Java's brokers always write them, so none has a default."""
 
     extFields: _Stored  # noqa: N815 - wire name
     flag: int
@@ -52,9 +53,10 @@ _decode: Final = msgspec.json.Decoder(_Answer).decode
 
 
 def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
-    """End the first tries that the frames from `at` on say are stored; return where it stopped.
+    """Complete the first tries whose answers in the frames from byte `at` on report success.
 
-    A `FastPath` for the connections of one producer.
+    Returns the position of the first frame that was not processed. This is the `FastPath` of a
+    producer's connections.
     """
     waiting: dict[int, Any] = connection.pending.waiting
     size_max = min(_ANSWER_BYTES_MAX, connection.limits.frame_bytes_max)
@@ -65,7 +67,7 @@ def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) ->
     while end - at > _HEADER_AT:
         size, header_size = _unpack_sizes(buffer, at)
         next_at = at + _SIZE_SIZE + size
-        # The header's size has the kind of header in its top byte: JSON's is 0.
+        # The top byte of the header size has the header encoding, which is 0 for JSON.
         if next_at > end or header_size + _SIZE_SIZE != size or size > size_max:
             break
         try:

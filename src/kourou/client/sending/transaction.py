@@ -1,4 +1,4 @@
-"""What a transaction is to its producer: its states, what is known of it, and hooks.
+"""Types of transactions at the producer: states, receipts and hooks.
 
 Source: LocalTransactionState.java, TransactionListener.java, TransactionSendResult.java,
 EndTransactionHook.java.
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(Enum):
-    """What becomes of a half message."""
+    """Outcome of a transaction."""
 
     COMMIT = "COMMIT"
-    """Consumers get it."""
+    """The message is delivered to consumers."""
     ROLLBACK = "ROLLBACK"
-    """Nobody ever gets it."""
+    """The message is never delivered."""
     UNKNOWN = "UNKNOWN"
-    """It waits; the broker asks later, by `check`."""
+    """Not decided yet; the broker calls `check` later."""
 
 
 END_CODES = {
@@ -35,18 +35,18 @@ END_CODES = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: 0,
 }
-"""Each state as requests name it."""
+"""The codes of the states in requests."""
 
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A half message that a broker has stored and nobody sees yet.
+    """An open transaction: its half message is stored, but not visible to consumers.
 
     Attributes:
-        message: as it was given.
-        half: where the half message is stored.
-        state: what it ends as when the `async with` block of `TransactionProducer.transaction` is
-            left without an exception; set it to decide otherwise.
+        message: the user's message.
+        half: the receipt of the half message.
+        state: the outcome if the block of `TransactionProducer.transaction` ends without an
+            exception. The block may change it.
     """
 
     message: Message
@@ -55,22 +55,22 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id of the transaction, which is the message's: `check` gets it as `msg_id`."""
+        """The id of the transaction, equal to the `msg_id` of the message passed to `check`."""
         return self.half.msg_id
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """How a transaction ended.
+    """Result of ending a transaction.
 
     Attributes:
         transaction_id: also the `msg_id` of the message.
-        half: where the half message is stored; not where consumers find the message.
-        state: what the broker was told.
-        is_confirmed: the broker has answered that it is so, and committed messages are as safe as
-            `half.durability` says. If not, the end may have taken effect or not: the broker was not
-            reached, has refused, or its sync was late. It asks `check` unless it knows the end, so
-            `check` must answer `state`.
+        half: the receipt of the half message; a committed message is stored in another place.
+        state: the outcome sent to the broker.
+        is_confirmed: the broker has confirmed the end, and a committed message is as durable as
+            `half.durability`. If False, the end may or may not have taken effect: the broker was
+            not reached, has refused, or its sync timed out. It then calls `check` unless it has
+            stored the end, so `check` must return `state`.
     """
 
     transaction_id: str
@@ -81,16 +81,16 @@ class TransactionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """The end of a transaction, as hooks see it.
+    """The end of a transaction, as passed to hooks.
 
     Attributes:
-        group: the producer's.
-        topic: of the message.
-        msg_id: its unique id, which is that of the transaction.
-        broker_address: who is told.
-        state: what.
-        is_checked: the broker has asked.
-        message: as it was given, or as the broker has it.
+        group: the producer group.
+        topic: the topic of the message.
+        msg_id: the unique id of the message, which is the id of the transaction.
+        broker_address: `host:port` of the broker.
+        state: the outcome.
+        is_checked: the end is the answer to a check by the broker.
+        message: the user's message; for a check, the message sent by the broker.
     """
 
     group: str
@@ -103,18 +103,19 @@ class TransactionEnd:
 
 
 class EndTransactionHook(Protocol):
-    """Sees each end of a transaction before it leaves.
+    """Hook called before each end of a transaction is sent, on the event loop; it must not block.
 
-    Called on the event loop, and must not block. What it raises is logged, and changes nothing.
+    Its exceptions are logged and have no other effect.
     """
 
     def end_transaction(self, end: TransactionEnd) -> None: ...
 
 
 LocalTransaction = Callable[[Transaction], TransactionState | Awaitable[TransactionState]]
-"""Runs between half message and end: a plain function, on a thread, or a coroutine function."""
+"""Does the work of a transaction after the half message is stored, and returns the outcome: a plain
+function, which runs on a thread, or a coroutine function."""
 TransactionCheck = Callable[[MessageExt], TransactionState | Awaitable[TransactionState]]
-"""Tells what became of a transaction; as `LocalTransaction`."""
+"""Returns the outcome of an earlier transaction; a function as `LocalTransaction`."""
 
 
 class EndTransactionHooks:
@@ -124,11 +125,11 @@ class EndTransactionHooks:
         self._hooks = list(hooks)
 
     def add(self, hooks: Sequence[EndTransactionHook]) -> None:
-        """Have more hooks, called after those there are."""
+        """Add hooks, which are called after the existing ones."""
         self._hooks += hooks
 
     def call(self, end: TransactionEnd) -> None:
-        """Call all."""
+        """Call all hooks."""
         for hook in self._hooks:
             try:
                 hook.end_transaction(end)
@@ -137,5 +138,5 @@ class EndTransactionHooks:
 
 
 def checked_state(value: Any) -> TransactionState | None:  # noqa: ANN401 - of a user's function
-    """Return the state that a user's function returned, None if it returned something else."""
+    """Return the result of a user's function if it is a TransactionState, else None."""
     return value if isinstance(value, TransactionState) else None

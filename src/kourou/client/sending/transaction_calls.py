@@ -1,4 +1,4 @@
-"""The requests of transactions: the half message, and its end.
+"""Requests of transactions: half messages and ends.
 
 Source: DefaultMQProducerImpl.sendMessageInTransaction, endTransaction and checkTransactionState.
 """
@@ -31,10 +31,10 @@ _DELAYS: Final = (
 
 
 def check_half(message: Message) -> None:
-    """Refuse a message that cannot be part of a transaction.
+    """Raise if a message cannot be sent in a transaction.
 
     Raises:
-        InvalidMessageError: it is delayed.
+        InvalidMessageError: the message is delayed.
     """
     properties = message.to_properties()
     delays = [name for name in _DELAYS if name in properties]
@@ -46,10 +46,10 @@ def check_half(message: Message) -> None:
 
 
 def as_half(outgoing: Outgoing, group: str) -> Outgoing:
-    """Return a message as the half message of a transaction of the group.
+    """Return a message as a half message of the producer group.
 
     Raises:
-        InvalidMessageError: its properties take more than 30,000 bytes.
+        InvalidMessageError: the properties take more than 30,000 bytes.
     """
     text = f"{names.TRAN_MSG}\x01true\x02{names.PGROUP}\x01{group}\x02{outgoing.properties}"
     check_properties(outgoing.topic, text)
@@ -59,7 +59,7 @@ def as_half(outgoing: Outgoing, group: str) -> Outgoing:
 def end_command(
     transaction: Transaction, group: str, state: TransactionState, *, oneway: bool, remark: str = ""
 ) -> RemotingCommand:
-    """Return END_TRANSACTION (37) for a half message of this producer."""
+    """Return the request END_TRANSACTION (37) for a half message of this producer."""
     half = transaction.half
     header = EndTransactionRequestHeader(
         producer_group=group,
@@ -84,7 +84,7 @@ def checked_command(
     state: TransactionState,
     remark: str = "",
 ) -> RemotingCommand:
-    """Return END_TRANSACTION (37) as the answer to CHECK_TRANSACTION_STATE (39)."""
+    """Return the request END_TRANSACTION (37) that answers a CHECK_TRANSACTION_STATE (39)."""
     unique_key = message.properties.get(names.UNIQ_KEY) or asked.msg_id or ""
     header = EndTransactionRequestHeader(
         producer_group=group,

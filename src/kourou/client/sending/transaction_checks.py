@@ -1,8 +1,8 @@
-"""Answers brokers that ask what became of a transaction (39).
+"""Transaction checks: answers requests of brokers for the outcome of a transaction (39).
 
-The function that knows is the user's. It runs on one of a few threads, or on the loop if it is a
-coroutine function; what it raises, and what it returns that is no state, means UNKNOWN, and the
-broker asks again.
+The user's check function determines the outcome. It runs on a thread, or on the event loop if it is
+a coroutine function. If it raises or does not return a state, the answer is UNKNOWN, and the broker
+repeats the check later.
 
 Source: ClientRemotingProcessor.checkTransactionState, DefaultMQProducerImpl.checkTransactionState.
 """
@@ -36,22 +36,24 @@ from kourou.remoting.pool import ConnectionPool
 log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 3.0
-"""How long an answer waits for the broker to read."""
+"""Timeout of writing an answer to the broker's connection."""
 
 
 class TransactionChecks:
-    """The checks of one producer.
+    """Runs the transaction checks of one producer.
 
     Args:
         group: the producer group.
         check: the user's function.
-        hooks: told of each answer.
-        waiting_max: checks at once; more are left to the broker's next try.
+        hooks: called with each answer.
+        waiting_max: maximum number of checks that run or wait; further ones are ignored, and the
+            broker repeats them.
 
     Attributes:
-        tasks: what ends with the producer; set before any request can come.
-        calls: runs the user's functions; set with it.
-        pool: the producer's, whose hooks see each answer, and whose namespace names are in.
+        tasks: the background tasks of the producer.
+        calls: runs the user's functions.
+        pool: the producer's connections, with its request hooks and namespace. The producer sets
+            these three attributes before a request can arrive.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class TransactionChecks:
         self.calls: UserCalls
 
     def on_check_transaction_state(self, asked: Request) -> None:
-        """Serve 39, which is never answered itself."""
+        """Serve 39, which has no response of its own: the answer is a request END_TRANSACTION."""
         header = asked.command.header(CheckTransactionStateRequestHeader)
         message = decode_message(asked.command.body)
         take_out(self.pool.namespace, (message,))
@@ -117,7 +119,7 @@ class TransactionChecks:
             )  # fmt: skip
 
     async def _ask(self, message: MessageExt) -> tuple[TransactionState, str]:
-        """Return what the user's function says, and why it says nothing."""
+        """Return the outcome by the user's function, and a remark if that failed."""
         me = asyncio.current_task()
         try:
             value = await self.calls.call(self._check, message)

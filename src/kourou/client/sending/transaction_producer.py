@@ -1,4 +1,4 @@
-"""TransactionProducer: sends messages that consumers see if, and only if, something else happened.
+"""TransactionProducer: messages that consumers get only if a local transaction has succeeded.
 
 Source: TransactionMQProducer.java, DefaultMQProducerImpl.sendMessageInTransaction.
 """
@@ -44,20 +44,22 @@ from kourou.remoting.runtime import Offload, Runtime
 log = logging.getLogger(__name__)
 
 REGISTER_INTERVAL_MS: Final = 30_000
-"""How often brokers of topics without a route yet are looked for."""
+"""Interval in ms of look-ups of the given topics that have no route yet."""
 
 
 class TransactionProducer(Producer):
-    """A producer whose messages can be part of a transaction.
+    """A producer that can send messages in transactions.
 
-    The broker stores the message where nobody sees it (a half message), then something of yours is
-    done, then the message is committed or rolled back. If neither is said, because this process
-    died or lost the network, the broker asks a producer of the same group after some time, as often
-    as its configuration says (15 times, each 30 s): `check` then looks up what became of it. So
-    keep the transaction's id where the work itself is kept.
+    The broker first stores a half message, which is invisible to consumers. Then the local
+    transaction runs, and the message is committed or rolled back. If the broker gets neither,
+    because this process died or lost the network, it sends a check to a producer of the same group
+    after some time, and repeats it as configured (15 times, each 30 s). `check` must then determine
+    the outcome. So store the id of the transaction together with the results of the local
+    transaction.
 
-    A half message whose answer is lost is sent again, as other messages are. If both copies are
-    stored, the first is asked about, under the same id: consumers may get the message twice.
+    If the answer to a half message is lost, it is sent again like other messages. If both copies
+    are stored, the broker checks the first one, with the same id, and consumers may get the message
+    twice.
 
         def charged(message: MessageExt) -> TransactionState:
             known = database.has_payment(message.msg_id)
@@ -67,28 +69,28 @@ class TransactionProducer(Producer):
             async with producer.transaction(Message("Paid", b"...")) as transaction:
                 await charge(card, payment_id=transaction.id)
 
-    Everything of `Producer` is there too.
+    It also has all methods of `Producer`.
 
     Args:
-        group: names all processes that can answer for each other's transactions.
-        namesrv_addr: as for `Producer`.
-        check: says what became of a transaction, given its message, whose `msg_id` is the id; a
-            plain function, on one of `transaction_threads`, or a coroutine function. What it raises
-            means that it does not know yet. Commits and rollbacks never overtake each other: a
-            second one changes nothing.
-        topics: whose brokers may ask from the start; those of topics that are sent to, and of the
-            topic TBW102, may anyway.
-        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+        group: the producer group; its members must be able to check each other's transactions.
+        namesrv_addr: as in `Producer`.
+        check: returns the outcome of a transaction; its argument is the message, whose `msg_id` is
+            the id of the transaction. A plain function runs on one of `transaction_threads`, a
+            coroutine function on the event loop. An exception counts as UNKNOWN. The first commit
+            or rollback of a transaction is final; later ones have no effect.
+        topics: topics whose brokers may send checks from the start. Brokers of topics to which a
+            message was sent, and of the topic TBW102, may send checks in any case.
+        credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        hooks: as for `Producer`.
-        end_hooks: told of each end before it leaves.
-        runtime: the outside world, for tests; None for the real one.
-        run_blocking: runs plain functions, for tests; None for threads.
+        hooks: as in `Producer`.
+        end_hooks: called before each end of a transaction is sent.
+        runtime: network, clock and randomness, for tests; None: those of the system.
+        run_blocking: runs plain functions, for tests; None: they run on threads.
 
     Raises:
         InvalidGroupError, ConfigError, CodecMissingError: as `Producer`.
-        UsageError: `check` is no function of a message.
+        UsageError: `check` is not a function of one message.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class TransactionProducer(Producer):
         )
 
     async def start(self) -> None:
-        """Begin to work, and look for brokers that may ask.
+        """Start the producer, and begin to register at brokers that may send checks.
 
         Raises:
             ClosedError, ForkedError, ConfigError: as `Producer.start`.
@@ -133,7 +135,7 @@ class TransactionProducer(Producer):
         )
 
     async def close(self) -> None:
-        """End as `Producer.close` does; transactions under way are waited for as messages are."""
+        """Close as `Producer.close`; it also waits for transactions in progress."""
         try:
             await super().close()
         finally:
@@ -148,25 +150,27 @@ class TransactionProducer(Producer):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> TransactionReceipt:
-        """Send a half message, call `local`, and end the transaction as that says.
+        """Send a half message, call `local`, and end the transaction with its result.
 
         Args:
-            message: what consumers get if it is committed; not delayed.
-            local: gets the transaction and does the work; a plain function runs on one of
-                `transaction_threads`. UNKNOWN leaves it to `check`.
-            timeout_ms: for the half message, and again for the end; None for `send_timeout_ms`.
+            message: the message that consumers get after a commit; it must not be delayed.
+            local: does the work of the transaction and returns the outcome; a plain function runs
+                on one of `transaction_threads`. UNKNOWN leaves the outcome to `check`.
+            timeout_ms: for the half message, and again for the end; None: `send_timeout_ms`.
             queue: as in `Producer.send`.
             sharding_key: as in `Producer.send`.
 
         Returns:
-            How it ended, and whether the broker has said that it is so.
+            The outcome, and whether the broker has confirmed it.
 
         Raises:
-            UsageError, TransportError, RemoteError: as `Producer.send`, of the half message:
-                `local` was not called, and nobody will see the message. RemoteError also if the
-                half message is not as safe as the broker wants it: it was rolled back.
-            UsageError: `local` returned no TransactionState; the broker will ask.
-            Exception: what `local` raised; the broker will ask, since nobody knows how far it came.
+            UsageError, TransportError, RemoteError: the half message failed, as `Producer.send`:
+                `local` was not called, and the message will not be delivered. RemoteError also if
+                the half message was stored, but not as durably as the broker requires; it was
+                rolled back.
+            UsageError: `local` did not return a TransactionState; the broker will call `check`.
+            Exception: the exception of `local`; the broker will call `check`, since the outcome is
+                unknown.
         """
         check_function(local, "local", "a transaction")
         transaction = await self.begin_transaction(
@@ -189,13 +193,13 @@ class TransactionProducer(Producer):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> AsyncIterator[Transaction]:
-        """Send a half message; commit it when the block is left, roll it back if that raises.
+        """Send a half message; commit it when the block ends, roll it back if the block raises.
 
             async with producer.transaction(Message("Paid", b"...")) as transaction:
                 await charge(card, payment_id=transaction.id)
 
-        Set `transaction.state` to end it as something else. What is no `Exception`, such as being
-        cancelled, leaves it to `check`: nobody knows how far the block came.
+        Set `transaction.state` for another outcome. After a cancellation, or any other exception
+        that is not an `Exception`, the outcome is unknown and left to `check`.
 
         Args:
             message: as in `send_in_transaction`.
@@ -204,8 +208,8 @@ class TransactionProducer(Producer):
             sharding_key: as in `Producer.send`.
 
         Raises:
-            UsageError, TransportError, RemoteError: as `send_in_transaction`; the block is not
-                entered.
+            UsageError, TransportError, RemoteError: as `send_in_transaction`; the block does not
+                run.
         """
         transaction = await self.begin_transaction(
             message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
@@ -230,11 +234,11 @@ class TransactionProducer(Producer):
         queue: MessageQueue | QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> Transaction:
-        """Send a half message, which nobody sees before `end_transaction`.
+        """Send a half message; it is invisible to consumers until `end_transaction` commits it.
 
         Args:
             message: as in `send_in_transaction`.
-            timeout_ms: None for `send_timeout_ms`.
+            timeout_ms: None: `send_timeout_ms`.
             queue: as in `Producer.send`.
             sharding_key: as in `Producer.send`.
 
@@ -261,19 +265,20 @@ class TransactionProducer(Producer):
         *,
         timeout_ms: int | None = None,
     ) -> TransactionReceipt:
-        """Tell the broker what becomes of a half message.
+        """Commit or roll back a half message.
 
-        Does not raise if the broker cannot be told, or refuses: what was done is done, the receipt
-        is not confirmed, and the broker will ask. After a late sync (FLUSH_DISK_TIMEOUT) it asks
-        only if it has lost the end, by a power cut. Telling it twice changes nothing.
+        Does not raise if the broker is not reached or refuses, because the local transaction cannot
+        be undone: the receipt is then not confirmed, and the broker will call `check`. After a late
+        sync (FLUSH_DISK_TIMEOUT) it calls `check` only if a power failure has lost the end. A
+        second call has no effect.
 
         Args:
-            transaction: what `begin_transaction` returned.
-            state: UNKNOWN leaves it to `check`.
-            timeout_ms: for the broker's answer; None for `send_timeout_ms`.
+            transaction: the result of `begin_transaction`.
+            state: UNKNOWN leaves the outcome to `check`.
+            timeout_ms: for the broker's answer; None: `send_timeout_ms`.
 
         Raises:
-            UsageError: `state` is no TransactionState.
+            UsageError: `state` is not a TransactionState.
         """
         if checked_state(state) is None:
             raise UsageError(f"state is {state!r:.100}: give a TransactionState")
@@ -297,17 +302,17 @@ class TransactionProducer(Producer):
         if state is None:
             raise UsageError(
                 f"the local transaction returned {value!r:.100}, no TransactionState: the broker "
-                "will ask what became of it"
+                "will call the check"
             )
         return state
 
     async def _tell(
         self, transaction: Transaction, state: TransactionState, remark: str, timeout_ms: int | None
     ) -> bool:
-        """Send the end, and return whether the broker has answered that it is so.
+        """Send the end, and return whether the broker has confirmed it.
 
         Raises:
-            TransportError, RemoteError: it has not, or has refused.
+            TransportError, RemoteError: the broker was not reached, or has refused.
         """
         timeout_s = (self._config.send_timeout_ms if timeout_ms is None else timeout_ms) / 1000
         half = transaction.half
@@ -325,7 +330,7 @@ class TransactionProducer(Producer):
                 message=transaction.message,
             )
         )
-        is_oneway = state is TransactionState.UNKNOWN  # Java's brokers do not answer that
+        is_oneway = state is TransactionState.UNKNOWN  # Java's brokers do not answer UNKNOWN
         command = end_command(transaction, self.group, state, oneway=is_oneway, remark=remark)
         if is_oneway:
             await self._instance.pool.oneway(address, command, timeout_s)
@@ -340,14 +345,14 @@ class TransactionProducer(Producer):
     ) -> None:
         try:
             await self._tell(transaction, TransactionState.UNKNOWN, reason[:1000], timeout_ms)
-        except KourouError as error:  # the broker asks all the same
+        except KourouError as error:  # the broker calls the check in any case
             log.info("transaction.not_told id=%s reason=%s", transaction.id, error)
 
     async def _give_up(self, transaction: Transaction, timeout_ms: int | None) -> None:
-        """Roll back a half message that is stored, but not as the broker wants it.
+        """Roll back a half message that is stored, but not as durably as the broker requires.
 
         Raises:
-            RemoteError: always; it tells what was wrong.
+            RemoteError: always; it names the status of the half message.
         """
         half: SendReceipt = transaction.half
         await self.end_transaction(transaction, TransactionState.ROLLBACK, timeout_ms=timeout_ms)
@@ -357,7 +362,7 @@ class TransactionProducer(Producer):
         )
 
     async def _find_brokers(self) -> None:
-        """Look up the routes of topics that are not known yet, and so register at their brokers."""
+        """Look up topics without a cached route, and send heartbeats if new routes were found."""
         routes = self._instance.routes
         is_new = False
         for topic in self._topics:

@@ -1,4 +1,4 @@
-"""The tries of one message or batch, until a broker has it or the time is up."""
+"""State of the tries of one message or batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Tries:
-    """The tries of one message or batch: an object, as closures would be a dozen for each."""
+    """State shared by the tries of one message or batch.
+
+    It is an object with slots, because closures over a dozen variables would cost more.
+    """
 
     __slots__ = (
         "deadline",
@@ -39,8 +42,8 @@ class Tries:
         self.deadline = deadline
         self.where = where
         self.failed_broker: str | None = None
-        self.target: MessageQueue | None = None  # of the first try, if that is chosen already
-        self.is_asked_again = False  # the server was, and said GO_AWAY
+        self.target: MessageQueue | None = None  # of the next try, if already chosen
+        self.is_asked_again = False  # the server has answered an earlier try with GO_AWAY
         self.last: KourouError | None = None
         self.number = 0
 

@@ -1,4 +1,4 @@
-"""Calls of functions that users gave: plain ones on threads of the producer's own."""
+"""Calls of users' functions: plain functions run on the producer's own threads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ArgumentT = TypeVar("ArgumentT")
 
 
 class UserCalls:
-    """Calls functions, at most so many plain ones at once; others wait for their turn.
+    """Calls users' functions, at most `threads_max` plain ones at the same time.
 
     Args:
-        threads_max: of the pool, which starts them when they are first needed.
-        name: of the threads.
-        run_blocking: runs plain functions in place of the pool, for tests.
+        threads_max: size of the thread pool; threads are started on first use.
+        name: prefix of the thread names.
+        run_blocking: runs plain functions instead of the pool, for tests.
     """
 
     def __init__(self, threads_max: int, name: str, run_blocking: Offload | None = None) -> None:
@@ -34,12 +34,12 @@ class UserCalls:
     async def call(
         self, function: Callable[[ArgumentT], T | Awaitable[T]], argument: ArgumentT
     ) -> T:
-        """Return what the function returns, or what it returns to be awaited.
+        """Call a function and return its result; an awaitable result is awaited.
 
-        Cancelling stops waiting for a plain function, not the function.
+        Cancelling ends the wait for a plain function, but not the function.
         """
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - of an object that can be called
+            getattr(function, "__call__", None)  # noqa: B004 - the method of a callable object
         ):
             value: Any = function(argument)
         elif self._threads is None:
@@ -50,6 +50,6 @@ class UserCalls:
         return await value if inspect.isawaitable(value) else value  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Take no more calls; threads end with the functions that they run."""
+        """Refuse further calls; threads end when their current function returns."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

@@ -263,7 +263,7 @@ def test_misuse_is_refused_with_what_to_do_instead() -> None:
                     aiter(consumer)
             with pytest.raises(ClosedError, match="push consumer is closed"):
                 _ = consumer.queues
-            with pytest.raises(ClosedError, match="make a new one"):
+            with pytest.raises(ClosedError, match="create a new one"):
                 await consumer.start()
 
     run_virtual(main())
