@@ -95,7 +95,7 @@ def test_a_topic_of_the_system_is_left_alone(kourou: Kourou, act: str) -> None:
     outcome = kourou("topic", act, "SCHEDULE_TOPIC_XXXX", *more)
 
     assert outcome.code == 2
-    assert "SCHEDULE_TOPIC_XXXX is the system's own" in outcome.err
+    assert "SCHEDULE_TOPIC_XXXX is a system topic" in outcome.err
 
 
 def test_a_group_shows_its_lag_by_queue(kourou: Kourou) -> None:

@@ -64,7 +64,7 @@ def test_a_group_is_told_to_pull_and_not_to_pop(kourou: Kourou) -> None:
         (("g-mode", "NoSuchTopic", "pop"), "NoSuchTopic"),
         (("g-mode", "Popped", "push"), "pull"),
         (("g-mode", "Popped", "pop", "--share", "-1"), "share_queues is -1"),
-        (("g-mode", "Popped", "pop", "--broker", "broker-x"), "no broker broker-x has topic"),
+        (("g-mode", "Popped", "pop", "--broker", "broker-x"), "is not on broker-x, but on"),
     ],
 )
 def test_what_cannot_be_set_is_refused(kourou: Kourou, args: tuple[str, ...], text: str) -> None:

@@ -64,7 +64,7 @@ def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        ("broker-a/0@9", "has no offset 9: it holds 0 to "),
+        ("broker-a/0@9", "has no offset 9: it has 0 to "),
         ("broker-z/0@0", "not on broker-z, but on: broker-a"),
         ("0" * 32, "was found by the id"),
         ("o-17", "was found by the id o-17"),

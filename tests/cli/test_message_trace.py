@@ -48,4 +48,4 @@ def test_a_message_that_nobody_traced_is_said_not_to_be(kourou: Kourou) -> None:
     assert missing.code != 0
     nowhere = kourou("message", "trace", "7F00", "--topic", "f-nowhere")
     assert "there is no topic f-nowhere that traces go to" in nowhere.err
-    assert "no trace in f-no-traces tells of 7F00: clients write traces if " in missing.err
+    assert "f-no-traces has no trace of 7F00: clients write traces if " in missing.err

@@ -123,7 +123,7 @@ def test_groups_are_made_and_deleted() -> None:
         assert found.retry_max_times == 3
         assert (await admin.describe_group("billing")).lag == 0
         await admin.delete_group("billing", clean_offsets=True)
-        with pytest.raises(GroupNotFoundError, match="no broker knows the group billing"):
+        with pytest.raises(GroupNotFoundError, match="no broker has the group billing"):
             await admin.describe_group("billing")
 
     with_admin(body)
@@ -148,9 +148,9 @@ def test_what_does_not_exist_or_is_not_allowed_is_named() -> None:
                 await ask("absent")
             with pytest.raises(InvalidTopicError):
                 await ask("a b")
-        with pytest.raises(InvalidTopicError, match="the system's own"):
+        with pytest.raises(InvalidTopicError, match="is a system topic"):
             await admin.create_topic("TBW102")
-        with pytest.raises(InvalidTopicError, match="the system's own"):
+        with pytest.raises(InvalidTopicError, match="is a system topic"):
             await admin.delete_topic("SCHEDULE_TOPIC_XXXX")
         for name in ("", "a b"):
             with pytest.raises(InvalidGroupError):

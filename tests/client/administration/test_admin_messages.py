@@ -89,14 +89,14 @@ def test_a_message_is_found_at_its_offset_and_otherwise_it_is_said_what_there_is
         queue = receipts[3].queue
         found = await admin.message_at(queue, receipts[3].queue_offset)
         assert (found.body, place(found)[0]) == (b"3", queue.broker_name)
-        with pytest.raises(QueryNotFoundError, match=r"has no offset 9: it holds 0 to 1"):
+        with pytest.raises(QueryNotFoundError, match=r"has no offset 9: it has 0 to 1"):
             await admin.message_at(queue, 9)
         with pytest.raises(UsageError, match="-1 is negative"):
             await admin.message_at(queue, -1)
         with pytest.raises(TopicNotFoundError, match="not on broker-7, but on: broker-0, broker-1"):
             await admin.message_at(MessageQueue("orders", "broker-7", 0), 0)
         await admin.create_topic("empty", queues=1)
-        with pytest.raises(QueryNotFoundError, match="it is empty, and the next message gets 0"):
+        with pytest.raises(QueryNotFoundError, match="it is empty, and its next offset is 0"):
             await admin.message_at(MessageQueue("empty", "broker-0", 0), 0)
 
     with_messages(body)

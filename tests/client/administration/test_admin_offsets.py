@@ -230,7 +230,7 @@ def test_what_cannot_be_reset_is_named_before_anything_changes() -> None:
     [
         ({}, "one of at_ms, to and offset"),
         ({"at_ms": 1, "to": "latest"}, "one of at_ms, to and offset"),
-        ({"offset": 1}, "needs its queue"),
+        ({"offset": 1}, "requires queue"),
         ({"offset": -1, "queue": queue(0)}, "0 or more"),
         ({"at_ms": -1}, "epoch milliseconds"),
         ({"to": "now"}, "earliest or latest"),

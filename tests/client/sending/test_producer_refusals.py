@@ -122,7 +122,7 @@ def test_what_the_broker_refuses_for_good_is_raised_at_once() -> None:
         (Message("a b", b"x"), InvalidTopicError, "a b"),
         (Message("", b"x"), InvalidTopicError, "blank"),
         (Message("T" * 128, b"x"), InvalidTopicError, "128 characters, the limit is 127"),
-        (Message("SCHEDULE_TOPIC_XXXX", b"x"), InvalidTopicError, "brokers' own"),
+        (Message("SCHEDULE_TOPIC_XXXX", b"x"), InvalidTopicError, "reserved for brokers"),
         (Message("T", bytes(101)), InvalidMessageError, "101 bytes exceed .* 100: split"),
         (
             Message("T", b"x", properties={"k": "v" * 30_000}),
@@ -154,9 +154,9 @@ def test_an_invalid_message_is_refused_before_any_server_is_asked(
     ("messages", "text"),
     [
         ([], "no message"),
-        ([Message("A", b"x"), Message("B", b"x")], "one topic, not A and B"),
+        ([Message("A", b"x"), Message("B", b"x")], "same topic, not A and B"),
         ([Message("A", b"x", delay_level=3)], "delay_level 3"),
-        ([Message("A", b"x", priority=0)], "priority 0 in a batch"),
+        ([Message("A", b"x", priority=0)], "priority 0 of a message in a batch"),
         ([Message("A", b"x"), Message("A", b"x", wait_store_ok=False)], "wait_store_ok"),
         ([Message("A", b"x" * 60), Message("A", b"x" * 60)], "exceed max_message_size_bytes, 100"),
         ([Message("%RETRY%g", b"x")], "retry topic"),

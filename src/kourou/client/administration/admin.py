@@ -39,19 +39,19 @@ class AdminClient(
 ):
     """Describes and changes the topics, groups, offsets and servers of a cluster.
 
-    What changes something asks every master concerned, one after the other, and stops at the first
-    that refuses: calling it again completes the rest. All calls raise ClosedError before `start`
-    and after `close`, ConnectFailedError when no name server answers, another TransportError when
-    a broker does not answer within `admin_timeout_ms`, and RemoteError when one refuses.
-    Cancelling leaves some servers asked and others not.
+    A method that changes something sends a request to each master concerned, one after the other,
+    and stops at the first error; repeating the call completes the change. All methods raise
+    ClosedError before `start` and after `close`, ConnectFailedError if no name server answers,
+    another TransportError if a broker does not answer within `admin_timeout_ms`, and RemoteError if
+    a server refuses. A cancelled change may be complete on some servers only.
 
     Args:
-        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
-            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
-        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+        namesrv_addr: `host:port`, or several joined by `;`. None: the value of the environment
+            variable KOUROU_NAMESRV or NAMESRV_ADDR, else 127.0.0.1:9876.
+        credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        runtime: the outside world, for tests; None for the real one.
+        runtime: network, clock and randomness, for tests; None: those of the system.
 
     Raises:
         ConfigError: `namesrv_addr` does not parse.

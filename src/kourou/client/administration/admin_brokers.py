@@ -1,4 +1,4 @@
-"""AdminClient: brokers, their configuration and statistics.
+"""AdminClient methods for brokers: configuration and statistics.
 
 Source: StatsAllSubCommand.java, BrokerConsumeStatsSubCommad.java.
 """
@@ -23,7 +23,7 @@ from kourou.protocol.bodies import (
 from kourou.protocol.codes import RequestCode
 
 TOPICS_AT_A_TIME: Final = 16
-"""Topics whose rates are asked for at once."""
+"""Maximum number of topics whose rates are requested concurrently."""
 
 _PUT: Final = "TOPIC_PUT_NUMS"
 _GET: Final = "GROUP_GET_NUMS"
@@ -32,16 +32,17 @@ _NOTHING_COUNTED: Final = BrokerStatsData()
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """How fast a topic is written and one group reads it, over all brokers.
+    """Rates of a topic and of one of its consumer groups, summed over all brokers.
 
     Attributes:
-        topic: its name.
-        group: who reads; None if no group ever did.
-        lag: messages stored and not committed; None without a group, or if no broker told.
-        in_tps: messages stored a second, over the last minute.
-        out_tps: messages that the group got a second, over the last minute.
-        in_24h: messages stored in the last 24 hours, or since the broker began to count.
-        out_24h: messages that the group got in that time.
+        topic: the topic.
+        group: the consumer group; None if no group has consumed the topic.
+        lag: messages stored but not committed by the group; None without a group, or if a broker
+            did not report it.
+        in_tps: messages stored per second, over the last minute.
+        out_tps: messages delivered to the group per second, over the last minute.
+        in_24h: messages stored in the last 24 hours, or since the broker's start.
+        out_24h: messages delivered to the group in that time.
     """
 
     topic: str
@@ -57,30 +58,30 @@ class BrokerAdmin(AdminCalls):
     """Describes and configures brokers."""
 
     async def runtime_info(self, address: str) -> dict[str, str]:
-        """Return what the broker at `host:port` tells of itself: RocketMQ's names -> texts."""
+        """Return the runtime information of the broker at `host:port`: RocketMQ's key -> text."""
         self._instance.check_open()
         return await calls_admin_brokers.runtime_info(self._server(address))
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """Return the settings of the broker at `host:port`: RocketMQ's names -> texts."""
+        """Return the settings of the broker at `host:port`: RocketMQ's key -> text."""
         self._instance.check_open()
         return await calls_admin_brokers.config(self._server(address))
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
-        """Change settings of the broker at `host:port` while it runs.
+        """Change settings of the running broker at `host:port`.
 
-        A Kourou broker changes all or none, refuses what it does not know or cannot change while
-        it runs, and forgets the change when it stops. A Java broker writes it to its configuration
-        file, and answers success also for a name that it does not know.
+        A Kourou broker changes either all settings or none. It refuses unknown settings and those
+        that cannot change while it runs, and loses the changes when it stops. A Java broker writes
+        the changes to its configuration file, and answers with success also for unknown settings.
 
         Args:
-            address: the broker's.
-            values: RocketMQ's names -> texts.
+            address: the broker's address.
+            values: RocketMQ's key -> text.
 
         Raises:
-            UsageError: there are none, or a name is blank.
-            NoPermissionError: one of them may not change while the broker runs.
-            RemoteSystemError: a name is unknown, or a value out of its range.
+            UsageError: `values` is empty, or a key is blank.
+            NoPermissionError: a setting cannot change while the broker runs.
+            RemoteSystemError: a key is unknown, or a value is out of range.
         """
         self._instance.check_open()
         if not values or not all(name.strip() for name in values):
@@ -91,12 +92,12 @@ class BrokerAdmin(AdminCalls):
         """Return one counter of the broker at `host:port` over the last minute, hour and day.
 
         Args:
-            address: the broker's.
-            name: of RocketMQ's sets of counters, such as TOPIC_PUT_NUMS or GROUP_GET_NUMS.
-            key: the counter in it, such as `orders` or `orders@billing`.
+            address: the broker's address.
+            name: one of RocketMQ's sets of counters, such as TOPIC_PUT_NUMS or GROUP_GET_NUMS.
+            key: the counter in the set, such as `orders` or `orders@billing`.
 
         Raises:
-            RemoteSystemError: there is none, as when nothing was counted yet.
+            RemoteSystemError: there is no such counter, as before its first count.
         """
         self._instance.check_open()
         return await calls_admin_brokers.stats(self._server(address), name, key)
@@ -104,11 +105,11 @@ class BrokerAdmin(AdminCalls):
     async def broker_consume_stats(
         self, address: str, *, ordered_only: bool = False
     ) -> ConsumeStatsList:
-        """Return where all groups of the broker at `host:port` stand.
+        """Return the committed offsets of all groups at the broker at `host:port`.
 
         Args:
-            address: the broker's.
-            ordered_only: only in topics that were declared ordered.
+            address: the broker's address.
+            ordered_only: only those in topics that were declared ordered.
         """
         self._instance.check_open()
         return await calls_admin_brokers.consume_stats(
@@ -116,12 +117,12 @@ class BrokerAdmin(AdminCalls):
         )
 
     async def all_stats(self, topics: Iterable[str] | None = None) -> list[TopicRates]:
-        """Return how fast topics are written and read: one row a topic and group, sorted.
+        """Return the rates of topics, one row for each topic and group, sorted.
 
-        Topics that are deleted meanwhile are left out.
+        Topics that are deleted during the call are left out.
 
         Args:
-            topics: their names; None for all but retry and dead-letter topics.
+            topics: the topics; None: all except retry and dead-letter topics.
         """
         if topics is None:
             code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
@@ -164,7 +165,7 @@ async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """A counter over all brokers: of the last minute, a second; and of the last 24 hours."""
+    """Sum of a counter over all brokers: per second of the last minute, and of 24 hours."""
 
     tps: float
     day: int
@@ -180,16 +181,16 @@ async def _stats_or_none(server: Server, name: str, key: str) -> BrokerStatsData
     try:
         return await calls_admin_brokers.stats(server, name, key)
     except RemoteSystemError:
-        return _NOTHING_COUNTED  # how brokers say that there is no such counter
+        return _NOTHING_COUNTED  # brokers answer with this error if there is no such counter
 
 
 def _day_sum(stats: BrokerStatsData) -> int:
-    """Return what was counted in 24 hours; a broker samples that only each hour, so less first."""
+    """Return the count of 24 hours. A broker samples it each hour; before, use shorter periods."""
     return stats.day.sum or stats.hour.sum or stats.minute.sum
 
 
 async def _lag(masters: Mapping[str, Server], group: str, topic: str) -> int | None:
-    """Return the messages that the group has not consumed; None if no broker tells."""
+    """Return the number of messages not committed by the group; None if a broker refuses."""
     try:
         parts = await ask_all(
             masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)

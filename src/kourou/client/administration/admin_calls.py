@@ -1,4 +1,4 @@
-"""What all parts of `AdminClient` stand on: which servers there are, and how to ask them."""
+"""Base of the `AdminClient` mixins: finding servers and sending them requests."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server to ask: by which connections, where, and how long to wait for each answer."""
+    """One server: its address, the connections to use, and the timeout of each request."""
 
     pool: ConnectionPool
     address: str
     timeout_s: float
 
     async def ask(self, code: int, header: object | None = None, body: bytes = b"") -> bytes:
-        """Return the body of the answer.
+        """Send a request and return the body of the answer.
 
         Raises:
-            TransportError: no answer came.
+            TransportError: no answer arrived.
             RemoteError: the server refused.
         """
         return (await self.exchange(code, header, body)).body
@@ -45,14 +45,14 @@ class Server:
     async def exchange(
         self, code: int, header: object | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """Return the whole answer, for what it tells in its header; raises as `ask`."""
+        """Send a request and return the whole answer, with its header; raises as `ask`."""
         answer = await self.pool.request(self.address, request(code, header, body), self.timeout_s)
         raise_for_response(answer)
         return answer
 
 
 class AdminCalls(CallingClient):
-    """Finds the servers that a call of administration concerns.
+    """Finds the servers that a method of `AdminClient` needs.
 
     Args and Raises: as `AdminClient`.
     """
@@ -69,18 +69,18 @@ class AdminCalls(CallingClient):
         super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
 
     async def cluster_info(self) -> ClusterInfo:
-        """Return the brokers and clusters that a name server knows."""
+        """Return the brokers and clusters registered at a name server."""
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         return decode_cluster_info(answer.body)
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """Return which brokers hold the topic, as a name server tells it now.
+        """Look up and return the route of the topic.
 
         Raises:
-            TopicNotFoundError: no name server knows it.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         check_topic(topic)
-        # Not by the client's routes: those keep what they know of a topic that was deleted.
+        # Without the client's route cache, which keeps the routes of deleted topics.
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
             answer = await self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -106,15 +106,15 @@ class AdminCalls(CallingClient):
         return Server(self._instance.pool, address, self._timeout_s)
 
     async def _ask_name_server(self, code: int, header: object | None = None) -> RemotingCommand:
-        """Return the answer of the first name server that answers; they all know the same."""
+        """Return the answer of the first name server that answers; all have the same data."""
         self._instance.check_open()
         return await self._instance.name_servers.request(request(code, header), self._timeout_s)
 
     async def _tell_name_servers(self, call: Callable[[Server], Awaitable[T]]) -> dict[str, T]:
-        """Ask all name servers at once, and return their answers by address.
+        """Call all name servers concurrently, and return their answers by address.
 
         Raises:
-            KourouError: the first failure, once all have been asked.
+            KourouError: the first failure, raised after all calls have ended.
         """
         self._instance.check_open()
         addresses = await self._instance.name_servers.all()
@@ -131,10 +131,10 @@ class AdminCalls(CallingClient):
     async def _masters(
         self, *, broker_name: str | None = None, cluster: str | None = None
     ) -> dict[str, Server]:
-        """Return the masters asked for, by broker name.
+        """Return the masters by broker name, filtered by broker name and cluster.
 
         Raises:
-            NoRouteError: there is none.
+            NoRouteError: there is no such master.
         """
         info = await self.cluster_info()
         masters = {
@@ -166,6 +166,6 @@ class AdminCalls(CallingClient):
 async def ask_all(
     servers: Mapping[str, Server], call: Callable[[Server], Awaitable[T]]
 ) -> dict[str, T]:
-    """Ask all servers at once; fail as the first that fails."""
+    """Call all servers concurrently, and return their answers by name; raise the first error."""
     answers = await asyncio.gather(*map(call, servers.values()))
     return dict(zip(servers, answers, strict=True))

@@ -1,6 +1,6 @@
-"""AdminClient: the producers and consumers that are connected.
+"""AdminClient methods for connected producers and consumers.
 
-Each broker tells of its own connections; a client is connected to all brokers of its topics.
+A broker reports only its own connections. A client is connected to all brokers of its topics.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from kourou.remoting.network import format_address
 
 
 class ClientAdmin(AdminCalls):
-    """Describes connected clients, and asks consumers."""
+    """Describes connected clients, and sends requests to consumers."""
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
-        """Return the live members of a group, sorted by client id, and what they want.
+        """Return the live members of a group, sorted by client id, and their subscriptions.
 
-        A member is told once, as the first broker by name sees it.
+        A member that is connected to several brokers is listed once, with the data of the first
+        broker by name.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            ConsumerNotOnlineError: it has no live member.
+            ConsumerNotOnlineError: the group has no live member.
         """
         check_group(group)
         parts = list((await _live_consumers(await self._masters(), group)).values())
@@ -57,16 +58,16 @@ class ClientAdmin(AdminCalls):
     async def running_info(
         self, group: str, client_id: str, *, stack: bool = False
     ) -> ConsumerRunningInfo:
-        """Return what a consumer tells of itself: its settings, queues and rates.
+        """Return the settings, queues and rates of a consumer, requested from the consumer itself.
 
         Args:
-            group: the consumer's.
-            client_id: one of its live members.
-            stack: with the stacks of the consumer's threads.
+            group: the consumer group.
+            client_id: the client id of a live member.
+            stack: include the stacks of the consumer's threads.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            ConsumerNotOnlineError: no broker knows the member.
+            ConsumerNotOnlineError: the member is not connected to any broker.
             ConsumeTimeoutError: the consumer did not answer its broker.
         """
         server = await self._server_of(group, client_id)
@@ -75,21 +76,24 @@ class ClientAdmin(AdminCalls):
     async def consume_directly(
         self, group: str, client_id: str, msg_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """Let the listener of one consumer have one message now, and return what came of it.
+        """Deliver one stored message to the listener of one consumer, and return the result.
 
-        No offset moves, and a failure is not retried: what the listener does has its effect again.
+        No offset is committed, and a failure is not retried. The effects of the listener are real,
+        also for a message that was consumed before.
 
         Args:
-            group: the consumer's.
-            client_id: one of its live members.
-            msg_id: the message's offset id, which names the broker that stores it.
+            group: the consumer group.
+            client_id: the client id of a live member.
+            msg_id: the offset id of the message, which contains the broker's address.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            InvalidMessageError: `msg_id` is no offset id.
-            ConnectFailedError: nothing answers at the address in it, as for a unique id.
-            ConsumeTimeoutError: the listener took longer than the broker waits, 10 s. It goes on.
-            RemoteSystemError: no such message, or the consumer is not connected to that broker.
+            InvalidMessageError: `msg_id` is not an offset id.
+            ConnectFailedError: no server answers at the address in the id, as for a unique id.
+            ConsumeTimeoutError: the listener took longer than the broker's limit of 10 s; it keeps
+                running.
+            RemoteSystemError: there is no such message, or the consumer is not connected to that
+                broker.
         """
         self._instance.check_open()
         check_group(group)
@@ -98,15 +102,15 @@ class ClientAdmin(AdminCalls):
         return await calls_admin_clients.consume_directly(server, group, client_id, msg_id)
 
     async def producer_connection(self, group: str, topic: str | None = None) -> list[Connection]:
-        """Return the live producers of a group, sorted by client id; none is an empty list.
+        """Return the live producers of a group, sorted by client id; the list may be empty.
 
         Args:
-            group: its name.
-            topic: ask only the brokers of this topic.
+            group: the producer group.
+            topic: only at the brokers of this topic.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            TopicNotFoundError: no name server knows the topic.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         check_group(group)
         servers = await (self._masters() if topic is None else self._topic_masters(topic))
@@ -123,7 +127,7 @@ class ClientAdmin(AdminCalls):
         }
 
     async def _server_of(self, group: str, client_id: str) -> Server:
-        """Return a broker that the group's member is connected to.
+        """Return a broker to which the member of the group is connected.
 
         Raises:
             ConsumerNotOnlineError: there is none.
@@ -145,13 +149,13 @@ class ClientAdmin(AdminCalls):
 async def _live_consumers(
     servers: Mapping[str, Server], group: str
 ) -> dict[str, ConsumerConnection]:
-    """Return the group's connections by broker name; brokers that have none are left out."""
+    """Return the group's connections by broker name, without brokers that have none."""
     parts = await ask_all(servers, lambda server: _connection_or_none(server, group))
     return {name: part for name, part in parts.items() if part is not None}
 
 
 def _merged(connections: Iterable[Connection]) -> list[Connection]:
-    """Return each client once, sorted by id."""
+    """Return the connections without duplicate clients, sorted by client id."""
     by_id: dict[str, Connection] = {}
     for one in connections:
         by_id.setdefault(one.client_id, one)
@@ -169,4 +173,4 @@ async def _producers_or_none(server: Server, group: str) -> list[Connection]:
     try:
         return await calls_admin_clients.producer_connection(server, group)
     except RemoteSystemError:
-        return []  # how brokers say that nobody is there
+        return []  # brokers answer with this error if the group has no live producer

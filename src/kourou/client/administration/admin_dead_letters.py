@@ -1,9 +1,9 @@
-"""AdminClient: the dead letters of a consumer group, and sending them again.
+"""AdminClient methods for dead letters: list and redrive them.
 
-What was sent again is noted twice: how far `redrive_all` has come is committed for the group
-TOOLS_CONSUMER in the dead-letter topic, and each message that is sent names the dead letter it was.
-So after a crash or an error the same call goes on, and a message that was sent just before is found
-by its id and not sent again.
+Progress is stored in two ways. `redrive_all` commits its offset for the group TOOLS_CONSUMER in the
+dead-letter topic, and each redriven message has the id of its dead letter as a property. After a
+crash or an error the same call continues from the offset. Messages that were sent after the last
+commit are found by their ids, and are not sent again.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_messages
 
 DEAD_LETTERS_DEFAULT: Final = 64
-"""Dead letters that are listed, unless told otherwise."""
+"""Default number of dead letters that are listed."""
 
 _PULL_MAX: Final = 32
-"""Messages between two commits of a redrive: a crash leaves so many to be found by their ids."""
+"""Messages between two commits of a redrive: at most this number must be found by id after a
+crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """What became of the dead letters of one call.
+    """Result of a redrive.
 
     Attributes:
-        sent: how many were sent.
-        skipped: how many had been sent before.
-        unchecked: of those sent, how many a broker could not tell whether they had been before: its
-            index is off, it is another than theirs and was not reached, or they have no id.
-        left: by the name of each broker some of whose dead letters are left to another call, why:
-            it was not reached, or the broker to which one goes.
+        sent: number of dead letters that were sent.
+        skipped: number of dead letters that had been sent before.
+        unchecked: number of sent ones for which an earlier send could not be ruled out: they have
+            no id, the key index of a broker is off, or another broker was not reached.
+        left: broker name -> error, for brokers some of whose dead letters remain for another call:
+            the broker itself, or the destination of a dead letter, was not reached.
     """
 
     sent: int = 0
@@ -64,7 +65,7 @@ class Redrive:
     left: Mapping[str, TransportError] = field(default_factory=dict)
 
     def __add__(self, other: Redrive) -> Redrive:
-        """Return both together."""
+        """Return the sum of two results."""
         return Redrive(
             self.sent + other.sent,
             self.skipped + other.skipped,
@@ -75,7 +76,7 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The dead letters of one queue that one call looks at: queue offsets `begin` to `end`."""
+    """The dead letters of one queue that a call processes: queue offsets `begin` to `end`."""
 
     server: Server
     queue: MessageQueue
@@ -84,28 +85,29 @@ class _Share:
 
 
 class DeadLetterAdmin(MessageAdmin):
-    """Lists dead letters and sends them again."""
+    """Lists and redrives dead letters."""
 
     async def dead_letters(
         self, group: str, *, begin_ms: int = 0, max_messages: int = DEAD_LETTERS_DEFAULT
     ) -> list[DeadMessage]:
-        """Return the first dead letters of the group since a time, sorted by when they died.
+        """Return the first dead letters of the group since a time, sorted by the time they died.
 
         Args:
-            group: its name.
-            begin_ms: died at this time or later, in epoch ms.
-            max_messages: at most so many.
+            group: the consumer group.
+            begin_ms: only dead letters from this time on, in epoch ms.
+            max_messages: maximum number of dead letters.
 
         Returns:
-            None of them if the group has no dead-letter topic, which its first dead letter makes.
+            The dead letters; an empty list if the group has no dead-letter topic, which is created
+            by its first dead letter.
 
         Raises:
             UsageError: `max_messages` is not positive.
-            NoPermissionError: the topic cannot be read, as RocketMQ before 4.9 made it.
+            NoPermissionError: the topic is not readable, if created by RocketMQ before 4.9.
         """
         check_group(group)
         if max_messages < 1:
-            raise UsageError(f"max_messages is {max_messages}: at least 1")
+            raise UsageError(f"max_messages is {max_messages}: it must be at least 1")
         found: list[list[DeadMessage]] = []
         for queue, server in await self._dead_queues(group):
             if server is None:
@@ -128,23 +130,25 @@ class DeadLetterAdmin(MessageAdmin):
     async def redrive(
         self, group: str, message: MessageExt, *, to_topic: bool = False, again: bool = False
     ) -> SendReceipt | None:
-        """Send one dead letter again, with fresh counts; it stays where it is.
+        """Redrive one dead letter, with its delivery counts reset; the dead letter stays stored.
 
         Args:
-            group: whose dead letter it is.
-            message: the dead letter, as any call here returned it.
-            to_topic: to the topic that it was first sent to, where all groups get it; else the
-                group alone does. The way for a group that consumes in order from Java's brokers:
-                they take all that comes to the retry topic of such a group for dead.
-            again: also if it was sent again before.
+            group: the consumer group.
+            message: the dead letter, as returned by another method.
+            to_topic: send to the topic of the original message, so that all groups get it;
+                otherwise only the group gets it, by its retry topic. Needed for a group that
+                consumes in order from Java's brokers, which move every message sent to the retry
+                topic of such a group to the dead letters.
+            again: send even if it was redriven before.
 
         Returns:
-            Where it is stored now; None: it was sent again before.
+            The receipt; None if the dead letter was redriven before.
 
         Raises:
-            UsageError: it is no dead letter of the group.
-            TopicNotFoundError: the topic that it goes to is gone.
-            TransportError: no answer came; calling it again finds out whether it is stored.
+            UsageError: the message is not a dead letter of the group.
+            TopicNotFoundError: the destination topic does not exist any more.
+            TransportError: no answer arrived; a repeated call detects whether the message is
+                stored.
         """
         check_group(group)
         if message.topic != dlq_topic(group):
@@ -155,14 +159,14 @@ class DeadLetterAdmin(MessageAdmin):
         server = (await self._topic_masters(message.topic)).get(queue.broker_name)
         if server is None:
             raise NoRouteError(f"{queue.broker_name} has no master with {message.topic}")
-        # Once more, with its body as it is stored: compressed, it may be larger than any limit.
+        # Read it again to get the body as stored: decompressed, it may exceed the size limits.
         result = await calls_admin_messages.read(server, queue, message.queue_offset, 1)
         for one in _stored(result, server.pool.namespace):
             if one.queue_offset == message.queue_offset:
                 receipt, _ = await self._redrive(DeadMessage(group, one), to_topic, again=again)
                 return receipt
         raise QueryNotFoundError(
-            ResponseCode.QUERY_NOT_FOUND, f"{queue} holds {message.queue_offset} no longer"
+            ResponseCode.QUERY_NOT_FOUND, f"{queue} no longer has offset {message.queue_offset}"
         )
 
     async def redrive_all(
@@ -172,19 +176,19 @@ class DeadLetterAdmin(MessageAdmin):
         to_topic: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Redrive:
-        """Send all dead letters again that no call before has sent, oldest first.
+        """Redrive all dead letters that no earlier call has sent, the oldest of each queue first.
 
-        Those that die while it runs are left to the next call. A broker that is not reached is
-        passed over, and the first refusal ends all; in either case, or when this is cancelled, the
-        same call goes on another time. Two at a time may send a message twice.
+        Dead letters that are added during the call are left to the next one. A broker that is not
+        reached is skipped; the first refusal ends the call. In both cases, and after a
+        cancellation, a repeated call continues. Concurrent calls may send a message twice.
 
         Args:
-            group: whose dead letters.
+            group: the consumer group.
             to_topic: as in `redrive`.
-            on_progress: told how many were looked at so far, and how many there are in all.
+            on_progress: called with the number of dead letters processed so far and in total.
 
         Raises:
-            TopicNotFoundError: a topic that one goes to is gone.
+            TopicNotFoundError: a destination topic does not exist any more.
             ConnectFailedError: no name server answered.
             RemoteError: as any send.
         """
@@ -212,7 +216,7 @@ class DeadLetterAdmin(MessageAdmin):
         return done
 
     async def _share(self, server: Server, queue: MessageQueue) -> _Share:
-        """Return which dead letters of the queue are to be looked at."""
+        """Return the dead letters of the queue that are to be processed."""
         pool, address, timeout_s = server.pool, server.address, server.timeout_s
         end = await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
         low = await calls_consume.min_offset(pool, address, queue, timeout_s=timeout_s)
@@ -222,7 +226,7 @@ class DeadLetterAdmin(MessageAdmin):
     async def _redrive_share(
         self, group: str, share: _Share, note: Callable[[int], None], *, to_topic: bool
     ) -> Redrive:
-        """Send what one queue holds, until a broker is not reached."""
+        """Redrive the dead letters of one queue, until a broker is not reached."""
         server, queue, at = share.server, share.queue, share.begin
         namespace = server.pool.namespace
         total = Redrive()
@@ -260,11 +264,15 @@ class DeadLetterAdmin(MessageAdmin):
         *,
         again: bool,
     ) -> tuple[SendReceipt | None, bool]:
-        """Send it unless it was; return where it is now, and whether that could be looked up."""
+        """Send a dead letter unless it was sent before, or `again` is set.
+
+        Returns the receipt (None if it was sent before), and whether an earlier send could be
+        checked.
+        """
         if to_topic and dead.topic.startswith(DLQ_PREFIX):
             raise UsageError(
-                f"message {dead.message.msg_id} does not tell which topic it was sent to: "
-                "send it to the group instead"
+                f"message {dead.message.msg_id} does not contain its original topic: send it to "
+                "the group instead"
             )
         outgoing = redriven(dead, to_topic=to_topic)
         was_sent = None if again else await self._was_sent(dead.message, outgoing.topic)
@@ -273,7 +281,7 @@ class DeadLetterAdmin(MessageAdmin):
         return await self._send(dead, outgoing), was_sent is not None
 
     async def _was_sent(self, dead: MessageExt, topic: str) -> bool | None:
-        """Return whether the dead letter was sent to the topic before; None: nobody can tell."""
+        """Return whether the dead letter was sent to the topic before; None if that is unknown."""
         unique_id = dead.properties.get(names.UNIQ_KEY)
         if unique_id is None:
             return None
@@ -294,18 +302,18 @@ class DeadLetterAdmin(MessageAdmin):
             elif isinstance(answer, QueryNotFoundError):
                 is_known = is_known and not lacks_index(answer)
             elif near is None or near is answer:
-                raise answer  # the copy would be there
+                raise answer  # this broker would have the copy
             else:
                 is_known = False
         return False if is_known else None
 
     async def _send(self, dead: DeadMessage, outgoing: Outgoing) -> SendReceipt:
-        """Store it on the broker of the dead letter if that has the topic, else on another."""
+        """Send to the broker of the dead letter if it has the topic, else to another one."""
         route = await self.topic_route(outgoing.topic)
         queues = publish_queues(outgoing.topic, route)
         near = [one for one in queues if one.broker_name == dead.message.broker_name]
         if not queues:
-            raise NoRouteError(f"no broker takes messages of {outgoing.topic}")
+            raise NoRouteError(f"topic {outgoing.topic} has no writable queue")
         queue = self._instance.runtime.random.choice(near or queues)
         server = self._server(route.master_address(queue.broker_name) or "")
         command = send_command(outgoing, queue, dead.group, dead.message.born_at_ms, 1)
@@ -315,7 +323,7 @@ class DeadLetterAdmin(MessageAdmin):
         return receipt
 
     async def _dead_queues(self, group: str) -> list[tuple[MessageQueue, Server | None]]:
-        """Return the queues of the dead-letter topic, and the master of each if it has one."""
+        """Return the queues of the dead-letter topic, each with its master if there is one."""
         topic = dlq_topic(group)
         try:
             route = await self.topic_route(topic)
@@ -329,7 +337,7 @@ class DeadLetterAdmin(MessageAdmin):
         return [(queue, masters.get(queue.broker_name)) for queue in subscribe_queues(topic, route)]
 
     async def _progress(self, server: Server, queue: MessageQueue) -> int:
-        """Return the queue offset of the first dead letter that `redrive_all` has not sent."""
+        """Return the queue offset of the first dead letter not yet redriven by `redrive_all`."""
         committed = await calls_consume.query_offset(
             server.pool,
             server.address,
@@ -342,7 +350,7 @@ class DeadLetterAdmin(MessageAdmin):
 
 
 def _stored(result: PullResult, namespace: str) -> list[MessageExt]:
-    """Return the messages with their bodies as they are stored."""
+    """Return the messages of a pull with their bodies as stored, not decompressed."""
     if result.status is not PullStatus.FOUND:
         return []
     messages = decode_messages(result.raw, decompress=False)

@@ -1,4 +1,4 @@
-"""AdminClient: consumer groups."""
+"""AdminClient methods for consumer groups."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from kourou.protocol.bodies import ConsumeOffset
 from kourou.protocol.codes import ResponseCode
 
 GROUPS_AT_A_TIME: Final = 16
-"""Groups that brokers are asked about at once."""
+"""Maximum number of groups that are described concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """Who consumes as a group, and how far it is.
+    """Members and offsets of a consumer group.
 
     Attributes:
-        group: its name.
-        members: client ids of its live members, sorted.
-        offsets: where it stands in each queue that it committed or subscribed.
-        consume_tps: messages a second, as brokers count them.
-        differences: where members subscribe to different things, who to what, a text a topic: they
-            lose messages then. Only `describe_group` asks for it, and only Kourou's brokers tell.
+        group: the consumer group.
+        members: client ids of the live members, sorted.
+        offsets: the offsets in each queue that the group has subscribed or committed.
+        consume_tps: messages per second, as counted by brokers.
+        differences: for each topic to which members subscribe differently, a text with the members
+            and their subscriptions; such a group loses messages. Only `describe_group` requests it,
+            and only Kourou's brokers report it.
     """
 
     group: str
@@ -41,7 +42,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Messages stored and not committed, over all queues."""
+        """The number of messages stored but not committed, over all queues."""
         return sum(
             max(0, offset.broker_offset - offset.consumer_offset)
             for offset in self.offsets.values()
@@ -49,7 +50,7 @@ class GroupDescription:
 
 
 class GroupChanges(TypedDict, total=False):
-    """What `update_group` can change; see `kourou.model.group.SubscriptionGroup`."""
+    """Arguments of `update_group`: attributes of `kourou.model.group.SubscriptionGroup`."""
 
     consume_enable: bool
     consume_from_min_enable: bool
@@ -70,20 +71,23 @@ class GroupAdmin(AdminCalls):
     """Creates, deletes and describes consumer groups."""
 
     async def group_list(self) -> list[SubscriptionGroup]:
-        """Return the consumer groups of all brokers, sorted by name; of several, any one's view."""
+        """Return the consumer groups of all brokers, sorted by name.
+
+        For a group on several brokers, the settings of one of them are returned.
+        """
         tables = await ask_all(await self._masters(), calls_admin_groups.group_table)
         groups = {name: found for part in tables.values() for name, found in part.groups.items()}
         return [groups[name] for name in sorted(groups)]
 
     async def group_config(self, group: str) -> dict[str, SubscriptionGroup]:
-        """Return what each broker knows of the group, by broker name.
+        """Return the settings of the group on each broker, by broker name.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            GroupNotFoundError: no broker knows the group.
+            GroupNotFoundError: no broker has the group.
         """
         check_group(group)
-        # All groups, because asking for one makes it on brokers that make groups by themselves.
+        # Request all groups: a request for one creates it on brokers with automatic creation.
         tables = await ask_all(await self._masters(), calls_admin_groups.group_table)
         known = {
             name: table.groups[group] for name, table in tables.items() if group in table.groups
@@ -93,11 +97,11 @@ class GroupAdmin(AdminCalls):
         return known
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """Return who consumes as a group, and how far it is.
+        """Return the members and offsets of a group.
 
         Raises:
             InvalidGroupError: the name is not valid.
-            GroupNotFoundError: no broker knows the group.
+            GroupNotFoundError: no broker has the group.
         """
         check_group(group)
         found = await self.describe_groups([group])
@@ -110,10 +114,10 @@ class GroupAdmin(AdminCalls):
         return replace(found[0], differences=tuple(every))
 
     async def describe_groups(self, groups: Iterable[str] | None = None) -> list[GroupDescription]:
-        """Return who consumes as each group, and how far it is, sorted by name.
+        """Return the members and offsets of groups, sorted by group name.
 
         Args:
-            groups: their names, of which unknown ones are left out; None for all.
+            groups: the groups; unknown ones are left out. None: all groups.
         """
         masters = await self._masters()
         tables = await ask_all(masters, calls_admin_groups.group_table)
@@ -135,12 +139,13 @@ class GroupAdmin(AdminCalls):
         broker_name: str | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a consumer group on all brokers, or replace what they know of it.
+        """Create a consumer group on all brokers, or replace its settings.
 
         Args:
-            group: all that is to be known. Attributes are set; others that it has stay.
-            broker_name: only on that broker.
-            cluster: only on the brokers of that cluster.
+            group: all settings of the group. Its attributes are added; other existing attributes
+                are kept.
+            broker_name: only on this broker.
+            cluster: only on the brokers of this cluster.
 
         Raises:
             InvalidGroupError: the name is not valid.
@@ -159,18 +164,18 @@ class GroupAdmin(AdminCalls):
         cluster: str | None = None,
         **changes: Unpack[GroupChanges],
     ) -> None:
-        """Change settings of a consumer group on the brokers that know it; the others stay.
+        """Change some settings of a consumer group on the brokers that have it.
 
         Args:
-            group: its name.
-            broker_name: only on that broker.
-            cluster: only on the brokers of that cluster.
+            group: the consumer group.
+            broker_name: only on this broker.
+            cluster: only on the brokers of this cluster.
             changes: attributes of `SubscriptionGroup`, by name.
 
         Raises:
             InvalidGroupError: the name is not valid.
             NoRouteError: there is no such broker or cluster.
-            GroupNotFoundError: none of these brokers knows the group.
+            GroupNotFoundError: none of these brokers has the group.
         """
         check_group(group)
         masters = await self._masters(broker_name=broker_name, cluster=cluster)
@@ -184,14 +189,14 @@ class GroupAdmin(AdminCalls):
                 await calls_admin_groups.create_group(masters[name], changed)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = False) -> None:
-        """Delete a consumer group on all brokers; one that does not exist is no error.
+        """Delete a consumer group on all brokers; a group that does not exist is no error.
 
-        Live members make it again by their next heartbeat, where brokers make groups by
-        themselves. Its retry and dead-letter topics stay.
+        On brokers with automatic creation of groups, the next heartbeat of a live member creates it
+        again. Its retry and dead-letter topics are kept.
 
         Args:
-            group: its name.
-            clean_offsets: forget its committed offsets too, which cannot be undone.
+            group: the consumer group.
+            clean_offsets: delete its committed offsets as well, which cannot be undone.
 
         Raises:
             InvalidGroupError: the name is not valid.
@@ -203,12 +208,12 @@ class GroupAdmin(AdminCalls):
 
 def _unknown(group: str) -> GroupNotFoundError:
     return GroupNotFoundError(
-        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker knows the group {group}"
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker has the group {group}"
     )
 
 
 async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescription:
-    """Return who consumes as a group that these brokers know."""
+    """Return the members and offsets of a group that the given brokers have."""
     stats, members = await asyncio.gather(
         ask_all(knowing, lambda server: calls_admin_groups.consume_stats(server, group)),
         ask_all(knowing, lambda server: live_members(server, group)),
@@ -223,7 +228,7 @@ async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescripti
 
 
 async def _differences(server: Server, group: str) -> Sequence[str]:
-    """Return where members that one broker knows subscribe to different things."""
+    """Return the differences between subscriptions of members, as one broker reports them."""
     try:
         return (await calls_admin_clients.consumer_connection(server, group)).differences
     except ConsumerNotOnlineError:
@@ -235,4 +240,4 @@ async def live_members(server: Server, group: str) -> list[str]:
     try:
         return await calls_admin_groups.consumer_ids(server, group)
     except RemoteSystemError:
-        return []  # how brokers say that nobody is there
+        return []  # brokers answer with this error if the group has no live member

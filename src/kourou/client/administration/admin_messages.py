@@ -1,7 +1,7 @@
-"""AdminClient: single messages, by where they are stored, by id and by key.
+"""AdminClient methods for messages: find them by position, id, key or tag.
 
-Nothing here changes where a group stands. What reads a stored message does not need its topic's
-permission to be read, but for `message_at`, which pulls.
+No method changes offsets of groups. Only `message_at`, which pulls, requires that the topic is
+readable.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from kourou.protocol.headers_consume import QueryMessageRequestHeader
 from kourou.remoting.network import format_address
 
 MESSAGES_DEFAULT: Final = 64
-"""Messages that a search by key returns, unless told otherwise; mqadmin's."""
+"""Default maximum number of messages of a search by key, the same as mqadmin's."""
 
 _EVER_MS: Final = (1 << 63) - 1
 _KINDS: Final = {"U": "id", "K": "key", "T": "tag"}
-"""What QUERY_MESSAGE calls what it searches by, and people do."""
+"""Index types of QUERY_MESSAGE, with their names in error texts."""
 _LACKS_INDEX: Final = ("messageIndexEnable is false", "the key index is being made")
-"""What the answer has then, beside names that may be any: `broker/pulling/query_messages.py`."""
+"""Parts of a remark if the index is off or incomplete: see `broker/pulling/query_messages.py`."""
 
 
 class MessageAdmin(AdminCalls):
     """Finds messages."""
 
     async def message_by_id(self, offset_msg_id: str) -> MessageExt:
-        """Return the message that an offset message id names, from the broker it names.
+        """Return the message with an offset message id, from the broker in the id.
 
-        Such an id says where a message is stored; it is what mqadmin calls OffsetID and
-        `MessageExt.offset_msg_id`. An id that a producer made needs `message_by_unique_key`.
+        The id contains the broker's address and the position in its log. It is called OffsetID by
+        mqadmin and is `MessageExt.offset_msg_id`. For the id set by a producer, use
+        `message_by_unique_key`.
 
         Raises:
-            InvalidMessageError: it is no such id.
-            QueryNotFoundError: the broker has no message there, or no longer.
+            InvalidMessageError: the text is not an offset message id.
+            QueryNotFoundError: the broker has no message at that position, or no longer.
             ConnectFailedError: there is no broker at the address in the id.
         """
         host, physical_offset = decode_offset_msg_id(offset_msg_id)
@@ -54,8 +55,8 @@ class MessageAdmin(AdminCalls):
 
         Raises:
             UsageError: the offset is negative.
-            TopicNotFoundError: no name server knows the topic.
-            QueryNotFoundError: the queue does not hold that offset; the text says what it holds.
+            TopicNotFoundError: the name servers do not have the topic, or it is not on the broker.
+            QueryNotFoundError: the queue does not have the offset; the text has its range.
         """
         if offset < 0:
             raise UsageError(f"the queue offset {offset} is negative")
@@ -73,9 +74,9 @@ class MessageAdmin(AdminCalls):
             if message.queue_offset == offset:
                 return message
         if result.min_offset >= result.max_offset:
-            held = f"it is empty, and the next message gets {result.max_offset}"
+            held = f"it is empty, and its next offset is {result.max_offset}"
         else:
-            held = f"it holds {result.min_offset} to {result.max_offset - 1}"
+            held = f"it has {result.min_offset} to {result.max_offset - 1}"
         raise QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND,
             f"{queue.topic} {queue.broker_name}/{queue.queue_id} has no offset {offset}: {held}",
@@ -84,9 +85,9 @@ class MessageAdmin(AdminCalls):
     async def message_by_unique_key(
         self, topic: str, unique_id: str, *, begin_ms: int = 0, end_ms: int | None = None
     ) -> MessageExt:
-        """Return the message with a unique id: of several, the one stored first.
+        """Return the message with a unique id; of several, the one stored first.
 
-        See `messages_by_unique_key`, also for what is raised.
+        Arguments and errors are those of `messages_by_unique_key`.
         """
         return (
             await self.messages_by_unique_key(topic, unique_id, begin_ms=begin_ms, end_ms=end_ms)
@@ -95,20 +96,19 @@ class MessageAdmin(AdminCalls):
     async def messages_by_unique_key(
         self, topic: str, unique_id: str, *, begin_ms: int = 0, end_ms: int | None = None
     ) -> list[MessageExt]:
-        """Return the messages with the unique id that their producer gave, at least one.
+        """Return the messages with a unique id, at least one, sorted by store time.
 
-        There are several if a send was tried again after its first answer was lost, sorted by when
-        they were stored.
+        There are several if a send was retried after its answer was lost.
 
         Args:
-            topic: theirs.
-            unique_id: `SendReceipt.msg_id`, as producers and consumers print it.
-            begin_ms: stored at this time or later, in epoch ms.
-            end_ms: stored at this time or before; None: until now.
+            topic: the topic.
+            unique_id: `SendReceipt.msg_id`, the id set by the producer.
+            begin_ms: only messages stored at this time or later, in epoch ms.
+            end_ms: only messages stored at this time or earlier; None: without limit.
 
         Raises:
-            TopicNotFoundError: no name server knows the topic.
-            QueryNotFoundError: no broker has it.
+            TopicNotFoundError: the name servers do not have the topic.
+            QueryNotFoundError: no broker has such a message.
         """
         span = (begin_ms, end_ms)
         found = await self._query(topic, unique_id, "U", span, MESSAGES_DEFAULT)
@@ -126,24 +126,25 @@ class MessageAdmin(AdminCalls):
         end_ms: int | None = None,
         max_messages: int = MESSAGES_DEFAULT,
     ) -> list[MessageExt]:
-        """Return messages that were sent with a key, sorted by when they were stored.
+        """Return messages that were sent with a key, sorted by store time.
 
-        Brokers find them by an index. One whose index is switched off says so in the error.
+        Brokers find them by an index. If the index of a broker is off, its error says so.
 
         Args:
-            topic: theirs.
+            topic: the topic.
             key: one of `Message.keys`.
-            begin_ms: stored at this time or later, in epoch ms.
-            end_ms: stored at this time or before; None: until now.
-            max_messages: at most so many from each broker, the latest; brokers give 64 at most.
+            begin_ms: only messages stored at this time or later, in epoch ms.
+            end_ms: only messages stored at this time or earlier; None: without limit.
+            max_messages: maximum number of messages from each broker, the latest ones; brokers
+                return at most 64.
 
         Raises:
             UsageError: `max_messages` is not positive.
-            TopicNotFoundError: no name server knows the topic.
-            QueryNotFoundError: no broker has one.
+            TopicNotFoundError: the name servers do not have the topic.
+            QueryNotFoundError: no broker has such a message.
         """
         found = await self._query(topic, key, "K", (begin_ms, end_ms), max_messages)
-        # An index finds by a hash of the key.
+        # The index has hashes of keys, so other keys may match.
         return _at_least_one(
             [message for message in found if key in message.keys],
             f"no message of topic {topic} has the key {key}",
@@ -158,10 +159,10 @@ class MessageAdmin(AdminCalls):
         end_ms: int | None = None,
         max_messages: int = MESSAGES_DEFAULT,
     ) -> list[MessageExt]:
-        """Return messages that were sent with these tags, sorted by when they were stored.
+        """Return messages that were sent with these tags, sorted by store time.
 
-        `tags` is `Message.tags` as a whole; else as `messages_by_key`. Java's brokers find tags
-        since 5.4.
+        `tags` is the complete text of `Message.tags`. Other arguments and errors are those of
+        `messages_by_key`. Java's brokers support it since version 5.4.
         """
         found = await self._query(topic, tags, "T", (begin_ms, end_ms), max_messages)
         return _at_least_one(
@@ -172,14 +173,15 @@ class MessageAdmin(AdminCalls):
     async def _query(
         self, topic: str, key: str, kind: str, span: tuple[int, int | None], max_messages: int
     ) -> list[MessageExt]:
-        """Return what any master of the topic finds, sorted by when it was stored.
+        """Return the messages that the masters of the topic find, sorted by store time.
 
         Raises:
             UsageError: `max_messages` is not positive.
-            QueryNotFoundError: none finds any; the text has the first one's answer.
+            QueryNotFoundError: no master finds any; the text has the answer of the first one.
+            TransportError: a master did not answer.
         """
         if max_messages < 1:
-            raise UsageError(f"max_messages is {max_messages}: at least 1")
+            raise UsageError(f"max_messages is {max_messages}: it must be at least 1")
         answers = await self._ask_masters(topic, key, kind, span, max_messages)
         found = [one for answer in answers.values() if isinstance(answer, list) for one in answer]
         for answer in answers.values():
@@ -196,7 +198,7 @@ class MessageAdmin(AdminCalls):
     async def _ask_masters(
         self, topic: str, key: str, kind: str, span: tuple[int, int | None], max_messages: int
     ) -> dict[str, list[MessageExt] | QueryNotFoundError | TransportError]:
-        """Return by broker name what each master of the topic finds, or why it finds nothing."""
+        """Return, by broker name, the messages found by each master of the topic, or its error."""
         begin_ms, end_ms = span
         header = QueryMessageRequestHeader(
             topic=topic,
@@ -220,7 +222,7 @@ class MessageAdmin(AdminCalls):
         return answers
 
     async def _broker_name(self, address: str) -> str:
-        """Return the name of the broker at an address; "" where no name server knows it."""
+        """Return the name of the broker at an address; "" if it is not registered."""
         for name, broker in (await self.cluster_info()).brokers.items():
             if address in broker.broker_addrs.values():
                 return name
@@ -228,9 +230,9 @@ class MessageAdmin(AdminCalls):
 
 
 def lacks_index(error: QueryNotFoundError) -> bool:
-    """Return whether a broker found nothing because its key index is off, or is being made.
+    """Return whether a broker found nothing because its key index is off or being rebuilt.
 
-    What was asked for may be there all the same. Kourou's brokers say so; Java's do not.
+    The broker may then have matching messages nevertheless. Only Kourou's brokers report it.
     """
     return any(text in error.remark for text in _LACKS_INDEX)
 

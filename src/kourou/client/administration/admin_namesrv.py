@@ -1,8 +1,8 @@
-"""AdminClient: name servers, their options, key-value configuration and write permissions.
+"""AdminClient methods for name servers: options, key-value configuration, write permissions.
 
-Name servers do not talk to each other: what changes something tells all of them. One that is away
-or refuses does not keep the others from being told; its error is raised afterwards, and calling
-again completes the change.
+Name servers do not replicate, so each change is sent to all of them. If one does not answer or
+refuses, the others still get the change; the error is raised afterwards, and a repeated call
+completes the change.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class NamesrvAdmin(AdminCalls):
     """Configures name servers."""
 
     async def namesrv_config(self) -> dict[str, dict[str, str]]:
-        """Return the options of each name server, by its address: RocketMQ's names -> texts."""
+        """Return the options of each name server by address, each as RocketMQ's key -> text."""
         return await self._tell_name_servers(calls.get_config)
 
     async def update_namesrv_config(self, values: Mapping[str, str]) -> None:
-        """Change options of all name servers, until they stop.
+        """Change options of all running name servers; the changes are lost when a server stops.
 
         Args:
-            values: RocketMQ's names -> texts. Each server takes all of them or none.
+            values: RocketMQ's key -> text. Each server changes either all options or none.
 
         Raises:
-            NoPermissionError: an option cannot be changed while it runs, or is none of its.
-            RemoteSystemError: a value is out of its range.
+            NoPermissionError: an option is unknown, or cannot change while a server runs.
+            RemoteSystemError: a value is out of range.
         """
         await self._tell_name_servers(lambda server: calls.update_config(server, values))
 
     async def kv_get(self, namespace: str, key: str) -> str:
-        """Return a value of the key-value configuration, as one name server has it.
+        """Return a value of the key-value configuration of one name server.
 
         Raises:
             QueryNotFoundError: there is no such key.
@@ -51,7 +51,7 @@ class NamesrvAdmin(AdminCalls):
         return answer.header(GetKVConfigResponseHeader).value or ""
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
-        """Return what the namespace holds, sorted by key; {} if there is no such namespace."""
+        """Return the keys and values of a namespace, sorted; {} if there is no such namespace."""
         header = GetKVListByNamespaceRequestHeader(namespace)
         try:
             answer = await self._ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
@@ -64,25 +64,26 @@ class NamesrvAdmin(AdminCalls):
         await self._tell_name_servers(lambda server: calls.kv_put(server, namespace, key, value))
 
     async def kv_delete(self, namespace: str, key: str) -> None:
-        """Remove a key, durably, from all name servers; one that is not there is no error."""
+        """Remove a key, durably, from all name servers; a missing key is no error."""
         await self._tell_name_servers(lambda server: calls.kv_delete(server, namespace, key))
 
     async def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Take a broker out of service for producers: they stop writing with their next route.
+        """Remove the write permission of a broker: producers stop sending to it.
 
-        What it holds can still be consumed. It holds until `add_write_perm`, or until the broker
-        registers a change of its topics.
+        Producers follow with their next look-up of routes. The broker's messages can still be
+        consumed. The change holds until `add_write_perm`, or until the broker registers a change of
+        its topics.
 
         Returns:
-            How many topics of the broker each name server knows, by its address. 0 everywhere:
-            there is no such broker.
+            Name server address -> number of the broker's topics there; all are 0 if there is no
+            such broker.
         """
         return await self._tell_name_servers(
             lambda server: calls.wipe_write_perm(server, broker_name)
         )
 
     async def add_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Take a broker into service for producers again; returns as `wipe_write_perm`."""
+        """Restore the write permission of a broker; returns as `wipe_write_perm`."""
         return await self._tell_name_servers(
             lambda server: calls.add_write_perm(server, broker_name)
         )

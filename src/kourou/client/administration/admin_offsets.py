@@ -1,7 +1,8 @@
-"""AdminClient: how far consumer groups are, and where they go on.
+"""AdminClient methods for consumer offsets: report, reset and clone them.
 
-Brokers since 5.0 keep a reset themselves, and a group's members learn of it by their next pull.
-Older ones tell it to the members; a group without members is then moved by committing for it.
+Brokers since 5.0 store a reset themselves, and members get it by their next pull. Older brokers
+send the reset to the live members; for a group without members, the new offsets are committed
+instead.
 
 Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, resetOffsetByTimestampOld.
 """
@@ -36,22 +37,22 @@ _EARLIEST_MS: Final = 0
 
 
 class QueueEnd(StrEnum):
-    """An end of a queue to go on at."""
+    """An end of a queue, as the destination of a reset."""
 
     EARLIEST = "earliest"
-    """At the oldest message that is still stored."""
+    """The oldest stored message."""
     LATEST = "latest"
-    """Behind the newest message: all that is stored now is skipped."""
+    """The end of the queue: all stored messages are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """Where a group went on in one queue before a reset, and after.
+    """Offsets of a group in one queue, before and after a reset.
 
     Attributes:
         queue: the queue.
-        old_offset: queue offset of its next message before; 0 also for a group new to the queue.
-        new_offset: and after.
+        old_offset: the committed offset before the reset; 0 also if there was none.
+        new_offset: the offset after the reset.
     """
 
     queue: MessageQueue
@@ -60,21 +61,21 @@ class OffsetReset:
 
     @property
     def moved(self) -> int:
-        """Messages that the group gets again (negative), or does not get (positive)."""
+        """The number of messages that are skipped (positive) or delivered again (negative)."""
         return self.new_offset - self.old_offset
 
 
 class OffsetAdmin(AdminCalls):
-    """Tells and changes where consumer groups stand."""
+    """Reports and changes the offsets of consumer groups."""
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return where the group stands in each queue, over all brokers, sorted by queue.
+        """Return the offsets of the group in each queue of all brokers, sorted by queue.
 
-        A group that no broker knows stands nowhere.
+        The result has no offsets if no broker has the group.
 
         Args:
-            group: its name.
-            topic: only in this topic, which its members need not subscribe to.
+            group: the consumer group.
+            topic: only in this topic, which the members need not subscribe to.
 
         Raises:
             InvalidGroupError, InvalidTopicError: the name is not valid.
@@ -102,33 +103,34 @@ class OffsetAdmin(AdminCalls):
         offset: int | None = None,
         dry_run: bool = False,
     ) -> list[OffsetReset]:
-        """Let the group go on elsewhere, in all queues of the topic or in one.
+        """Reset the offsets of the group, in all queues of the topic or in one.
 
-        Give one of `at_ms`, `to` and `offset`. Live members go on there by their next pull: at once
-        with a Kourou broker, within its long polling of 15 s with a Java one. What they have in
-        hand is finished, and may come again. The answer of each
-        broker means that it holds there, durable; brokers are asked one after the other, and
-        calling it again completes what an error cut short.
+        Give one of `at_ms`, `to` and `offset`. Live members follow by their next pull: at once with
+        a Kourou broker, within its long polling of 15 s with a Java one. They finish the messages
+        that they have pulled, which may be delivered again.
+
+        Brokers are processed one after the other. When a broker has answered, the reset is durable
+        there. After an error, a repeated call completes the reset.
 
         Args:
-            group: its name.
-            topic: whose queues; the group's retries are in `%RETRY%<group>`.
-            at_ms: at the first message stored at this time or later, in epoch ms.
-            to: at an end of each queue.
+            group: the consumer group.
+            topic: the topic; retries of the group are in `%RETRY%<group>`.
+            at_ms: to the first message stored at this time or later, in epoch ms.
+            to: to an end of each queue.
             queue: only in this queue.
-            offset: at this queue offset; needs `queue`.
+            offset: to this queue offset; requires `queue`.
             dry_run: change nothing, and return what would be changed.
 
         Returns:
-            What moved and what stayed, sorted by queue.
+            The old and new offset of each queue, also of unchanged ones, sorted by queue.
 
         Raises:
-            UsageError: none or several places are given, or an offset without its queue.
-            TopicNotFoundError: no name server knows the topic.
+            UsageError: not exactly one of the three is given, or an offset without a queue.
+            TopicNotFoundError: the name servers do not have the topic.
             NoRouteError: no broker has the queue.
-            GroupNotFoundError: a broker with the topic does not know the group.
-            RemoteSystemError: the queue does not have the offset; or an old broker cannot move
-                live members in one queue.
+            GroupNotFoundError: a broker with the topic does not have the group.
+            RemoteSystemError: the queue does not have the offset; or an old broker cannot reset
+                a single queue of a group with live members.
         """
         check_group(group)
         at_ms = _check_target(topic, at_ms, to, queue, offset)
@@ -149,19 +151,19 @@ class OffsetAdmin(AdminCalls):
     async def skip_backlog(
         self, group: str, topic: str, *, dry_run: bool = False
     ) -> list[OffsetReset]:
-        """Let the group go on behind the newest message of each queue; see `reset_offset`."""
+        """Reset the offsets of the group to the end of each queue; see `reset_offset`."""
         return await self.reset_offset(group, topic, to=QueueEnd.LATEST, dry_run=dry_run)
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> None:
-        """Let `destination` go on in the topic where `source` stands.
+        """Copy the offsets of group `source` in the topic to group `destination`.
 
-        It need not exist: its offsets wait for its first member. Stop the members that it has: a
-        live one goes on where it is, and its next commit overwrites what was cloned.
+        `destination` need not exist. If it has members, stop them before: a live member does not
+        read the copied offsets, and its next commit overwrites them.
 
         Raises:
             InvalidGroupError: a name is not valid.
-            TopicNotFoundError: no name server knows the topic.
-            GroupNotFoundError: a broker does not make groups by itself, and has none of that name.
+            TopicNotFoundError: the name servers do not have the topic.
+            GroupNotFoundError: a broker without automatic creation of groups lacks the group.
         """
         check_group(source)
         check_group(destination)
@@ -171,11 +173,11 @@ class OffsetAdmin(AdminCalls):
     async def _topic_brokers(
         self, group: str, topic: str, queue: MessageQueue | None
     ) -> list[_TopicBroker]:
-        """Return the masters with the topic, or with the queue, and where the group stands there.
+        """Return the masters with the topic, or with the queue, and the group's offsets there.
 
         Raises:
-            NoRouteError: there is none.
-            GroupNotFoundError: one does not know the group.
+            NoRouteError: there is no such master.
+            GroupNotFoundError: one of them does not have the group.
         """
         route = await self.topic_route(topic)
         addresses = {one.broker_name: one.broker_addrs.get(MASTER_ID) for one in route.broker_datas}
@@ -192,7 +194,7 @@ class OffsetAdmin(AdminCalls):
             if queues and address is not None:
                 found[data.broker_name] = self._server(address), queues
         if not found:
-            what = f"queue {queue.queue_id} on {queue.broker_name}" if queue else "a queue to read"
+            what = f"queue {queue.queue_id} on {queue.broker_name}" if queue else "a readable queue"
             raise NoRouteError(f"topic {topic} has no master with {what}")
         servers = {name: server for name, (server, _) in found.items()}
         await _check_known(group, servers)
@@ -207,25 +209,25 @@ class OffsetAdmin(AdminCalls):
 
 @dataclass(frozen=True, slots=True)
 class _TopicBroker:
-    """A broker, the queues there that are to be reset, and where the group stands in them."""
+    """A broker, its queues to be reset, and the group's offsets there."""
 
     server: Server
     queues: Sequence[MessageQueue]
     stands: Mapping[MessageQueue, ConsumeOffset]
 
     async def target(self, queue: MessageQueue, at_ms: int, offset: int | None) -> int:
-        """Return where a reset of the queue leads."""
+        """Return the new offset of a queue: `offset` if given, else by time."""
         if offset is not None:
             return offset
         return await calls_admin_offsets.offset_at(self.server, queue, at_ms)
 
     async def would_be(self, at_ms: int, offset: int | None) -> dict[MessageQueue, int]:
-        """Return where a reset would lead."""
+        """Return the new offsets of all queues, without resetting them."""
         targets = await asyncio.gather(*(self.target(one, at_ms, offset) for one in self.queues))
         return dict(zip(self.queues, targets, strict=True))
 
     async def reset(self, group: str, topic: str, at_ms: int) -> dict[MessageQueue, int]:
-        """Reset all queues by a time; return where the group goes on."""
+        """Reset all queues by time; return the new offsets."""
         try:
             return await calls_admin_offsets.reset_topic(self.server, group, topic, at_ms)
         except (ConsumerNotOnlineError, RemoteSystemError) as error:
@@ -239,10 +241,10 @@ class _TopicBroker:
     async def reset_queue(
         self, group: str, queue: MessageQueue, offset: int
     ) -> dict[MessageQueue, int]:
-        """Reset one queue to an offset; return where the group goes on.
+        """Reset one queue to an offset; return the new offset.
 
         Raises:
-            RemoteSystemError: the broker cannot, for live members.
+            RemoteSystemError: the broker is too old to do so for a group with live members.
         """
         try:
             new = await calls_admin_offsets.reset_queue(self.server, group, queue, offset)
@@ -260,17 +262,17 @@ class _TopicBroker:
         return {queue: offset}
 
     async def _is_away(self, group: str, error: RemoteError) -> bool:
-        """Return whether an older broker refused because it had nobody to pass the reset on to.
+        """Return whether an older broker refused because the group has no live members.
 
-        Then to commit in place of the members is safe. Of a group that has not committed in every
-        queue it says that it does not exist, before it looks for members.
+        It is then safe to commit for the group. For a group that has not committed in every queue,
+        such a broker answers that the group does not exist, before it checks for members.
         """
         if isinstance(error, ConsumerNotOnlineError):
             return True
         return "not exist" in error.remark and not await live_members(self.server, group)
 
     def move(self, queue: MessageQueue, offset: int) -> OffsetReset:
-        """Return the move from where the group stands."""
+        """Return the reset of a queue from the group's current offset to `offset`."""
         stands = self.stands.get(queue)
         return OffsetReset(queue, 0 if stands is None else stands.consumer_offset, offset)
 
@@ -282,18 +284,18 @@ def _check_target(
     queue: MessageQueue | None,
     offset: int | None,
 ) -> int:
-    """Return the time to go on at; without meaning where an offset is given.
+    """Check the arguments and return the time to reset to; unused if an offset is given.
 
     Raises:
         UsageError: as `OffsetAdmin.reset_offset`.
     """
     if sum(value is not None for value in (at_ms, to, offset)) != 1:
-        raise UsageError("give one of at_ms, to and offset: where the group is to go on")
+        raise UsageError("give exactly one of at_ms, to and offset")
     if queue is not None and queue.topic != topic:
         raise UsageError(f"the queue is one of topic {queue.topic}, not of {topic}")
     if offset is not None:
         if queue is None:
-            raise UsageError("an offset needs its queue: give both")
+            raise UsageError("offset requires queue: give both")
         if offset < 0:
             raise UsageError(f"offset is {offset}; it must be 0 or more")
     if to is not None:
@@ -307,10 +309,10 @@ def _check_target(
 
 
 async def _check_known(group: str, servers: Mapping[str, Server]) -> None:
-    """Refuse a group that one of the brokers does not know.
+    """Raise, before anything is changed, if a broker does not have the group.
 
     Raises:
-        GroupNotFoundError: as said, before anything is changed.
+        GroupNotFoundError: one of the brokers does not have it.
     """
     tables = await ask_all(servers, calls_admin_groups.group_table)
     missing = [name for name, table in tables.items() if group not in table.groups]

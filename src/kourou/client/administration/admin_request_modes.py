@@ -1,4 +1,4 @@
-"""AdminClient: whether groups pull or pop topics, where brokers share their queues out."""
+"""AdminClient methods for request modes: pull or pop, with queues assigned by brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kourou.protocol.codes import RequestCode
 
 
 class RequestModeAdmin(AdminCalls):
-    """Sets and tells the modes."""
+    """Sets and lists request modes."""
 
     async def set_request_mode(
         self,
@@ -29,36 +29,38 @@ class RequestModeAdmin(AdminCalls):
         share_queues: int = 0,
         broker_name: str | None = None,
     ) -> list[str]:
-        """Have members that let brokers share queues out pull or pop a topic.
+        """Set the request mode of a group for a topic: pull or pop.
 
-        Java's setConsumeMode. Durable on each broker that is returned; members learn of it when
-        they next ask, within 20 s.
+        It applies to members whose queues are assigned by brokers. Called setConsumeMode in Java.
+        The mode is durable on each broker in the result. Members get it by their next assignment
+        request, within 20 s.
 
         Args:
-            topic: it must exist, and be no topic of retries.
+            topic: an existing topic; not a retry topic.
             group: the consumer group.
-            is_pop: whether it pops the topic. Kourou's own consumers do not pop.
-            share_queues: of popping members, how many others read one's queues too; 0: all.
-            broker_name: only there; None: on all brokers of the topic.
+            is_pop: True for pop, which Kourou's own consumers do not support.
+            share_queues: with pop, the number of other members that read the queues of a member
+                too; 0: all.
+            broker_name: only on this broker; None: on all brokers of the topic.
 
         Returns:
             The names of the brokers, sorted.
 
         Raises:
-            InvalidGroupError, InvalidTopicError: a name is none.
+            InvalidGroupError, InvalidTopicError: a name is not valid.
             ConfigError: `share_queues` is negative.
-            TopicNotFoundError: no name server knows the topic.
-            NoRouteError: no broker of the topic has that name.
-            NoPermissionError: it is a topic of retries.
+            TopicNotFoundError: the name servers do not have the topic.
+            NoRouteError: the topic is not on the named broker.
+            NoPermissionError: the topic is a retry topic.
         """
         check_group(group)
         if share_queues < 0:
-            raise ConfigError(f"share_queues is {share_queues}: not negative")
+            raise ConfigError(f"share_queues is {share_queues}: it must not be negative")
         masters = await self._topic_masters(topic)
         if broker_name is not None:
             if broker_name not in masters:
                 raise NoRouteError(
-                    f"no broker {broker_name} has topic {topic}: {', '.join(masters)} have"
+                    f"topic {topic} is not on {broker_name}, but on: {', '.join(masters)}"
                 )
             masters = {broker_name: masters[broker_name]}
         mode = MessageRequestMode.POP if is_pop else MessageRequestMode.PULL
@@ -70,7 +72,7 @@ class RequestModeAdmin(AdminCalls):
     async def request_modes(
         self,
     ) -> dict[str, Mapping[str, Mapping[str, SetMessageRequestMode]]]:
-        """Return what is set, by broker name, topic and group."""
+        """Return the request modes by broker name, topic and group."""
         told = await ask_all(
             await self._masters(),
             lambda server: server.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),

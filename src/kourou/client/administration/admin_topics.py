@@ -1,4 +1,4 @@
-"""AdminClient: topics."""
+"""AdminClient methods for topics."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from kourou.protocol.headers_route import GetTopicsByClusterRequestHeader
 T = TypeVar("T")
 
 DEFAULT_QUEUES: Final = 8
-"""Queues of a new topic on each broker, as brokers give a topic that they create by themselves."""
+"""Queues of a new topic on each broker, the same as of a topic created automatically."""
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace of name servers that holds the queues of ordered topics."""
+"""The key-value namespace of name servers with the queues of ordered topics."""
 
 _ROUTE_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a topic is to be; what is None stays, or has its default where the topic is new."""
+    """Changes of a topic; None keeps the current value, or the default of a new topic."""
 
     read_queues: int | None
     write_queues: int | None
@@ -49,7 +49,7 @@ class _Change:
     attributes: Mapping[str, str | None]
 
     def applied_to(self, known: TopicConfig) -> TopicConfig:
-        """Return the topic with everything but the attributes changed: brokers do those."""
+        """Return the topic config with all changes except attributes, which brokers merge."""
         return replace(
             known,
             read_queue_nums=_given(self.read_queues, known.read_queue_nums),
@@ -63,7 +63,7 @@ class TopicAdmin(AdminCalls):
     """Creates, changes, deletes and describes topics."""
 
     async def topic_list(self, cluster: str | None = None) -> list[str]:
-        """Return the names of all topics, or of a cluster's, the system's own included, sorted."""
+        """Return the names of all topics or of a cluster's, sorted, with system topics."""
         if cluster is None:
             answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         else:
@@ -84,30 +84,34 @@ class TopicAdmin(AdminCalls):
         broker_name: str | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a topic or change it, and return when the name servers know its queues.
+        """Create or change a topic, and return when its route has the queues.
 
-        On a broker that has the topic, what is None stays as it is. Elsewhere the topic gets 8
-        queues (`DEFAULT_QUEUES`), may be read and written, and is not ordered. Two callers that
-        change one topic at a time may undo each other.
+        On a broker that has the topic, arguments that are None keep the current values. On other
+        brokers they default to 8 queues (`DEFAULT_QUEUES`), readable and writable, not ordered.
+        Concurrent changes of one topic may overwrite each other.
 
         Args:
-            topic: its name.
-            queues: on each broker, for reading and writing alike.
-            read_queues: those that consumers read, where it is not `queues`. To take queues away,
-                first lower `write_queues`, and these when the last ones are consumed.
-            write_queues: those that producers write, where it is not `queues`.
-            perm: PERM_READ, PERM_WRITE and PERM_INHERIT of `kourou.model.topic` together.
-            order: True: producers keep to its queues also while a broker is away, so that messages
-                with one key stay in one queue. For that the name servers are told how many there
-                are; they pass it on where their `orderMessageEnable` is on. False: no longer.
-            attributes: to set, such as `message.type`; None for a value removes it. Others stay.
-            broker_name: only on that broker.
-            cluster: only on the brokers of that cluster.
+            topic: the topic.
+            queues: number of queues on each broker, for reading and writing.
+            read_queues: number of queues that consumers read, if it differs from `queues`. To
+                remove queues, first lower `write_queues`; lower this when the last ones are
+                consumed.
+            write_queues: number of queues that producers write, if it differs from `queues`.
+            perm: a combination of PERM_READ, PERM_WRITE and PERM_INHERIT of `kourou.model.topic`.
+            order: True: the list of queues does not change while a broker is down, so that messages
+                with one key stay in one queue. The number of queues is stored at the name servers,
+                which include it in routes if their `orderMessageEnable` is on. False: the topic is
+                no longer ordered.
+            attributes: attributes to set, such as `message.type`; a value of None removes one.
+                Other attributes are kept.
+            broker_name: only on this broker.
+            cluster: only on the brokers of this cluster.
 
         Raises:
-            InvalidTopicError: the name is not valid, or the system's own.
+            InvalidTopicError: the name is not valid, or is a system topic.
             NoRouteError: there is no such broker or cluster, or no broker at all.
-            RequestTimeoutError: all brokers have it, but no name server told so in time.
+            RequestTimeoutError: all brokers have the topic, but no name server returned its route
+                in time.
         """
         _check_own_topic(topic)
         change = _Change(
@@ -142,10 +146,11 @@ class TopicAdmin(AdminCalls):
         attributes: Mapping[str, str | None] | None = None,
         broker_name: str | None = None,
     ) -> None:
-        """Change a topic where it is: as `create_topic`, but it is put on no other broker.
+        """Change a topic as `create_topic`, but only on brokers that already have it.
 
         Raises:
-            TopicNotFoundError: no name server knows it, or it is not on the broker named.
+            TopicNotFoundError: the name servers do not have the topic, or it is not on the named
+                broker.
             InvalidTopicError, RequestTimeoutError: as `create_topic`.
         """
         _check_own_topic(topic)
@@ -171,8 +176,8 @@ class TopicAdmin(AdminCalls):
         """Delete a topic and its messages on all brokers.
 
         Raises:
-            InvalidTopicError: the name is not valid, or the system's own.
-            TopicNotFoundError: no name server knows it.
+            InvalidTopicError: the name is not valid, or is a system topic.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         _check_own_topic(topic)
         for server in (await self._topic_masters(topic)).values():
@@ -183,23 +188,24 @@ class TopicAdmin(AdminCalls):
             try:
                 await calls_admin_topics.forget_topic(self._server(address), topic)
             except (RequestNotSupportedError, TransportError):
-                # Ours forgets what brokers no longer register; one that is away asks them again.
+                # Kourou's name server removes topics that brokers no longer register. One that is
+                # not reached gets all topics from the brokers when it is back.
                 continue
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """Return what each broker knows of the topic, by broker name.
+        """Return the config of the topic on each broker, by broker name.
 
         Raises:
-            TopicNotFoundError: no name server knows it.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
         return await ask_all(masters, lambda server: calls_admin_topics.topic_config(server, topic))
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
-        """Return what the topic's queues hold, over all brokers, sorted by queue.
+        """Return the offsets of the topic's queues on all brokers, sorted by queue.
 
         Raises:
-            TopicNotFoundError: no name server knows it.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
         parts = await ask_all(masters, lambda server: calls_admin_topics.topic_stats(server, topic))
@@ -212,7 +218,7 @@ class TopicAdmin(AdminCalls):
         """Return the consumer groups that consume the topic or have committed in it, sorted.
 
         Raises:
-            TopicNotFoundError: no name server knows it.
+            TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
         parts = await ask_all(
@@ -221,7 +227,7 @@ class TopicAdmin(AdminCalls):
         return sorted({group for part in parts.values() for group in part})
 
     async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
-        """Return once the route has the topic's queues on these brokers."""
+        """Wait until the route has the topic's queues on these brokers."""
         asked = {
             (name, config.read_queue_nums, config.write_queue_nums)
             for name, config in configs.items()
@@ -239,7 +245,7 @@ class TopicAdmin(AdminCalls):
                 return
             await asyncio.sleep(_ROUTE_POLL_S)
         raise RequestTimeoutError(
-            f"topic {topic} is created, but the name servers did not tell so within "
+            f"topic {topic} is created, but the name servers did not return its route within "
             f"{self._config.admin_timeout_ms} ms"
         )
 
@@ -247,9 +253,9 @@ class TopicAdmin(AdminCalls):
         self,
         topic: str,
         configs: Mapping[str, TopicConfig],
-        order: bool | None,  # noqa: FBT001  # None: as it is
+        order: bool | None,  # noqa: FBT001  # None: unchanged
     ) -> None:
-        """Tell the name servers how many queues of an ordered topic these brokers have.
+        """Store the number of an ordered topic's queues on these brokers at the name servers.
 
         Source: UpdateTopicSubCommand.java, DefaultMQAdminExtImpl.createOrUpdateOrderConf.
         """
@@ -265,7 +271,7 @@ class TopicAdmin(AdminCalls):
             await self._put_order_conf(topic, format_order_topic_conf(sorted(after.items())))
 
     async def _put_order_conf(self, topic: str, conf: str) -> None:
-        """Let the name servers have this, or with "" nothing, of an ordered topic."""
+        """Set the entry of an ordered topic at all name servers; "" removes it."""
         key = self._order_key(topic)
 
         async def put(server: Server) -> None:
@@ -277,9 +283,10 @@ class TopicAdmin(AdminCalls):
         await self._tell_name_servers(put)
 
     async def _order_conf(self, topic: str) -> str | None:
-        """Return `broker:queues;broker:queues` of an ordered topic, as name servers have it.
+        """Return the entry of an ordered topic, `broker:queues;broker:queues`; None if missing.
 
-        Routes have it only where `orderMessageEnable` is on.
+        It is read as key-value configuration, because routes have it only with
+        `orderMessageEnable`.
         """
         header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, self._order_key(topic))
         try:
@@ -289,7 +296,7 @@ class TopicAdmin(AdminCalls):
         return answer.header(GetKVConfigResponseHeader).value or None
 
     def _order_key(self, topic: str) -> str:
-        """Return what name servers know an ordered topic by."""
+        """Return the key of an ordered topic's entry, which has the namespace."""
         return in_namespace(self._config.namespace, topic)
 
 
@@ -300,4 +307,4 @@ def _given(value: T | None, default: T) -> T:
 def _check_own_topic(topic: str) -> None:
     check_topic(topic)
     if is_system_topic(topic):
-        raise InvalidTopicError(f"topic {topic} is the system's own")
+        raise InvalidTopicError(f"topic {topic} is a system topic, which cannot be changed")

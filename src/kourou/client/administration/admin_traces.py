@@ -1,4 +1,4 @@
-"""What traces say of a message: who sent it, and who consumed it when.
+"""AdminClient method for traces: the steps of a message, as written by its clients.
 
 Source: QueryMsgTraceByIdSubCommand.java, TraceView.java, apache/rocketmq 5.5.0.
 """
@@ -16,13 +16,14 @@ from kourou.protocol.trace_text import ConsumedTrace, ConsumingTrace, TraceRecor
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step on a message's way.
+    """One traced step of a message.
 
     Attributes:
-        at_ms: when it was, by the client's clock, in epoch ms.
-        record: what the client wrote of it.
-        ended: of a `ConsumingTrace`, how the listener's call ended; None if nothing tells.
-        client_host: the address that the client wrote from.
+        at_ms: time of the step by the client's clock, in epoch ms.
+        record: the trace written by the client.
+        ended: for a `ConsumingTrace`, the trace of the end of the listener call; None if there is
+            none.
+        client_host: the address of the client.
     """
 
     at_ms: int
@@ -32,7 +33,7 @@ class TraceStep:
 
 
 class TraceAdmin(MessageAdmin):
-    """A part of `AdminClient`."""
+    """Finds traces."""
 
     async def message_trace(
         self,
@@ -43,26 +44,26 @@ class TraceAdmin(MessageAdmin):
         end_ms: int | None = None,
         max_messages: int = MESSAGES_DEFAULT,
     ) -> list[TraceStep]:
-        """Return what clients have written of a message, at least one step, by time.
+        """Return the traced steps of a message, at least one, sorted by time.
 
-        Only clients that are asked to write traces (`enable_trace`) do so, some seconds later.
+        Only clients with `enable_trace` write traces, with a delay of some seconds.
 
         Args:
-            msg_id: its unique id, as producers and consumers print it.
-            trace_topic: where traces are.
-            begin_ms: written at this time or later, in epoch ms.
-            end_ms: written at this time or before; None: until now.
-            max_messages: at most so many trace messages from each broker, the latest.
+            msg_id: the unique id of the message, set by its producer.
+            trace_topic: the topic of the traces.
+            begin_ms: only traces written at this time or later, in epoch ms.
+            end_ms: only traces written at this time or earlier; None: without limit.
+            max_messages: maximum number of trace messages from each broker, the latest ones.
 
         Raises:
-            TopicNotFoundError: no name server knows the trace topic.
-            QueryNotFoundError: nothing tells of the message.
+            TopicNotFoundError: the name servers do not have the trace topic.
+            QueryNotFoundError: there is no trace of the message.
             MalformedBodyError: a trace message does not parse.
         """
         unknown = QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND,
-            f"no trace in {trace_topic} tells of {msg_id}: clients write traces if enable_trace is "
-            "on, some seconds later",
+            f"{trace_topic} has no trace of {msg_id}: clients write traces if enable_trace is on, "
+            "with a delay of some seconds",
         )
         try:
             found = await self.messages_by_key(
@@ -84,7 +85,7 @@ class TraceAdmin(MessageAdmin):
 
 
 def _steps(told: list[tuple[TraceRecord, str]]) -> list[TraceStep]:
-    """Return the steps, the two sides of a listener's call as one."""
+    """Return the steps; the traces before and after a listener call become one step."""
     ends = {one.request_id: one for one, _ in told if isinstance(one, ConsumedTrace)}
     steps = []
     for record, host in told:
@@ -92,7 +93,7 @@ def _steps(told: list[tuple[TraceRecord, str]]) -> list[TraceStep]:
             continue
         ended = ends.pop(record.request_id, None) if isinstance(record, ConsumingTrace) else None
         steps.append(TraceStep(record.at_ms, record, ended, host))
-    for record, host in told:  # of which the other side is missing
+    for record, host in told:  # ends of calls whose beginning was not traced
         if isinstance(record, ConsumedTrace) and record.request_id in ends:
             begun = ConsumingTrace(
                 at_ms=(record.at_ms or 0) - record.cost_ms,

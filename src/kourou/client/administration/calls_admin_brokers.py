@@ -1,6 +1,6 @@
-"""The requests of administration about brokers: one request to one server, tried once.
+"""Administration requests for brokers: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from kourou.protocol.properties_text import decode_properties_text, encode_prope
 
 
 async def runtime_info(broker: Server) -> dict[str, str]:
-    """Return what the broker tells of itself: RocketMQ's names -> texts."""
+    """Return the broker's runtime information: RocketMQ's key -> text."""
     return decode_kv_table(await broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO))
 
 
 async def config(broker: Server) -> dict[str, str]:
-    """Return the broker's settings: RocketMQ's names -> texts."""
+    """Return the broker's settings: RocketMQ's key -> text."""
     return decode_properties_text(await broker.ask(RequestCode.GET_BROKER_CONFIG))
 
 
 async def update_config(broker: Server, values: Mapping[str, str]) -> None:
-    """Change settings of the broker while it runs."""
+    """Change settings of the running broker."""
     await broker.ask(RequestCode.UPDATE_BROKER_CONFIG, body=encode_properties_text(values))
 
 
 async def stats(broker: Server, name: str, key: str) -> BrokerStatsData:
-    """Return one counter; one that nothing was counted in is an error of code 1."""
+    """Return one counter; before its first count, the broker answers with an error of code 1."""
     key = counter_key(broker.pool.namespace, name, key)
     header = ViewBrokerStatsDataRequestHeader(name, key)
     return decode_broker_stats(await broker.ask(RequestCode.VIEW_BROKER_STATS_DATA, header))
 
 
 async def consume_stats(broker: Server, *, ordered_only: bool) -> ConsumeStatsList:
-    """Return where all groups of the broker stand, in all topics or in ordered ones only."""
+    """Return the offsets of all groups at the broker, in all topics or only in ordered ones."""
     header = GetConsumeStatsInBrokerHeader(is_order=ordered_only)
     body = await broker.ask(RequestCode.GET_BROKER_CONSUME_STATS, header)
     told = decode_consume_stats_list(body)
@@ -58,7 +58,7 @@ async def consume_stats(broker: Server, *, ordered_only: bool) -> ConsumeStatsLi
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:
-    """Return the groups that consume the topic now, or did before."""
+    """Return the groups that consume the topic or have consumed it before."""
     header = QueryTopicConsumeByWhoRequestHeader(topic)
     body = await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
     return plain(broker.pool.namespace, decode_group_list(body))

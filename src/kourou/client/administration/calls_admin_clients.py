@@ -1,6 +1,6 @@
-"""The requests of administration about connected clients: one request to one server, tried once.
+"""Administration requests for connected clients: each coroutine sends one request, once.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kourou.protocol.headers_admin_clients import (
 
 
 async def consumer_connection(broker: Server, group: str) -> ConsumerConnection:
-    """Return the members of a group that are connected to the broker; none is an error of 206."""
+    """Return the members of a group connected to the broker; if none, it answers with code 206."""
     header = GetConsumerConnectionListRequestHeader(group)
     body = await broker.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
     told = plain(broker.pool.namespace, decode_consumer_connection(body))
@@ -42,7 +42,7 @@ async def consumer_connection(broker: Server, group: str) -> ConsumerConnection:
 async def running_info(
     broker: Server, group: str, client_id: str, *, stack: bool
 ) -> ConsumerRunningInfo:
-    """Return what a consumer tells of itself, asked by way of a broker that it is connected to."""
+    """Return the settings, queues and rates of a consumer, requested through a broker."""
     header = GetConsumerRunningInfoRequestHeader(group, client_id, jstack_enable=stack)
     body = await broker.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
     return plain(broker.pool.namespace, decode_consumer_running_info(body))
@@ -51,21 +51,21 @@ async def running_info(
 async def consume_directly(
     broker: Server, group: str, client_id: str, msg_id: str
 ) -> ConsumeMessageDirectlyResult:
-    """Let a consumer's listener have one message that the broker stores, once."""
+    """Deliver one message that the broker stores to a consumer's listener, once."""
     header = ConsumeMessageDirectlyResultRequestHeader(group, client_id, msg_id)
     body = await broker.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
     return decode_consume_directly_result(body)
 
 
 async def producer_connection(broker: Server, group: str) -> list[Connection]:
-    """Return the producers of a group that are connected to the broker; none is an error of 1."""
+    """Return the producers of a group connected to the broker; if none, it answers with code 1."""
     header = GetProducerConnectionListRequestHeader(group)
     body = await broker.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
     return decode_producer_connection(body)
 
 
 async def producers(broker: Server) -> dict[str, list[ProducerInfo]]:
-    """Return all producers that are connected to the broker, by group."""
+    """Return all producers connected to the broker, by group."""
     header = GetAllProducerInfoRequestHeader()
     told = decode_producer_table(await broker.ask(RequestCode.GET_ALL_PRODUCER_INFO, header))
     return own_of(broker.pool.namespace, told)

@@ -1,6 +1,6 @@
-"""Requests of administration about groups: each coroutine asks one server, once.
+"""Administration requests for groups: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ async def group_table(broker: Server) -> SubscriptionGroupTable:
 
 
 async def create_group(broker: Server, group: SubscriptionGroup) -> None:
-    """Create the group on one broker, or change it: attributes given are set, others stay."""
+    """Create or change the group on one broker; attributes are added, existing ones are kept."""
     changes = {f"+{name}": value for name, value in group.attributes.items()}
     body = encode_subscription_group(replace(group, attributes=changes))
     await broker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
 
 async def delete_group(broker: Server, group: str, *, clean_offsets: bool) -> None:
-    """Delete the group on one broker, its committed offsets too if so asked."""
+    """Delete the group on one broker, optionally with its committed offsets."""
     header = DeleteSubscriptionGroupRequestHeader(group, clean_offset=clean_offsets)
     await broker.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
 
 
 async def consume_stats(broker: Server, group: str, topic: str | None = None) -> ConsumeStats:
-    """Return where the group stands in the queues of one broker, of all topics or of one.
+    """Return the offsets of the group in the queues of one broker, of all topics or of one.
 
-    A topic that is asked for in the list is told even if the live members do not subscribe to it.
+    The topic is also sent in the list `topics`, so that the broker reports it even if the live
+    members do not subscribe to it.
     """
     namespace = broker.pool.namespace
     topics = None if topic is None else f"{in_namespace(namespace, topic)};"
@@ -62,7 +63,7 @@ async def consume_stats(broker: Server, group: str, topic: str | None = None) ->
 
 
 async def consumer_ids(broker: Server, group: str) -> list[str]:
-    """Return the client ids of the group's members that one broker knows."""
+    """Return the client ids of the group's members connected to one broker."""
     header = GetConsumerListByGroupRequestHeader(group)
     body = await broker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
     return decode_consumer_list(body)

@@ -1,6 +1,6 @@
-"""Requests of administration about messages: each coroutine asks one broker, once.
+"""Administration requests for messages: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the broker refuses.
+All raise TransportError if no answer arrives and RemoteError if the broker refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 async def read(broker: Server, queue: MessageQueue, offset: int, max_messages: int) -> PullResult:
-    """Return what a queue holds from the queue offset `offset` on, of all tags; do not wait."""
+    """Pull messages with any tag from the queue offset `offset` on, without long polling."""
     return await calls_consume.pull(
         broker.pool,
         broker.address,
@@ -43,13 +43,13 @@ async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
     """Return the message that begins at a byte of the broker's commit log.
 
     Raises:
-        QueryNotFoundError: none does, or no longer.
+        QueryNotFoundError: there is no message, or no longer.
     """
     header = ViewMessageRequestHeader(physical_offset)
     try:
         message = decode_message(await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, header))
     except RemoteSystemError as error:
-        # The code that brokers give to everything that goes wrong; here it is this.
+        # Brokers use this general code for a message that is not found.
         raise QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND, f"{broker.address}: {error.remark}"
         ) from error
@@ -61,7 +61,7 @@ async def query(broker: Server, header: QueryMessageRequestHeader) -> list[Messa
     """Return the messages that one broker finds by key or id.
 
     Raises:
-        QueryNotFoundError: it finds none.
+        QueryNotFoundError: the broker finds none.
     """
     messages = decode_messages(await broker.ask(RequestCode.QUERY_MESSAGE, header))
     take_out(broker.pool.namespace, messages)

@@ -1,6 +1,6 @@
-"""Requests of administration to name servers: each coroutine asks one, once.
+"""Administration requests for name servers: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from kourou.protocol.properties_text import decode_properties_text, encode_prope
 
 
 async def get_config(name_server: Server) -> dict[str, str]:
-    """Return the name server's options: RocketMQ's names -> texts."""
+    """Return the name server's options: RocketMQ's key -> text."""
     return decode_properties_text(await name_server.ask(RequestCode.GET_NAMESRV_CONFIG))
 
 
 async def update_config(name_server: Server, values: Mapping[str, str]) -> None:
-    """Change options of the name server, until it stops."""
+    """Change options of the running name server; the changes are lost when it stops."""
     body = encode_properties_text(values)
     await name_server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
 
@@ -40,20 +40,20 @@ async def kv_put(name_server: Server, namespace: str, key: str, value: str) -> N
 
 
 async def kv_delete(name_server: Server, namespace: str, key: str) -> None:
-    """Remove the key, durably; one that is not there is no error."""
+    """Remove the key, durably; a missing key is no error."""
     header = DeleteKVConfigRequestHeader(namespace, key)
     await name_server.ask(RequestCode.DELETE_KV_CONFIG, header)
 
 
 async def wipe_write_perm(name_server: Server, broker_name: str) -> int:
-    """Let producers no longer write to the broker; return how many topics it has here."""
+    """Remove the write permission of a broker; return the number of its topics here."""
     header = WipeWritePermOfBrokerRequestHeader(broker_name)
     answer = await name_server.exchange(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
     return answer.header(WipeWritePermOfBrokerResponseHeader).wipe_topic_count
 
 
 async def add_write_perm(name_server: Server, broker_name: str) -> int:
-    """Let producers write to the broker again; return how many topics it has here."""
+    """Restore the write permission of a broker; return the number of its topics here."""
     header = AddWritePermOfBrokerRequestHeader(broker_name)
     answer = await name_server.exchange(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
     return answer.header(AddWritePermOfBrokerResponseHeader).add_topic_count

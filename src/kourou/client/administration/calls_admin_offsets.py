@@ -1,6 +1,6 @@
-"""The requests of administration about offsets: one request to one server, tried once.
+"""Administration requests for offsets: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -19,20 +19,16 @@ from kourou.protocol.headers_admin_offsets import (
 )
 
 END_OF_QUEUE: Final = -1
-"""As a time: behind the newest message."""
+"""A special time that means the end of the queue."""
 _FAR_FUTURE_MS: Final = 253_402_300_799_000  # the year 9999
 
 
 async def reset_topic(
     broker: Server, group: str, topic: str, at_ms: int
 ) -> dict[MessageQueue, int]:
-    """Let the group go on in all queues of one broker at a time; return where that is.
+    """Reset the group's offsets by time in all queues of one broker; return the new offsets.
 
-    Args:
-        broker: who is asked.
-        group: what is reset.
-        topic: whose queues.
-        at_ms: epoch milliseconds, or END_OF_QUEUE.
+    `at_ms` is in epoch milliseconds, or END_OF_QUEUE.
     """
     header = ResetOffsetRequestHeader(topic, group, at_ms, is_force=True)
     return await _reset(broker, header)
@@ -41,11 +37,11 @@ async def reset_topic(
 async def reset_queue(
     broker: Server, group: str, queue: MessageQueue, offset: int
 ) -> dict[MessageQueue, int]:
-    """Let the group go on in one queue at an offset; return where it goes on.
+    """Reset the group's offset in one queue; return the new offsets.
 
-    A broker older than 5.0 does not read the queue and the offset: it takes the request for one
-    about all queues by the time that is in it. That time lies in the future and is not forced, by
-    which such a broker lets every queue go on where it stands.
+    A broker older than 5.0 ignores the queue and the offset, and resets all queues by the time in
+    the request. That time is in the future and not forced, so such a broker keeps the offset of
+    each queue.
     """
     header = ResetOffsetRequestHeader(
         queue.topic, group, _FAR_FUTURE_MS, is_force=False, queue_id=queue.queue_id, offset=offset
@@ -54,20 +50,20 @@ async def reset_queue(
 
 
 async def clone_offsets(broker: Server, source: str, destination: str, topic: str | None) -> None:
-    """Let one group go on where another stands, in one topic or in all, on one broker."""
+    """Copy the offsets of one group to another on one broker, in one topic or in all."""
     header = CloneGroupOffsetRequestHeader(source, destination, topic, offline=True)
     await broker.ask(RequestCode.CLONE_GROUP_OFFSET, header)
 
 
 async def commit(broker: Server, group: str, queue: MessageQueue, offset: int) -> None:
-    """Write the group's offset in one queue, as a member of it would."""
+    """Commit the group's offset in one queue, as a member would."""
     await calls_consume.update_offset(
         broker.pool, broker.address, group, queue, offset, timeout_s=broker.timeout_s
     )
 
 
 async def offset_at(broker: Server, queue: MessageQueue, at_ms: int) -> int:
-    """Return the first offset stored at a time or later; for END_OF_QUEUE, the queue's end."""
+    """Return the offset of the first message stored at a time or later, or the end of the queue."""
     if at_ms == END_OF_QUEUE:
         return await calls_consume.max_offset(
             broker.pool, broker.address, queue, timeout_s=broker.timeout_s

@@ -1,6 +1,6 @@
-"""Requests of administration about topics: each coroutine asks one server, once.
+"""Administration requests for topics: each coroutine sends one request, without retries.
 
-All raise TransportError when no answer comes and RemoteError when the server refuses.
+All raise TransportError if no answer arrives and RemoteError if the server refuses.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kourou.protocol.headers_admin_clients import QueryTopicConsumeByWhoRequestH
 async def put_topic(
     broker: Server, config: TopicConfig, attributes: Mapping[str, str | None]
 ) -> None:
-    """Create the topic, or change it, durably.
+    """Create or change the topic, durably.
 
     Args:
-        broker: whom to ask.
-        config: all but its attributes, which stay unless `attributes` names them.
-        attributes: to set, or to remove where None.
+        broker: the broker.
+        config: the topic config; its attributes are not sent.
+        attributes: attributes to set; a value of None removes one. Others are kept.
     """
     changes = (
         f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items()
@@ -62,22 +62,22 @@ async def delete_topic(broker: Server, topic: str) -> None:
 
 
 async def forget_topic(name_server: Server, topic: str) -> None:
-    """Delete the topic's route; a broker that still has the topic will register it again."""
+    """Delete the topic's route; a broker that still has the topic registers it again."""
     await name_server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRequestHeader(topic))
 
 
 async def topic_config(broker: Server, topic: str) -> TopicConfig:
-    """Return what one broker knows of the topic.
+    """Return the config of the topic on one broker.
 
     Raises:
-        TopicNotFoundError: it does not know it.
+        TopicNotFoundError: the broker does not have the topic.
     """
     header = GetTopicConfigRequestHeader(topic)
     try:
         told = decode_topic_config(await broker.ask(RequestCode.GET_TOPIC_CONFIG, header))
         return plain(broker.pool.namespace, told)
     except RequestNotSupportedError:
-        pass  # a broker before 5.0, which only tells all of them
+        pass  # a broker before 5.0 has only the request for all topics
     table = await broker.ask(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader())
     topics = decode_topic_config_table(table).topics
     found = own_of(broker.pool.namespace, topics).get(topic)
@@ -89,14 +89,14 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
 
 
 async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
-    """Return what the topic's queues on one broker hold."""
+    """Return the offsets of the topic's queues on one broker."""
     header = GetTopicStatsInfoRequestHeader(topic)
     body = await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, header)
     return plain(broker.pool.namespace, decode_topic_stats(body))
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:
-    """Return the groups that consume the topic from one broker, or have committed there."""
+    """Return the groups that consume the topic at one broker, or have committed there."""
     header = QueryTopicConsumeByWhoRequestHeader(topic)
     body = await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
     return plain(broker.pool.namespace, decode_group_list(body))

@@ -1,15 +1,15 @@
-"""What a dead letter tells, and the message that it becomes when it is sent again; pure.
+"""Dead letters, and the messages by which they are redriven; pure.
 
-A dead letter is the message as it was last delivered, in `%DLQ%<group>`. Its properties say where
-it came from:
+A dead letter is a copy of the last delivered message, in the topic `%DLQ%<group>`. Its properties
+describe the origin:
 
-    RETRY_TOPIC           the topic that its producer sent it to
-    ORIGIN_MESSAGE_ID     the offset message id that it had there
-    UNIQ_KEY              the id that its producer gave it, the same in every copy
-    KOUROU_DLQ_REASON     why its last delivery failed, if the consumer was one of ours
+    RETRY_TOPIC           the topic to which the producer sent the message
+    ORIGIN_MESSAGE_ID     the offset message id in that topic
+    UNIQ_KEY              the unique id set by the producer, the same in every copy
+    KOUROU_DLQ_REASON     why the last delivery failed, if the consumer was Kourou's
 
-Sent again it keeps content, keys, tag, user properties and the producer's id, so that a listener
-which remembers what it has done knows it. KOUROU_REDRIVEN_FROM names the dead letter it was.
+A redriven message keeps the body, keys, tag, user properties and unique id, so that an idempotent
+listener recognizes it. KOUROU_REDRIVEN_FROM is the offset message id of the dead letter.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class DeadMessage:
     """One dead letter.
 
     Attributes:
-        group: the consumer group that could not consume it.
-        message: the message, as it is stored in the group's dead-letter topic.
-        is_redriven: it was sent again, by `redrive_all` at least.
+        group: the consumer group that failed to consume the message.
+        message: the message as stored in the group's dead-letter topic.
+        is_redriven: `redrive_all` has sent it again. False does not exclude a call of `redrive`.
     """
 
     group: str
@@ -40,31 +40,31 @@ class DeadMessage:
 
     @property
     def topic(self) -> str:
-        """The topic that its producer sent it to; the dead-letter topic if nothing tells."""
+        """The topic to which the producer sent the message; the dead-letter topic if unknown."""
         return self.message.properties.get(names.RETRY_TOPIC) or dlq_topic(self.group)
 
     @property
     def reason(self) -> str | None:
-        """Why its last delivery failed; None if its consumer did not say."""
+        """The reason why the last delivery failed; None if the consumer gave none."""
         return self.message.properties.get(names.DLQ_REASON)
 
     @property
     def deliveries(self) -> int:
-        """How often it was given back."""
+        """The number of times that the message was sent back."""
         return self.message.reconsume_times
 
     @property
     def died_at_ms(self) -> int:
-        """When it became a dead letter, in epoch ms."""
+        """The time at which it became a dead letter, in epoch ms."""
         return self.message.store_at_ms
 
 
 def redriven(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
-    """Return the message that is sent in place of a dead letter.
+    """Return the message by which a dead letter is redriven.
 
     Args:
-        dead: with its body as it is stored, be it compressed.
-        to_topic: to the topic it was first sent to, for all its groups; else to the group's retry
+        dead: the dead letter with its body as stored, possibly compressed.
+        to_topic: send to the original topic, for all its groups; otherwise to the group's retry
             topic, for the group alone.
     """
     message = dead.message

@@ -1,8 +1,8 @@
-"""Names in the answers of servers as a client within a namespace knows them; pure.
+"""Plain names in answers of administration requests, for clients with a namespace; pure.
 
-Requests get the namespace where they leave (`client/namespacing.py`). Answers of administration are
-of many shapes, so names in them are changed once they are decoded. Lists of everything hold what is
-in the namespace, and what is the system's own and the same in each.
+Requests get the namespace when they are sent (`client/namespacing.py`). Answers have many shapes,
+so names in them are converted after decoding. Lists of all topics or groups are reduced to those in
+the namespace and to system names, which are common to all namespaces.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from kourou.model.topic import TopicConfig
 T = TypeVar("T")
 
 _FIELDS: Final = frozenset({"topic", "group", "group_name", "consumer_group"})
-"""Fields of values that hold the name of a topic or a group."""
+"""Fields of decoded values that contain the name of a topic or a group."""
 
 
 def plain(namespace: str, told: T) -> T:
-    """Return what a server told with plain names, at any depth: in fields, keys and lists."""
+    """Return a decoded answer with plain names at any depth: in fields, keys and lists."""
     return _plain(namespace, told) if namespace else told
 
 
 def own(namespace: str, names: Iterable[str]) -> list[str]:
-    """Return which of all names are in the namespace or in each, plain, in the same order."""
+    """Return the names that are in the namespace or common to all, as plain names, in order."""
     if not namespace:
         return list(names)
     return [out_of_namespace(namespace, name) for name in names if _is_own(namespace, name)]
 
 
 def own_of(namespace: str, told: Mapping[str, T]) -> dict[str, T]:
-    """Return those of what is told of all names whose name is in the namespace or in each."""
+    """Return the entries whose name is in the namespace or common to all, with plain names."""
     if not namespace:
         return dict(told)
     return {
@@ -44,16 +44,16 @@ def own_of(namespace: str, told: Mapping[str, T]) -> dict[str, T]:
 
 
 def plain_texts(namespace: str, texts: Iterable[str]) -> tuple[str, ...]:
-    """Return lines for people with plain names."""
+    """Return texts for display with plain names."""
     return tuple(text.replace(f"{namespace}%", "") if namespace else text for text in texts)
 
 
 def counter_key(namespace: str, name: str, key: str) -> str:
-    """Return the key of a counter as brokers have it.
+    """Return the key of a broker's counter, with the namespace.
 
     Args:
-        namespace: the client's; empty for none.
-        name: of the set of counters; those of whole brokers have no names of topics or groups.
+        namespace: the namespace of the client; empty if there is none.
+        name: the set of counters; keys in the sets of whole brokers (`BROKER_`) have no names.
         key: a topic, a group, a queue id, or several of them joined by `@`.
     """
     if not namespace or name.startswith("BROKER_"):
