@@ -21,8 +21,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
-from kourou.broker.parts import Parts
 from kourou.broker.server import FLUSH_PAUSE_MS
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
@@ -129,7 +129,7 @@ class Bench:
         store = await runtime.offload(self.open)
         gc.collect()
         flusher = KernelFlusher(asyncio.get_running_loop())
-        self.parts = Parts(
+        self.parts = Components(
             config=self.config, disk=self.disk, runtime=runtime, flusher=flusher, store=store
         )
         self.runtime = runtime

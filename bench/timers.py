@@ -19,8 +19,8 @@ from typing import Final
 from rich.console import Console
 
 from bench.many_queues import resident_bytes
+from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
-from kourou.broker.parts import Parts
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
 from kourou.model import properties as names
@@ -42,7 +42,7 @@ _CONSOLE: Final = Console()
 class Bench:
     """One broker's parts."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self.parts = parts
         self._sends = parts.timers.sends(Random(1))
         self._count = 0
@@ -121,7 +121,7 @@ async def run(directory: Path, pending: int, due: int, over_s: float) -> None:
     disk, runtime = OsDisk(directory), Runtime.system()
     store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)
     flusher = KernelFlusher(asyncio.get_running_loop())
-    parts = Parts(config=config, disk=disk, runtime=runtime, flusher=flusher, store=store)
+    parts = Components(config=config, disk=disk, runtime=runtime, flusher=flusher, store=store)
     await parts.timers.start()
 
     async def flush() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig

@@ -65,7 +65,7 @@ class World:
     def topics(self) -> Topics:
         """The broker's table."""
         assert self.broker._running is not None
-        return self.broker._running._parts.tables.topics
+        return self.broker._running._components.tables.topics
 
     async def ask(self, code: RequestCode, header: object, address: str = BOTH[0]) -> None:
         """Ask a name server as an administrator does."""

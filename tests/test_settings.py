@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError
 from kourou.properties_file import parse_properties
 from kourou.settings import camel_case, load, wire_keys

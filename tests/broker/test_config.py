@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
-from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.broker.topics import system_topics
 from kourou.errors import ConfigError, RemoteSystemError
 from kourou.remoting.limits import ConnectionLimits

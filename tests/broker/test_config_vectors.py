@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import ConfigError
 from kourou.properties_file import parse_properties
 from kourou.settings import load, setting_text, values_of, wire_keys

@@ -9,8 +9,8 @@ import pytest
 
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import ROCKETMQ_KEYS
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import NoPermissionError, RemoteSystemError
 from kourou.protocol.bodies import DataVersion, decode_data_version
 from kourou.protocol.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kourou.broker.clients import SUBSCRIPTIONS_MAX
-from kourou.broker.parts import Parts
+from kourou.broker.components import Components
 from kourou.broker.wiring import make_handlers
 from kourou.filter.tags import parse_tags
 from kourou.model.topic import TopicConfig
@@ -53,7 +53,7 @@ class Served:
         runtime = sim_runtime()
         self.now_ms = runtime.clock.now_ms
         store = MessageStore.open(self.disk, config.store_config, self.now_ms(), pid=1)
-        self.parts = Parts(
+        self.parts = Components(
             config=config,
             disk=self.disk,
             runtime=runtime,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.broker.known_keys import REFUSED_KEYS, ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.process import Plan
 from kourou.cli.serve import Profile, ServeConfig, _plan
 from kourou.errors import ConfigError

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from kourou.broker.subscription_kinds import SubscriptionKinds
+from kourou.broker.member_subscriptions import MemberSubscriptions
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
@@ -78,7 +78,7 @@ class ConsumerGroup:
         subscriptions: by topic; all members of a group must have the same subscriptions.
         fingerprint: of the heartbeat that carried `subscriptions`; 0 if it had none.
         size_bytes: estimated memory of `subscriptions`.
-        kinds: the subscriptions of each member, to detect members that differ.
+        member_subscriptions: the subscriptions of each member, to detect members that differ.
     """
 
     name: str
@@ -89,7 +89,7 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     fingerprint: int = 0
     size_bytes: int = 0
-    kinds: SubscriptionKinds = field(default_factory=SubscriptionKinds)
+    member_subscriptions: MemberSubscriptions = field(default_factory=MemberSubscriptions)
 
     def client_ids(self) -> list[str]:
         """Return the distinct ids of the members, in the order in which they joined."""
@@ -249,7 +249,9 @@ class Clients:
         else:
             must_send = live.fingerprint not in (0, fingerprint)
             live.fingerprint = fingerprint
-            live.kinds.note(data.group, member.peer, member.client_id, data.subscriptions)
+            live.member_subscriptions.update(
+                data.group, member.peer, member.client_id, data.subscriptions
+            )
             is_changed |= _update_subscriptions(live, data.subscriptions)
             self._subscription_bytes -= live.size_bytes
             live.size_bytes = sum(map(_size_bytes, live.subscriptions.values()))
@@ -281,8 +283,8 @@ class Clients:
         if live is None or live.members.pop(peer, None) is None:
             return
         self._left(peer, self._groups_of[peer].consumer, group)
-        live.kinds.forget(group, peer)
-        if not all(map(live.kinds.is_wanted, live.subscriptions.values())):
+        live.member_subscriptions.remove(group, peer)
+        if not all(map(live.member_subscriptions.contains, live.subscriptions.values())):
             live.fingerprint = 0  # has the remaining members send their subscriptions again
         log.info("consumer_group.changed group=%s members=%d", group, len(live.members))
         if live.members:
@@ -410,7 +412,9 @@ def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData
     for subscription in told:
         held = live.subscriptions.get(subscription.topic)
         is_newer = held is None or subscription.sub_version > held.sub_version
-        if is_newer or not live.kinds.is_wanted(live.subscriptions[subscription.topic]):
+        if is_newer or not live.member_subscriptions.contains(
+            live.subscriptions[subscription.topic]
+        ):
             live.subscriptions[subscription.topic] = subscription
     return is_changed
 

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Final
 
-from kourou.broker.client_shares import PERCENT, Shares
+from kourou.broker.host_quotas import PERCENT, HostQuota
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.documented import documented
@@ -283,9 +283,9 @@ class BrokerConfig:
         """Delay of each level in milliseconds, level 1 first."""
         return parse_delay_levels(self.message_delay_level)
 
-    def shares_of(self, room: int) -> Shares:
+    def host_quota(self, room: int) -> HostQuota:
         """Return the quotas per client host of a table with `room` units."""
-        return Shares(max(1, room * self.client_share_percent // PERCENT))
+        return HostQuota(max(1, room * self.client_share_percent // PERCENT))
 
     @property
     def store_config(self) -> StoreConfig:

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
@@ -53,7 +53,7 @@ class Groups:
         clock: Clock,
         *,
         auto_create: bool = True,
-        shares: Shares | None = None,
+        quota: HostQuota | None = None,
     ) -> None:
         """Load the file, and add the group of the admin tools.
 
@@ -62,13 +62,13 @@ class Groups:
             offload: runs the writes off the event loop.
             clock: for the time of the data version.
             auto_create: whether the first use of a group creates it.
-            shares: quota of groups that clients of one host may create; None: up to `GROUPS_MAX`.
+            quota: quota of groups that clients of one host may create; None: up to `GROUPS_MAX`.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
-        self._shares = Shares(GROUPS_MAX) if shares is None else shares
+        self._quota = HostQuota(GROUPS_MAX) if quota is None else quota
         self.auto_create = auto_create
         self._refusals = LogRate()
         self._saver = ConfigSaver(file, self._take, offload)
@@ -120,7 +120,7 @@ class Groups:
         reason = self._refusal(name, host)
         if reason is None:
             return SubscriptionGroup(name)
-        if self._shares.has_room(host):
+        if self._quota.has_room(host):
             log.debug("group.refused reason=%s", reason)
             return None
         suppressed = self._refusals.take(self._clock.now_ms() / 1000)
@@ -141,7 +141,7 @@ class Groups:
         group = self.find(name, host)
         if group is not None and name not in self._groups:
             self.put(group)
-            self._shares.add(name, host)
+            self._quota.add(name, host)
             log.info("group.created name=%s", name)
         return group
 
@@ -163,7 +163,7 @@ class Groups:
         if self._groups.pop(name, None) is None:
             return False
         self._text.remove(name)
-        self._shares.remove(name)
+        self._quota.remove(name)
         self._forbidden.pop(name, None)
         self._changed()
         log.info("group.deleted name=%s", name)
@@ -221,7 +221,7 @@ class Groups:
             self._check_new(name)
         except InvalidGroupError as error:
             return str(error)
-        return None if self._shares.has_room(host) else self._shares.refusal(host)
+        return None if self._quota.has_room(host) else self._quota.refusal(host)
 
     def _check_new(self, name: str) -> None:
         """Check the name and, for a new group, the limit of groups."""

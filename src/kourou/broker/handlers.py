@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kourou.broker.administration.admin_handlers import AdminHandlers
-from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.client_handlers import ClientHandlers
@@ -46,7 +46,7 @@ class Handlers:
     offsets: OffsetHandlers
     queries: QueryHandlers
     messages: MessageQueryHandler
-    topics: AdminTopicHandlers
+    topics: TopicAdminHandlers
     transactions: Transactions
     timers: TimerHandlers
     admin: AdminHandlers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import NoPermissionError, RemoteSystemError
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.codes import ResponseCode

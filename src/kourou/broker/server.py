@@ -5,7 +5,7 @@
     stop    unregister, redirect clients, accept no more messages, answer those accepted,
             close the connections, save the tables, close the store
 
-`parts.py` builds the components, `wiring.py` the request handlers. No component imports this
+`components.py` builds the components, `wiring.py` the request handlers. No component imports this
 module.
 """
 
@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final
 
-from kourou.broker.administration.readings import read_metrics
+from kourou.broker.administration.broker_metrics import read_metrics
 from kourou.broker.administration.unused_groups import UNUSED_CHECK_INTERVAL_MS
+from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
-from kourou.broker.loops import Loops
-from kourou.broker.parts import Parts
+from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
@@ -84,7 +84,7 @@ class Broker:
         self._disk = disk
         self._runtime = runtime
         self._flusher_factory = flusher_factory
-        self._running: _Running | None = None
+        self._running: _RunningBroker | None = None
         self._address: Address | None = None
         self._is_ended = False
 
@@ -157,14 +157,14 @@ class Broker:
         )
         flusher = self._flusher_factory(asyncio.get_running_loop())
         try:
-            parts = Parts(
+            components = Components(
                 config=self._config,
                 disk=self._disk,
                 runtime=self._runtime,
                 flusher=flusher,
                 store=store,
             )
-            running = _Running(parts)
+            running = _RunningBroker(components)
             self._address = await running.start(is_namesrv_here=is_namesrv_here)
         except BaseException:
             flusher.close()
@@ -201,51 +201,51 @@ class Broker:
         self._running.abandon()
 
 
-class _Running:
+class _RunningBroker:
     """A broker whose store is open; starts and stops its components in an order that is safe."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._handlers = make_handlers(parts)
-        self._loops = Loops()
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._handlers = make_handlers(components)
+        self._periodic_tasks = PeriodicTasks()
         self._registration: Registration | None = None
         self._ports = BrokerPorts(
-            parts.config,
-            parts.runtime,
+            components.config,
+            components.runtime,
             self._handlers.table(),
             self._on_connection_closed,
-            make_fast_paths(parts),
+            make_fast_paths(components),
         )
 
     @property
     def store(self) -> MessageStore:
-        return self._parts.store
+        return self._components.store
 
     async def start(self, *, is_namesrv_here: bool) -> Address:
         """Listen, and start the background tasks."""
-        config, topics = self._parts.config, self._parts.tables.topics
-        await self._parts.timers.start()
+        config, topics = self._components.config, self._components.tables.topics
+        await self._components.timers.start()
         try:
             address = await self._ports.start()
         except BaseException:
-            await self._parts.timers.stop()  # before the store is closed again
+            await self._components.timers.stop()  # before the store is closed again
             raise
-        self._parts.delay.start()
-        self._parts.transactions.start()
-        self._parts.index.start()
-        self._start_loops()
+        self._components.delay.start()
+        self._components.transactions.start()
+        self._components.index.start()
+        self._start_periodic_tasks()
         registration = Registration(
             config,
             topics,
-            self._parts.pool,
+            self._components.pool,
             address,
-            self._parts.runtime.offload,
+            self._components.runtime.offload,
             is_namesrv_here=is_namesrv_here,
         )
         self._registration = registration
         topics.on_changed = registration.soon
         topics.is_told, topics.told = registration.is_told, registration.told
-        self._parts.live.on_changed.append(
+        self._components.live.on_changed.append(
             lambda now: registration.announce_permission(now.broker_permission)
         )
         registration.start()
@@ -259,41 +259,51 @@ class _Running:
                 await self._registration.tried()
         except TimeoutError:
             log.warning(
-                "registration.delayed namesrv=%s", ";".join(self._parts.config.namesrv_addr)
+                "registration.delayed namesrv=%s", ";".join(self._components.config.namesrv_addr)
             )
 
-    def _start_loops(self) -> None:
-        config, loops = self._parts.config, self._loops
-        loops.start("flush", FLUSH_INTERVAL_MS, self._flush)
-        loops.start("sample statistics", STATS_INTERVAL_MS, self._sample)
-        loops.start("save tables", config.consumer_offset_interval_ms, self._parts.tables.persist)
-        loops.start(
-            "save delay offsets", config.delay_offset_interval_ms, self._parts.delay.persist
+    def _start_periodic_tasks(self) -> None:
+        config, tasks = self._components.config, self._periodic_tasks
+        tasks.start("flush", FLUSH_INTERVAL_MS, self._flush)
+        tasks.start("sample statistics", STATS_INTERVAL_MS, self._sample)
+        tasks.start(
+            "save tables", config.consumer_offset_interval_ms, self._components.tables.persist
         )
-        loops.start("save filters", FILTER_SAVE_INTERVAL_MS, self._parts.tables.filters.persist)
+        tasks.start(
+            "save delay offsets", config.delay_offset_interval_ms, self._components.delay.persist
+        )
+        tasks.start(
+            "save filters", FILTER_SAVE_INTERVAL_MS, self._components.tables.filters.persist
+        )
         rules = config.transactions
-        loops.start("check transactions", rules.check_interval_ms, self._parts.transactions.check)
-        loops.start(
+        tasks.start(
+            "check transactions", rules.check_interval_ms, self._components.transactions.check
+        )
+        tasks.start(
             "save transaction counts",
             rules.metric_flush_interval_ms,
-            self._parts.transactions.persist_counts,
+            self._components.transactions.persist_counts,
         )
-        loops.start(
-            "check slow consumers", SLOW_CHECK_INTERVAL_MS, make_slow_consumers(self._parts).check
+        tasks.start(
+            "check slow consumers",
+            SLOW_CHECK_INTERVAL_MS,
+            make_slow_consumers(self._components).check,
         )
-        loops.start(
-            "forget unused groups", UNUSED_CHECK_INTERVAL_MS, make_unused_groups(self._parts).check
+        tasks.start(
+            "forget unused groups",
+            UNUSED_CHECK_INTERVAL_MS,
+            make_unused_groups(self._components).check,
         )
-        timers = self._parts.timers.storage
-        loops.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
-        loops.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
-        loops.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._tell_ids_changed)
+        timers = self._components.timers.storage
+        tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
+        tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
+        tasks.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._tell_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
-        loops.start("remove expired messages", clean_interval_ms, self._parts.retention.run)
+        tasks.start("remove expired messages", clean_interval_ms, self._components.retention.run)
 
     async def metrics(self) -> list[Family]:
         """Return all metrics of the components."""
-        return await read_metrics(self._parts)
+        return await read_metrics(self._components)
 
     def troubles(self) -> list[str]:
         """Return the reasons why messages are refused or clients cannot find the broker.
@@ -303,10 +313,10 @@ class _Running:
         """
         troubles = []
         try:
-            self._parts.store.check_writable()
+            self._components.store.check_writable()
         except StoreError as error:
             troubles.append(str(error))
-        names = self._parts.config.namesrv_addr
+        names = self._components.config.namesrv_addr
         if names and self._registration is not None and not self._registration.was_registered:
             troubles.append(
                 f"the broker has not been registered with any name server: {'; '.join(names)}"
@@ -315,72 +325,72 @@ class _Running:
 
     async def stop(self) -> None:
         """Stop the components in an order that loses no accepted request."""
-        await self._loops.stop()
+        await self._periodic_tasks.stop()
         if self._registration is not None:
             await self._registration.stop()
         self._ports.go_away()
-        await self._parts.pool.close()
-        await self._parts.delay.stop()
-        await self._parts.timers.stop()
-        await self._parts.index.stop()
-        self._parts.subscriptions.close()
-        self._parts.held_pulls.close()
-        self._parts.transactions.stop()
-        await self._parts.commit.close()
+        await self._components.pool.close()
+        await self._components.delay.stop()
+        await self._components.timers.stop()
+        await self._components.index.stop()
+        self._components.subscriptions.close()
+        self._components.held_pulls.close()
+        self._components.transactions.stop()
+        await self._components.commit.close()
         await self._ports.stop()
-        await self._parts.later.close()
-        await _try("save tables", self._parts.tables.persist)
-        await _try("save delay offsets", self._parts.delay.persist)
-        await _try("save filters", self._parts.tables.filters.persist)
-        await _try("save transaction counts", self._parts.transactions.persist_counts)
-        await _try("save timers", self._parts.timers.storage.close)
+        await self._components.later.close()
+        await _try("save tables", self._components.tables.persist)
+        await _try("save delay offsets", self._components.delay.persist)
+        await _try("save filters", self._components.tables.filters.persist)
+        await _try("save transaction counts", self._components.transactions.persist_counts)
+        await _try("save timers", self._components.timers.storage.close)
         await _try("close store", self._close_store)
-        self._parts.flusher.close()
+        self._components.flusher.close()
 
     def abandon(self) -> None:
         """Stop like a killed process."""
-        self._loops.abandon()
+        self._periodic_tasks.abandon()
         if self._registration is not None:
             self._registration.abandon()
-        self._parts.subscriptions.close()
-        self._parts.held_pulls.close()
-        self._parts.delay.abandon()
-        self._parts.timers.abandon()
-        self._parts.transactions.abandon()
-        self._parts.index.abandon()
-        self._parts.later.abandon()
-        self._parts.commit.abandon()
+        self._components.subscriptions.close()
+        self._components.held_pulls.close()
+        self._components.delay.abandon()
+        self._components.timers.abandon()
+        self._components.transactions.abandon()
+        self._components.index.abandon()
+        self._components.later.abandon()
+        self._components.commit.abandon()
         self._ports.abort()
-        self._parts.pool.abort()
-        self._parts.flusher.close()
-        self._parts.store.abandon()
+        self._components.pool.abort()
+        self._components.flusher.close()
+        self._components.store.abandon()
 
     def _on_connection_closed(self, connection: Connection) -> None:
-        self._parts.held_pulls.on_connection_closed(connection)
-        self._parts.clients.closed(connection)
-        self._parts.stats.on_closed()
+        self._components.held_pulls.on_connection_closed(connection)
+        self._components.clients.closed(connection)
+        self._components.stats.on_closed()
 
     async def _flush(self) -> None:
         """Write the consume queues and the checkpoint, in steps that do not block the loop long."""
-        clock, commit = self._parts.runtime.clock, self._parts.commit
+        clock, commit = self._components.runtime.clock, self._components.commit
         while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a step of it
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sample(self) -> None:
-        now_s = self._parts.runtime.clock.now_ms() / 1000
-        self._parts.stats.store.note_day(datetime.fromtimestamp(now_s).astimezone().date())
-        self._parts.stats.sample(steady_ms())
+        now_s = self._components.runtime.clock.now_ms() / 1000
+        self._components.stats.store.note_day(datetime.fromtimestamp(now_s).astimezone().date())
+        self._components.stats.sample(steady_ms())
 
     async def _expire_clients(self) -> None:
         self._handlers.clients.expire()
         self._handlers.locks.expire()
 
     async def _tell_ids_changed(self) -> None:
-        self._parts.ids_notifier.flush()
+        self._components.ids_notifier.flush()
 
     async def _close_store(self) -> None:
-        await self._parts.runtime.offload(
-            self._parts.store.close, self._parts.runtime.clock.now_ms()
+        await self._components.runtime.offload(
+            self._components.store.close, self._components.runtime.clock.now_ms()
         )
 
 

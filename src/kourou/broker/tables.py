@@ -68,7 +68,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
             auto_create=config.auto_create_subscription_group,
-            shares=config.shares_of(GROUPS_MAX),
+            quota=config.host_quota(GROUPS_MAX),
         )
         self.modes = RequestModes(
             ConfigFile(disk, MODES_FILE, decode_message_request_modes, restores=True),
@@ -80,7 +80,7 @@ class Tables:
             runtime.clock,
             # In sync mode no consumer can commit an offset of a record that is not synced.
             None if is_sync else store,
-            config.shares_of(PAIRS_MAX),
+            config.host_quota(PAIRS_MAX),
         )
         self.offsets.clamp(store.max_offset)
         self.filters = ConsumerFilters(
@@ -92,7 +92,7 @@ class Tables:
             ),
             was_clean=store.recovery.was_clean,
             keep_dead_ms=config.filter_data_clean_time_span_ms,
-            shares=config.shares_of(EXPRESSIONS_LENGTH_MAX),
+            quota=config.host_quota(EXPRESSIONS_LENGTH_MAX),
         )
 
         self.locks = SavedLocks(

@@ -86,7 +86,7 @@ class Topics:
         self.is_told: Callable[[], bool] = lambda: True
         self.told: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.auto_create = config.auto_create_topic_enable
-        self._shares = config.shares_of(TOPICS_MAX)
+        self._quota = config.host_quota(TOPICS_MAX)
         self._config = config
         self._clock = clock
         self._saver = ConfigSaver(file, self._take, offload)
@@ -186,14 +186,14 @@ class Topics:
                 `host` have used up their share.
         """
         is_new = topic.name not in self._table
-        if is_new and not self._shares.has_room(host):
+        if is_new and not self._quota.has_room(host):
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic {topic.name} cannot be created: {self._shares.refusal(host)}",
+                f"topic {topic.name} cannot be created: {self._quota.refusal(host)}",
             )
         self.put_all((topic,))
         if is_new:
-            self._shares.add(topic.name, host)
+            self._quota.add(topic.name, host)
 
     def put_all(self, topics: Sequence[TopicConfig]) -> None:
         """Add or replace all of the topics, or none.
@@ -223,7 +223,7 @@ class Topics:
         if self._table.pop(name, None) is None:
             return False
         self._text.remove(name)
-        self._shares.remove(name)
+        self._quota.remove(name)
         self._note_change(name)
         log.info("topic.deleted name=%s", name)
         return True

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from kourou.broker.administration.admin_handlers import make_admin_handlers
-from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.administration.unused_groups import UnusedGroups
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ClientHandlers
+from kourou.broker.components import Components
 from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
 from kourou.broker.handlers import Handlers
-from kourou.broker.parts import Parts
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.query import QueryHandlers
 from kourou.broker.pulling.query_messages import MessageQueryHandler
@@ -33,224 +33,226 @@ from kourou.remoting.connection import FastPath
 from kourou.remoting.steady_time import steady_ms
 
 
-def make_slow_consumers(parts: Parts) -> SlowConsumers:
+def make_slow_consumers(components: Components) -> SlowConsumers:
     """Build the check for groups that are far behind."""
     return SlowConsumers(
-        parts.live,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        offsets=parts.tables.offsets,
-        store=parts.store,
-        offload=parts.runtime.offload,
+        components.live,
+        groups=components.tables.groups,
+        clients=components.clients,
+        offsets=components.tables.offsets,
+        store=components.store,
+        offload=components.runtime.offload,
     )
 
 
-def make_unused_groups(parts: Parts) -> UnusedGroups:
+def make_unused_groups(components: Components) -> UnusedGroups:
     """Build the removal of unused groups."""
-    tables = parts.tables
+    tables = components.tables
     return UnusedGroups(
-        parts.live,
+        components.live,
         groups=tables.groups,
         topics=tables.topics,
         offsets=tables.offsets,
-        clients=parts.clients,
-        store=parts.store,
-        on_topic_deleted=parts.held_pulls.on_topic_deleted,
+        clients=components.clients,
+        store=components.store,
+        on_topic_deleted=components.held_pulls.on_topic_deleted,
     )
 
 
-def make_handlers(parts: Parts) -> Handlers:
+def make_handlers(components: Components) -> Handlers:
     """Build the handlers of all requests."""
-    tables = parts.tables
+    tables = components.tables
     return Handlers(
-        sends=_sends(parts),
-        replies=_replies(parts),
-        send_backs=_send_backs(parts),
-        stats=_stats(parts),
-        configs=ConfigHandlers(parts.live, parts.disk.root, parts.runtime.clock),
-        pulls=parts.pulls,
+        sends=_sends(components),
+        replies=_replies(components),
+        send_backs=_send_backs(components),
+        stats=_stats(components),
+        configs=ConfigHandlers(components.live, components.disk.root, components.runtime.clock),
+        pulls=components.pulls,
         clients=ClientHandlers(
-            parts.live,
-            parts.clients,
+            components.live,
+            components.clients,
             tables.groups,
             tables.topics,
-            parts.subscriptions,
-            parts.later,
+            components.subscriptions,
+            components.later,
         ),
-        locks=LockHandlers(parts.queue_locks, tables.topics),
-        assignments=_assignments(parts),
+        locks=LockHandlers(components.queue_locks, tables.topics),
+        assignments=_assignments(components),
         offsets=OffsetHandlers(
             groups=tables.groups,
             topics=tables.topics,
             offsets=tables.offsets,
-            store=parts.store,
-            resident_bytes=parts.config.store.resident_bytes,
+            store=components.store,
+            resident_bytes=components.config.store.resident_bytes,
         ),
-        queries=QueryHandlers(parts.store, parts.runtime.offload, parts.later),
+        queries=QueryHandlers(components.store, components.runtime.offload, components.later),
         messages=MessageQueryHandler(
-            tables.topics, parts.store, parts.runtime.offload, parts.later
+            tables.topics, components.store, components.runtime.offload, components.later
         ),
-        topics=_admin_topics(parts),
-        transactions=parts.transactions,
-        timers=_timers(parts),
-        admin=make_admin_handlers(parts),
+        topics=_admin_topics(components),
+        transactions=components.transactions,
+        timers=_timers(components),
+        admin=make_admin_handlers(components),
     )
 
 
-def make_fast_paths(parts: Parts) -> dict[int, FastPath]:
+def make_fast_paths(components: Components) -> dict[int, FastPath]:
     """Build the fast paths of sends, batches, pulls and commits of transactions, by code."""
-    tables = parts.tables
+    tables = components.tables
     sends = FastSend(
-        config=parts.live,
+        config=components.live,
         topics=tables.topics,
-        store=parts.store,
-        commit=parts.commit,
-        stats=parts.stats,
-        clock=parts.runtime.clock,
-        unique_ids=_unique_ids(parts),
-        transactions=parts.transactions,
-        ends=parts.transactions.fast_end,
-        store_host=store_host(parts.config),
+        store=components.store,
+        commit=components.commit,
+        stats=components.stats,
+        clock=components.runtime.clock,
+        unique_ids=_unique_ids(components),
+        transactions=components.transactions,
+        ends=components.transactions.fast_end,
+        store_host=store_host(components.config),
     )
     batches = FastBatch(
-        config=parts.live,
+        config=components.live,
         topics=tables.topics,
-        store=parts.store,
-        commit=parts.commit,
-        stats=parts.stats,
-        clock=parts.runtime.clock,
-        unique_ids=_unique_ids(parts),
-        store_host=store_host(parts.config),
+        store=components.store,
+        commit=components.commit,
+        stats=components.stats,
+        clock=components.runtime.clock,
+        unique_ids=_unique_ids(components),
+        store_host=store_host(components.config),
     )
     pulls = FastPull(
-        parts.live,
-        checks=parts.pull_checks,
+        components.live,
+        checks=components.pull_checks,
         offsets=tables.offsets,
-        store=parts.store,
-        held=parts.held_pulls,
-        stats=parts.stats,
-        ordinary=parts.pulls.serve_again,
+        store=components.store,
+        held=components.held_pulls,
+        stats=components.stats,
+        ordinary=components.pulls.serve_again,
     )
     return {
         RequestCode.SEND_MESSAGE_V2: sends,
         RequestCode.SEND_BATCH_MESSAGE: batches,
         RequestCode.PULL_MESSAGE: pulls,
-        RequestCode.END_TRANSACTION: parts.transactions.fast_end,
+        RequestCode.END_TRANSACTION: components.transactions.fast_end,
     }
 
 
-def _assignments(parts: Parts) -> AssignmentHandlers:
-    config, tables = parts.config, parts.tables
+def _assignments(components: Components) -> AssignmentHandlers:
+    config, tables = components.config, components.tables
     return AssignmentHandlers(
-        parts.live,
+        components.live,
         broker_name=config.broker_name,
         topics=tables.topics,
         groups=tables.groups,
-        clients=parts.clients,
+        clients=components.clients,
         modes=tables.modes,
         routes=AssignmentRoutes(
-            config.namesrv_addr, config.broker_name, tables.topics, parts.pool, steady_ms
+            config.namesrv_addr, config.broker_name, tables.topics, components.pool, steady_ms
         ),
-        later=parts.later,
+        later=components.later,
         is_pop_served=IS_POP_SERVED,
     )
 
 
-def _sends(parts: Parts) -> SendHandlers:
-    topics, groups = parts.tables.topics, parts.tables.groups
+def _sends(components: Components) -> SendHandlers:
+    topics, groups = components.tables.topics, components.tables.groups
     return SendHandlers(
-        config=parts.live,
+        config=components.live,
         topics=topics,
-        checks=SendChecks(parts.live, topics, groups, parts.clients, parts.queue_locks),
-        commit=parts.commit,
-        later=parts.later,
-        stats=parts.stats,
-        clock=parts.runtime.clock,
-        random=parts.runtime.random,
-        unique_ids=_unique_ids(parts),
-        offload=parts.runtime.offload,
-        transactions=parts.transactions,
-        timers=parts.timers.sends(parts.runtime.random),
-        store_host=store_host(parts.config),
+        checks=SendChecks(
+            components.live, topics, groups, components.clients, components.queue_locks
+        ),
+        commit=components.commit,
+        later=components.later,
+        stats=components.stats,
+        clock=components.runtime.clock,
+        random=components.runtime.random,
+        unique_ids=_unique_ids(components),
+        offload=components.runtime.offload,
+        transactions=components.transactions,
+        timers=components.timers.sends(components.runtime.random),
+        store_host=store_host(components.config),
     )
 
 
-def _timers(parts: Parts) -> TimerHandlers:
+def _timers(components: Components) -> TimerHandlers:
     return TimerHandlers(
-        config=parts.live,
-        topics=parts.tables.topics,
-        timers=parts.timers,
-        sends=parts.timers.sends(parts.runtime.random),
-        commit=parts.commit,
-        stats=parts.stats,
-        clock=parts.runtime.clock,
-        store_host=store_host(parts.config),
+        config=components.live,
+        topics=components.tables.topics,
+        timers=components.timers,
+        sends=components.timers.sends(components.runtime.random),
+        commit=components.commit,
+        stats=components.stats,
+        clock=components.runtime.clock,
+        store_host=store_host(components.config),
     )
 
 
-def _replies(parts: Parts) -> ReplyHandler:
-    topics, groups = parts.tables.topics, parts.tables.groups
+def _replies(components: Components) -> ReplyHandler:
+    topics, groups = components.tables.topics, components.tables.groups
     return ReplyHandler(
-        config=parts.live,
+        config=components.live,
         topics=topics,
-        checks=SendChecks(parts.live, topics, groups, parts.clients),
-        clients=parts.clients,
+        checks=SendChecks(components.live, topics, groups, components.clients),
+        clients=components.clients,
         call_client=call_connection,
-        commit=parts.commit,
-        later=parts.later,
-        stats=parts.stats,
-        clock=parts.runtime.clock,
-        random=parts.runtime.random,
-        store_host=store_host(parts.config),
+        commit=components.commit,
+        later=components.later,
+        stats=components.stats,
+        clock=components.runtime.clock,
+        random=components.runtime.random,
+        store_host=store_host(components.config),
     )
 
 
-def _unique_ids(parts: Parts) -> UniqueIds:
+def _unique_ids(components: Components) -> UniqueIds:
     """Build a generator of message ids; a random number makes its ids unique."""
-    host, random = store_host(parts.config), parts.runtime.random
+    host, random = store_host(components.config), components.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
     return UniqueIds(address, random.getrandbits(16), lambda: random.getrandbits(32))
 
 
-def _send_backs(parts: Parts) -> SendBackHandler:
+def _send_backs(components: Components) -> SendBackHandler:
     return SendBackHandler(
-        config=parts.live,
-        topics=parts.tables.topics,
-        groups=parts.tables.groups,
-        store=parts.store,
-        commit=parts.commit,
-        later=parts.later,
-        stats=parts.stats,
-        offload=parts.runtime.offload,
-        clock=parts.runtime.clock,
-        random=parts.runtime.random,
-        store_host=store_host(parts.config),
+        config=components.live,
+        topics=components.tables.topics,
+        groups=components.tables.groups,
+        store=components.store,
+        commit=components.commit,
+        later=components.later,
+        stats=components.stats,
+        offload=components.runtime.offload,
+        clock=components.runtime.clock,
+        random=components.runtime.random,
+        store_host=store_host(components.config),
     )
 
 
-def _admin_topics(parts: Parts) -> AdminTopicHandlers:
-    return AdminTopicHandlers(
-        config=parts.live,
-        topics=parts.tables.topics,
-        offsets=parts.tables.offsets,
-        store=parts.store,
-        queues=parts.queue_deletion,
-        offload=parts.runtime.offload,
-        later=parts.later,
-        stats=parts.stats,
-        on_deleted=parts.held_pulls.on_topic_deleted,
+def _admin_topics(components: Components) -> TopicAdminHandlers:
+    return TopicAdminHandlers(
+        config=components.live,
+        topics=components.tables.topics,
+        offsets=components.tables.offsets,
+        store=components.store,
+        queues=components.queue_deletion,
+        offload=components.runtime.offload,
+        later=components.later,
+        stats=components.stats,
+        on_deleted=components.held_pulls.on_topic_deleted,
     )
 
 
-def _stats(parts: Parts) -> StatsHandlers:
+def _stats(components: Components) -> StatsHandlers:
     return StatsHandlers(
-        stats=parts.stats,
-        store=parts.store,
-        disk=parts.disk,
-        commit=parts.commit,
-        delay=parts.delay,
-        timers=parts.timers,
-        later=parts.later,
-        offload=parts.runtime.offload,
-        clock=parts.runtime.clock,
+        stats=components.stats,
+        store=components.store,
+        disk=components.disk,
+        commit=components.commit,
+        delay=components.delay,
+        timers=components.timers,
+        later=components.later,
+        offload=components.runtime.offload,
+        clock=components.runtime.clock,
     )

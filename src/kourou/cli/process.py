@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.loops import Loops
+from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, say
@@ -133,9 +133,9 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             ready = replace(ready, console=f"http://{format_address(console.address)}")
         if certificate is not None:
             ready = replace(ready, certificate=str(certificate))
-            loops = Loops()
-            running.push_async_callback(loops.stop)
-            loops.start("renew the certificate", RENEWAL_INTERVAL_MS, _renewal(plan, runtime.clock))
+            tasks = PeriodicTasks()
+            running.push_async_callback(tasks.stop)
+            tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, _renewal(plan, runtime.clock))
         announce(ready)
         keep_collections_short()
         await stop.wait()

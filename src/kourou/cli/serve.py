@@ -16,7 +16,7 @@ import typer
 
 from kourou import logs
 from kourou.broker.config import BrokerConfig
-from kourou.broker.known_keys import REFUSED_KEYS, ROCKETMQ_KEYS
+from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, say
 from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, run

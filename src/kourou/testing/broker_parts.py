@@ -13,6 +13,7 @@ from typing import Any, cast
 from kourou.broker.administration.admin_handlers import make_admin_handlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients, Member, Peer
+from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
@@ -20,7 +21,6 @@ from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay_offsets import parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.parts import Parts
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
@@ -192,7 +192,7 @@ class BrokerParts:
         self._make_handlers()
         self._make_what_reads_the_log()
         # It has what is used there of a broker's parts.
-        self.admin = make_admin_handlers(cast(Parts, self), self._call_client)
+        self.admin = make_admin_handlers(cast(Components, self), self._call_client)
 
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.administration.admin_topics import AdminTopicHandlers
+from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import (
@@ -46,7 +46,7 @@ class AdminBench:
     def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
         self.sends = sends
         self.parts = parts = sends.parts
-        self.handlers = AdminTopicHandlers(
+        self.handlers = TopicAdminHandlers(
             config=parts.live,
             topics=parts.topics,
             offsets=parts.offsets,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kourou.broker.administration.readings import SIZE_BOUNDS
+from kourou.broker.administration.broker_metrics import SIZE_BOUNDS
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.statistics.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC

@@ -6,19 +6,19 @@ import asyncio
 from typing import cast
 
 from kourou.broker.administration.unused_groups import UnusedGroups
-from kourou.broker.parts import Parts
+from kourou.broker.components import Components
 from kourou.broker.wiring import make_unused_groups
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
-from tests.broker.test_client_shares import heartbeat
+from tests.broker.test_host_quotas import heartbeat
 
 KEEP_S = 1_000
 
 
 def unused(parts: BrokerParts) -> UnusedGroups:
-    return make_unused_groups(cast(Parts, parts))
+    return make_unused_groups(cast(Components, parts))
 
 
 def config(**options: object) -> object:

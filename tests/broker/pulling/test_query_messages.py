@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from kourou.broker.pulling.query_messages import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
-from kourou.broker.writing.index_following import IndexFollowing
+from kourou.broker.writing.index_follower import IndexFollower
 from kourou.model import properties as names
 from kourou.model.msgid import UniqueIds
 from kourou.model.topic import TopicConfig
@@ -63,7 +63,7 @@ async def in_a_while(search: Callable[P, R], /, *arguments: P.args, **named: P.k
 
 async def follow(parts: BrokerParts) -> None:
     """Index the log up to its end."""
-    following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+    following = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
     following.start()
     while parts.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
         await asyncio.sleep(0.1)

@@ -31,7 +31,7 @@ async def is_enabled(w: Recording, group: str) -> bool:
 def behind(w: Recording) -> SlowConsumers:
     running = w.cluster.broker()._running
     assert running is not None
-    parts = running._parts
+    parts = running._components
     return SlowConsumers(
         parts.live,
         groups=parts.tables.groups,

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.writing.index_following import IndexFollowing
+from kourou.broker.writing.index_follower import IndexFollower
 from kourou.broker.writing.retention import FIRST_RUN_MS
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_messages
@@ -126,7 +126,7 @@ def test_expired_segments_and_their_queue_files_are_removed_at_the_configured_ho
 def test_index_files_of_removed_messages_are_removed() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.disk.now_ms = parts.clock.now_ms
-        following = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        following = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
         following.start()
         for _ in range(30):
             await parts.store_messages([parts.draft(BODY, tags="a")])

@@ -236,7 +236,7 @@ def test_an_ordered_queue_is_locked_under_its_whole_name() -> None:
                 await w.until(lambda: got == [b"1", b"2"])
                 running = w.cluster.broker()._running
                 assert running is not None
-                locks = running._parts.queue_locks
+                locks = running._components.queue_locks
                 mine = [MessageQueue(INSIDE, "broker-0", n) for n in range(2)]
                 assert locks.lock(f"{NS}%{GROUP}", "somebody", mine, 0) == []
                 told = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)

@@ -267,7 +267,7 @@ def test_a_group_that_consumes_in_order_gets_its_dead_letters_again_too() -> Non
             await kill(w, b"a")
             running = w.cluster.broker()._running
             assert running is not None
-            locks, queue = running._parts.queue_locks, MessageQueue(TOPIC, "broker-0", 0)
+            locks, queue = running._components.queue_locks, MessageQueue(TOPIC, "broker-0", 0)
             assert locks.lock(GROUP, "somebody", [queue], steady_ms()) == [queue]
             assert await admin.redrive_all(GROUP) == Redrive(sent=1)
             async with w.consumer():

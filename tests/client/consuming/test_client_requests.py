@@ -42,7 +42,7 @@ def asker(w: Recording, consumer: Consumer) -> Ask:
     """Return what has the broker send a request to the consumer and wait for its answer."""
     running = w.cluster.broker()._running
     assert running is not None
-    member = running._parts.clients.member(GROUP, consumer.client_id)
+    member = running._components.clients.member(GROUP, consumer.client_id)
     assert member is not None
     connection = member.peer
     assert isinstance(connection, Connection)

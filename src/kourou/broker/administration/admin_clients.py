@@ -129,7 +129,7 @@ def _connection_of(live: ConsumerGroup) -> ConsumerConnection:
         live.message_model,
         live.consume_from_where,
         live.subscriptions,
-        live.kinds.differences(),
+        live.member_subscriptions.differences(),
     )
 
 

@@ -14,7 +14,7 @@ from kourou.broker.administration.admin_offsets import OffsetAdminHandlers
 from kourou.broker.administration.admin_progress import ProgressHandlers
 from kourou.broker.administration.admin_store import StoreAdminHandlers
 from kourou.broker.client_calls import CallClient, ClientCalls, call_connection
-from kourou.broker.parts import Parts
+from kourou.broker.components import Components
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
@@ -86,69 +86,75 @@ class AdminHandlers:
         }
 
 
-def make_admin_handlers(parts: Parts, call_client: CallClient = call_connection) -> AdminHandlers:
+def make_admin_handlers(
+    components: Components, call_client: CallClient = call_connection
+) -> AdminHandlers:
     """Build the handlers of a broker; `call_client` sends a request to a client."""
-    tables, clients = parts.tables, parts.clients
-    calls = _calls(parts, call_client)
+    tables, clients = components.tables, components.clients
+    calls = _calls(components, call_client)
     return AdminHandlers(
-        groups=GroupAdminHandlers(tables.groups, tables.offsets, parts.stats, parts.later),
-        clients=ClientAdminHandlers(parts.config, clients, tables.offsets, parts.runtime.clock),
-        progress=_progress(parts),
-        offsets=_offsets(parts, calls),
+        groups=GroupAdminHandlers(
+            tables.groups, tables.offsets, components.stats, components.later
+        ),
+        clients=ClientAdminHandlers(
+            components.config, clients, tables.offsets, components.runtime.clock
+        ),
+        progress=_progress(components),
+        offsets=_offsets(components, calls),
         calls=calls,
         store=StoreAdminHandlers(
             topics=tables.topics,
             clients=clients,
             filters=tables.filters,
-            store=parts.store,
-            queues=parts.queue_deletion,
-            retention=parts.retention,
-            offload=parts.runtime.offload,
-            later=parts.later,
+            store=components.store,
+            queues=components.queue_deletion,
+            retention=components.retention,
+            offload=components.runtime.offload,
+            later=components.later,
         ),
     )
 
 
-def _calls(parts: Parts, call_client: CallClient) -> ClientCalls:
+def _calls(components: Components, call_client: CallClient) -> ClientCalls:
     return ClientCalls(
-        broker_name=parts.config.broker_name,
-        topics=parts.tables.topics,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        store=parts.store,
+        broker_name=components.config.broker_name,
+        topics=components.tables.topics,
+        groups=components.tables.groups,
+        clients=components.clients,
+        store=components.store,
         call_client=call_client,
-        offload=parts.runtime.offload,
-        later=parts.later,
+        offload=components.runtime.offload,
+        later=components.later,
     )
 
 
-def _progress(parts: Parts) -> ProgressHandlers:
+def _progress(components: Components) -> ProgressHandlers:
     return ProgressHandlers(
-        config=parts.config,
-        topics=parts.tables.topics,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        offsets=parts.tables.offsets,
-        store=parts.store,
-        consume_tps=parts.stats.get_tps,
-        lock_holder=lambda group, queue: parts.queue_locks.holder(group, queue, steady_ms()),
-        clock=parts.runtime.clock,
-        offload=parts.runtime.offload,
-        later=parts.later,
+        config=components.config,
+        topics=components.tables.topics,
+        groups=components.tables.groups,
+        clients=components.clients,
+        offsets=components.tables.offsets,
+        store=components.store,
+        consume_tps=components.stats.get_tps,
+        lock_holder=lambda group, queue: components.queue_locks.holder(group, queue, steady_ms()),
+        clock=components.runtime.clock,
+        offload=components.runtime.offload,
+        later=components.later,
     )
 
 
-def _offsets(parts: Parts, calls: ClientCalls) -> OffsetAdminHandlers:
+def _offsets(components: Components, calls: ClientCalls) -> OffsetAdminHandlers:
     return OffsetAdminHandlers(
-        config=parts.config,
-        topics=parts.tables.topics,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        offsets=parts.tables.offsets,
-        delay_offsets=parts.delay.table,
-        store=parts.store,
+        config=components.config,
+        topics=components.tables.topics,
+        groups=components.tables.groups,
+        clients=components.clients,
+        offsets=components.tables.offsets,
+        delay_offsets=components.delay.table,
+        store=components.store,
         calls=calls,
-        on_reset=parts.held_pulls.on_offset_reset,
-        offload=parts.runtime.offload,
-        later=parts.later,
+        on_reset=components.held_pulls.on_offset_reset,
+        offload=components.runtime.offload,
+        later=components.later,
     )

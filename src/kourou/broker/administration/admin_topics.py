@@ -71,7 +71,7 @@ _MESSAGE_TYPE: Final = "message.type"
 _MIXED: Final = "MIXED"
 
 
-class AdminTopicHandlers:
+class TopicAdminHandlers:
     """Serves the requests."""
 
     def __init__(

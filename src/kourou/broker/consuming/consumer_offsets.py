@@ -24,9 +24,9 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, joined
 from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
+from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion, data_version_from_json
 from kourou.protocol.fastjson import loads
@@ -60,7 +60,7 @@ class ConsumerOffsets:
         offload: Offload,
         clock: Clock,
         covered_by: LogPositions | None,
-        shares: Shares | None = None,
+        quota: HostQuota | None = None,
     ) -> None:
         """Load the file.
 
@@ -70,14 +70,14 @@ class ConsumerOffsets:
             clock: gives the time of the data version.
             covered_by: with ASYNC_FLUSH, the log: the file must not be ahead of its durable part;
                 None in sync mode, in which consumers see only synced messages.
-            shares: limit on pairs of group and topic created by the clients of one host; by default
+            quota: limit on pairs of group and topic created by the clients of one host; by default
                 the total limit.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
-        self._shares = Shares(PAIRS_MAX) if shares is None else shares
+        self._quota = HostQuota(PAIRS_MAX) if quota is None else quota
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
         self._set_backs = LogRate()  # two members that both consume a queue cause them all the time
         self._beyond = LogRate()
@@ -95,11 +95,11 @@ class ConsumerOffsets:
         """Return whether a client of the host may commit offsets for the group and topic."""
         if (group, topic) in self._committed:
             return True
-        return len(self._committed) < PAIRS_MAX and self._shares.has_room(host)
+        return len(self._committed) < PAIRS_MAX and self._quota.has_room(host)
 
     def refusal(self, group: str, topic: str, host: str) -> str:
         """Return the reason why there is no room, and the remedy."""
-        reason = self._shares.refusal(host)
+        reason = self._quota.refusal(host)
         if len(self._committed) >= PAIRS_MAX:
             reason = f"there are {PAIRS_MAX} already; delete groups with their offsets"
         return f"group {group} cannot commit in topic {topic}, a new pair of them: {reason}"
@@ -112,7 +112,7 @@ class ConsumerOffsets:
         if offsets is None:
             offsets = self._committed[group, topic] = {}
             self._committed_keys.add((group, topic))
-            self._shares.add((group, topic), host)
+            self._quota.add((group, topic), host)
         before = offsets.get(queue_id)
         if before == queue_offset:
             return
@@ -334,7 +334,7 @@ class ConsumerOffsets:
             gone = [key for key in table if is_gone(key)]
             for key in gone:
                 del table[key]
-                self._shares.remove(key)
+                self._quota.remove(key)
             if gone:
                 self._set_keys()
                 self._saver.changed()

@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.broker.client_shares import Shares
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.broker.host_quotas import HostQuota
 from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.clock import Clock
 from kourou.errors import FilterSyntaxError, SystemBusyError
@@ -94,7 +94,7 @@ class ConsumerFilters:
         *,
         was_clean: bool,
         keep_dead_ms: int = 24 * 3600 * 1000,
-        shares: Shares | None = None,
+        quota: HostQuota | None = None,
     ) -> None:
         """Load the file's filters, all dead until a heartbeat arrives.
 
@@ -105,14 +105,14 @@ class ConsumerFilters:
             bloom: assigns each filter its bits; a file written with another one is ignored.
             was_clean: the last stop was clean; otherwise the file may lack the latest filters.
             keep_dead_ms: time after which a dead filter is removed.
-            shares: limit on characters of expressions registered by the clients of one host; by
+            quota: limit on characters of expressions registered by the clients of one host; by
                 default the total limit.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._clock = clock
-        self._shares = Shares(EXPRESSIONS_LENGTH_MAX) if shares is None else shares
+        self._quota = HostQuota(EXPRESSIONS_LENGTH_MAX) if quota is None else quota
         self._saver = ConfigSaver(file, self._take, offload)
         self._keep_dead_ms = keep_dead_ms
         self._by_topic: dict[str, dict[str, ConsumerFilter]] = {}
@@ -240,8 +240,8 @@ class ConsumerFilters:
             for one in list(filters.values()):
                 if one.is_dead:
                     self._forget(one, "no room")
-        if not self._shares.has_room(host, length):
-            reason = f"of filters with {length} characters more: {self._shares.refusal(host)}"
+        if not self._quota.has_room(host, length):
+            reason = f"of filters with {length} characters more: {self._quota.refusal(host)}"
             raise SystemBusyError(ResponseCode.SYSTEM_BUSY, reason)
         if not self._has_room(length, host):
             raise SystemBusyError(
@@ -254,11 +254,11 @@ class ConsumerFilters:
         return (
             self._count < FILTERS_MAX
             and self._length + length <= EXPRESSIONS_LENGTH_MAX
-            and self._shares.has_room(host, length)
+            and self._quota.has_room(host, length)
         )
 
     def _add(self, made: ConsumerFilter, host: str | None = None) -> None:
-        self._shares.add((made.topic, made.group), host, len(made.expression))
+        self._quota.add((made.topic, made.group), host, len(made.expression))
         self._by_topic.setdefault(made.topic, {})[made.group] = made
         self._topics_of.setdefault(made.group, set()).add(made.topic)
         self._count += 1
@@ -275,7 +275,7 @@ class ConsumerFilters:
         if not topics:
             del self._topics_of[one.group]
         self._count -= 1
-        self._shares.remove((one.topic, one.group))
+        self._quota.remove((one.topic, one.group))
         self._length -= len(one.expression)
         self._saver.changed()
 

@@ -29,7 +29,7 @@ def locks_of(w: Recording) -> of_broker.QueueLocks:
     """Return the locks of the only broker."""
     running = w.cluster.broker()._running
     assert running is not None
-    return running._parts.queue_locks
+    return running._components.queue_locks
 
 
 def holder(w: Recording, queue: MessageQueue = QUEUE) -> str | None:
@@ -187,7 +187,7 @@ def offsets_of(w: Recording) -> ConsumerOffsets:
     """Return what groups committed, of the only broker."""
     running = w.cluster.broker()._running
     assert running is not None
-    return running._parts.tables.offsets
+    return running._components.tables.offsets
 
 
 def steal(w: Recording, member: PushConsumer) -> str:

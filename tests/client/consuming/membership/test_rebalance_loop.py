@@ -94,7 +94,7 @@ def test_a_broker_that_forgot_members_takes_no_queues_from_them(
                 changes: list[list[MessageQueue]] = []
                 running = w.cluster.broker()._running
                 assert running is not None
-                clients = running._parts.clients
+                clients = running._components.clients
                 live = clients.consumer_group("consumers")
                 assert live is not None
                 for peer in list(live.members)[:forgotten]:

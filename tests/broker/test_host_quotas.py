@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kourou.broker.client_shares import Shares
 from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
+from kourou.broker.host_quotas import HostQuota
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
@@ -55,19 +55,19 @@ def commit(parts: BrokerParts, peer: FakePeer, group: str, topic: str) -> Remoti
 
 
 def test_removing_an_entry_frees_its_share() -> None:
-    shares = Shares(10)
-    shares.add("a", "host", 6)
-    assert shares.has_room("host", 4)
-    assert not shares.has_room("host", 5)
-    assert shares.has_room("other", 10)
-    assert shares.has_room(None, 100), "administrators have no share"
+    quota = HostQuota(10)
+    quota.add("a", "host", 6)
+    assert quota.has_room("host", 4)
+    assert not quota.has_room("host", 5)
+    assert quota.has_room("other", 10)
+    assert quota.has_room(None, 100), "administrators have no share"
 
-    shares.add("a", "host", 10)  # replaces the former entry
-    assert not shares.has_room("host")
-    shares.remove("a")
-    shares.remove("a")
-    shares.remove("never made")
-    assert shares.has_room("host", 10)
+    quota.add("a", "host", 10)  # replaces the former entry
+    assert not quota.has_room("host")
+    quota.remove("a")
+    quota.remove("a")
+    quota.remove("never made")
+    assert quota.has_room("host", 10)
 
 
 def test_topics_created_by_sends_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 Action = Callable[[], Awaitable[object]]
 
 
-class Loops:
+class PeriodicTasks:
     """The periodic tasks of one broker."""
 
     def __init__(self) -> None:

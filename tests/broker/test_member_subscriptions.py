@@ -11,73 +11,78 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kourou.broker.subscription_kinds import SubscriptionKinds
+from kourou.broker.member_subscriptions import MemberSubscriptions
 from kourou.filter.tags import parse_tags
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
 
-def note(kinds: SubscriptionKinds, member: str, **wanted: str) -> None:
-    kinds.note("g", member, member, [parse_tags(topic, tags, 1) for topic, tags in wanted.items()])
+def update(subscriptions: MemberSubscriptions, member: str, **tags_by_topic: str) -> None:
+    subscriptions.update(
+        "g", member, member, [parse_tags(topic, tags, 1) for topic, tags in tags_by_topic.items()]
+    )
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.message for one in caplog.records if "subscription." in one.message]
 
 
 def test_differing_subscriptions_are_logged_once_with_their_members(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kinds = SubscriptionKinds()
+    subscriptions = MemberSubscriptions()
     with caplog.at_level(logging.INFO):
-        note(kinds, "a", T="x")
-        note(kinds, "b", T="x")
-        assert kinds.differences() == []
-        assert told(caplog) == []
+        update(subscriptions, "a", T="x")
+        update(subscriptions, "b", T="x")
+        assert subscriptions.differences() == []
+        assert logged(caplog) == []
         for _ in range(5):
-            note(kinds, "c", T="y", U="*")
-            note(kinds, "a", T="x")
-    assert kinds.differences() == ["T: 'x' by a b, 'y' by c", "U: '*' by c, not subscribed by a b"]
-    (text,) = told(caplog)
+            update(subscriptions, "c", T="y", U="*")
+            update(subscriptions, "a", T="x")
+    assert subscriptions.differences() == [
+        "T: 'x' by a b, 'y' by c",
+        "U: '*' by c, not subscribed by a b",
+    ]
+    (text,) = logged(caplog)
     assert text.startswith("subscription.inconsistent group=g")
     assert "T: 'x' by a b, 'y' by c; U: '*' by c" in text
 
 
 def test_agreement_of_the_members_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    kinds = SubscriptionKinds()
+    subscriptions = MemberSubscriptions()
     with caplog.at_level(logging.INFO):
-        note(kinds, "a", T="x")
-        note(kinds, "b", T="y")
-        kinds.forget("g", "b")
-        note(kinds, "b", T="y")
-        note(kinds, "a", T="y")
-    assert [text.split()[0] for text in told(caplog)] == [
+        update(subscriptions, "a", T="x")
+        update(subscriptions, "b", T="y")
+        subscriptions.remove("g", "b")
+        update(subscriptions, "b", T="y")
+        update(subscriptions, "a", T="y")
+    assert [text.split()[0] for text in logged(caplog)] == [
         "subscription.inconsistent",
         "subscription.consistent",
     ] * 2
 
 
-def test_a_third_kind_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
-    kinds = SubscriptionKinds()
+def test_a_third_variant_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    subscriptions = MemberSubscriptions()
     with caplog.at_level(logging.WARNING):
         for member, tags in (("a", "x"), ("b", "y"), ("c", "y"), ("d", "z")):
-            note(kinds, member, T=tags)
-    assert len(told(caplog)) == 2
+            update(subscriptions, member, T=tags)
+    assert len(logged(caplog)) == 2
 
 
 def test_retry_topics_are_ignored() -> None:
-    kinds = SubscriptionKinds()
-    kinds.note("g", "a", "a", [parse_tags("T", "*", 1), parse_tags("%RETRY%g", "*", 1)])
-    note(kinds, "b", T="*")
-    assert kinds.differences() == []
+    subscriptions = MemberSubscriptions()
+    subscriptions.update("g", "a", "a", [parse_tags("T", "*", 1), parse_tags("%RETRY%g", "*", 1)])
+    update(subscriptions, "b", T="*")
+    assert subscriptions.differences() == []
 
 
 def test_the_report_limits_members_and_expression_lengths() -> None:
-    kinds = SubscriptionKinds()
+    subscriptions = MemberSubscriptions()
     for number in range(10):
-        note(kinds, f"m{number}", T="x")
-    note(kinds, "odd", T="y" * 1000)
-    (text,) = kinds.differences()
+        update(subscriptions, f"m{number}", T="x")
+    update(subscriptions, "odd", T="y" * 1000)
+    (text,) = subscriptions.differences()
     assert "'x' by m0 m1 m2 and 7 more" in text
     assert len(text) < 250
 
@@ -87,22 +92,22 @@ class Members(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kinds = SubscriptionKinds()
+        self.subscriptions = MemberSubscriptions()
         self.model: dict[int, str] = {}
 
     @rule(member=st.integers(0, 4), tags=st.sampled_from(["a", "b", "c"]))
     def heartbeat(self, member: int, tags: str) -> None:
-        self.kinds.note("g", member, str(member), [parse_tags("T", tags, 1)])
+        self.subscriptions.update("g", member, str(member), [parse_tags("T", tags, 1)])
         self.model[member] = tags
 
     @rule(member=st.integers(0, 4))
     def leave(self, member: int) -> None:
-        self.kinds.forget("g", member)
+        self.subscriptions.remove("g", member)
         self.model.pop(member, None)
 
     @invariant()
     def differs_when_they_do(self) -> None:
-        found = self.kinds.differences()
+        found = self.subscriptions.differences()
         assert len(found) == (len(set(self.model.values())) > 1)
         for tags, count in Counter(self.model.values()).items() if found else ():
             by = found[0].partition(f"'{tags}' by ")[2].partition(",")[0].split()
@@ -133,4 +138,4 @@ def test_differences_are_reported_to_administrators_until_the_members_agree(
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
-    assert len([text for text in told(caplog) if "inconsistent" in text]) == 1
+    assert len([text for text in logged(caplog) if "inconsistent" in text]) == 1

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from kourou.broker.writing import index_following
-from kourou.broker.writing.index_following import (
+from kourou.broker.writing import index_follower
+from kourou.broker.writing.index_follower import (
     RETRY_MS,
     SAVE_INTERVAL_MS,
     SLICE_MAX_MS,
     SLICE_MS,
     STEP_MS,
     STEP_RECORDS_MAX,
-    IndexFollowing,
+    IndexFollower,
 )
 from kourou.store.index.index_active import ActiveIndexFile
 from kourou.store.index.index_columns import KeyColumns
@@ -31,8 +31,8 @@ from kourou.testing.clock import LoopClock
 LONG_MAX = 2**63 - 1
 
 
-def following(parts: BrokerParts) -> IndexFollowing:
-    made = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+def following(parts: BrokerParts) -> IndexFollower:
+    made = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
     made.start()
     return made
 
@@ -160,7 +160,7 @@ def test_a_slice_ends_by_the_duration_of_its_steps(
     slice_ms: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(index_following, "BEHIND_BYTES", behind_bytes)
+    monkeypatch.setattr(index_follower, "BEHIND_BYTES", behind_bytes)
     monkeypatch.setattr(IndexFeed, "fullness", feed_fullness)
     taken: dict[int, list[int]] = {}  # records of each step, by when its slice was
 
@@ -181,7 +181,7 @@ def test_a_slice_ends_by_the_duration_of_its_steps(
             return now_s[0]
 
         monkeypatch.setattr(parts.store, "index_step", slow)
-        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=time_s)
+        index = IndexFollower(parts.store, parts.runtime.offload, parts.clock, time_s=time_s)
         index.start()
         await asyncio.sleep(1)
         assert parts.store.index_lag_bytes == 0
@@ -197,7 +197,7 @@ def test_a_slice_ends_by_the_duration_of_its_steps(
 def test_short_steps_grow() -> None:
     async def test(parts: BrokerParts) -> None:
         await send(parts, *(f"key-{number}" for number in range(600)))
-        index = IndexFollowing(parts.store, parts.runtime.offload, parts.clock, time_s=lambda: 0.0)
+        index = IndexFollower(parts.store, parts.runtime.offload, parts.clock, time_s=lambda: 0.0)
         for _ in range(5):
             index._slice()
             parts.store.index_upkeep(parts.clock.now_ms())
@@ -212,7 +212,7 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
         index = following(parts)
         await index.stop()
         await index.stop()
-        never = IndexFollowing(parts.store, parts.runtime.offload, parts.clock)
+        never = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
         await never.stop()
         never.abandon()
 

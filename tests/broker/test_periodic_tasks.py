@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from kourou.broker.loops import Loops
+from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.testing.loop import run_virtual
 
 
@@ -24,7 +24,7 @@ def test_a_loop_continues_after_failures_and_logs_the_first_of_a_row(
             raise OSError("no space")
 
     async def main() -> None:
-        loops = Loops()
+        loops = PeriodicTasks()
         loops.start("persist", 100, act)
         await asyncio.sleep(0.65)
         await loops.stop()
@@ -43,7 +43,7 @@ def test_a_loop_continues_after_failures_and_logs_the_first_of_a_row(
 
 def test_stopping_ends_an_action_that_hangs() -> None:
     async def main() -> None:
-        loops = Loops()
+        loops = PeriodicTasks()
         loops.start("hang", 1, asyncio.Event().wait)
         await asyncio.sleep(1)
         await loops.stop()

@@ -14,40 +14,40 @@ from collections.abc import Hashable
 PERCENT: int = 100
 
 
-class Shares:
-    """The quotas of one table."""
+class HostQuota:
+    """The quota of each host in one table."""
 
-    def __init__(self, most: int) -> None:
-        """Allow each host `most` units."""
-        self.most = most
-        self._made: dict[Hashable, tuple[str, int]] = {}
-        self._by_host: dict[str, int] = {}
+    def __init__(self, limit: int) -> None:
+        """Allow each host `limit` units."""
+        self.limit = limit
+        self._entries: dict[Hashable, tuple[str, int]] = {}
+        self._used: dict[str, int] = {}
 
     def has_room(self, host: str | None, size: int = 1) -> bool:
         """Return whether clients of the host may add `size` units.
 
         `host` is None for an administrator, who has no quota.
         """
-        return host is None or self._by_host.get(host, 0) + size <= self.most
+        return host is None or self._used.get(host, 0) + size <= self.limit
 
     def add(self, key: Hashable, host: str | None, size: int = 1) -> None:
         """Count the entry `key`, which a client of the host created, as `size` units."""
         if host is not None:
             self.remove(key)
-            self._made[key] = (host, size)
-            self._by_host[host] = self._by_host.get(host, 0) + size
+            self._entries[key] = (host, size)
+            self._used[host] = self._used.get(host, 0) + size
 
     def remove(self, key: Hashable) -> None:
         """Stop counting the entry `key`, which was removed from the table."""
-        host, size = self._made.pop(key, ("", 0))
+        host, size = self._entries.pop(key, ("", 0))
         if size:
-            self._by_host[host] -= size
-            if not self._by_host[host]:
-                del self._by_host[host]
+            self._used[host] -= size
+            if not self._used[host]:
+                del self._used[host]
 
     def refusal(self, host: str | None) -> str:
         """Return the reason why the host has no room left, with the remedy."""
         return (
-            f"clients of {host} have created {self.most} since the broker's start, which is their "
+            f"clients of {host} have created {self.limit} since the broker's start, which is their "
             "share: delete some, have an administrator create it, or raise clientSharePercent"
         )

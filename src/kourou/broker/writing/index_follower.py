@@ -52,7 +52,7 @@ SAVE_INTERVAL_MS: Final = 60_000
 _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class IndexFollowing:
+class IndexFollower:
     """The task that indexes a store's log.
 
     Args:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from kourou.broker.clients import Clients, Member
+from kourou.broker.components import Components
 from kourou.broker.java_text import bool_text
 from kourou.broker.message_type import NORMAL
-from kourou.broker.parts import Parts
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_readings import timer_families
 from kourou.broker.transactions.transaction_readings import transaction_families
@@ -47,15 +47,15 @@ _Place = tuple[str, int, int]
 T = TypeVar("T")
 
 
-async def read_metrics(parts: Parts) -> list[Family]:
+async def read_metrics(components: Components) -> list[Family]:
     """Return all metrics of a broker as they are now."""
-    config = parts.live.now
+    config = components.live.now
     base = {
         "cluster": config.cluster_name,
         "node_type": "broker",
         "node_id": config.broker_name,
     }
-    tables = parts.tables
+    tables = components.tables
     return [
         _gauge("broker_permission", "Permission of the broker: 2 write, 4 read, 6 both.", base,
                [({}, config.broker_permission)]),
@@ -63,15 +63,15 @@ async def read_metrics(parts: Parts) -> list[Family]:
                [({}, len(tables.topics))]),
         _gauge("consumer_group_number", "Consumer groups.", base, [({}, len(tables.groups))]),
         _gauge("processor_watermark", "Requests that wait, by kind of request.", base,
-               [({"processor": "send"}, parts.commit.pending_puts[0]),
-                ({"processor": "pull"}, len(parts.held_pulls))]),
-        *await _messages_in(parts.stats, base),
-        *await _messages_out(parts.stats, base),
-        *_connections(parts.clients, base),
-        *await _lags(parts, base),
-        *_storage(parts, base),
-        *timer_families(parts.timers, base),
-        *transaction_families(parts.transactions.counts, base),
+               [({"processor": "send"}, components.commit.pending_puts[0]),
+                ({"processor": "pull"}, len(components.held_pulls))]),
+        *await _messages_in(components.stats, base),
+        *await _messages_out(components.stats, base),
+        *_connections(components.clients, base),
+        *await _lags(components, base),
+        *_storage(components, base),
+        *timer_families(components.timers, base),
+        *transaction_families(components.transactions.counts, base),
     ]  # fmt: skip
 
 
@@ -211,10 +211,10 @@ class _Lag:
     unread: list[_Place]
 
 
-async def _lags(parts: Parts, base: _Labels) -> list[Family]:
+async def _lags(components: Components, base: _Labels) -> list[Family]:
     """Return the metrics of consumer lag, for the groups that committed an offset."""
     rows = []
-    committed = parts.tables.offsets.topics_by_group().items()
+    committed = components.tables.offsets.topics_by_group().items()
     async for group, topic in _in_turns((group, topic) for group, of in committed for topic in of):
         labels = {
             **base,
@@ -223,8 +223,8 @@ async def _lags(parts: Parts, base: _Labels) -> list[Family]:
             "is_retry": bool_text(is_retry_topic(topic)),
             "is_system": bool_text(is_system_topic(topic) or is_system_group(group)),
         }
-        rows.append(_lag(parts, group, topic, labels))
-    latencies, queueing = await _latencies(parts, rows)
+        rows.append(_lag(components, group, topic, labels))
+    latencies, queueing = await _latencies(components, rows)
     return [
         _family("consumer_lag_messages", Kind.GAUGE, "Messages stored and not consumed.",
                 [Sample(row.labels, row.messages) for row in rows]),
@@ -239,8 +239,8 @@ async def _lags(parts: Parts, base: _Labels) -> list[Family]:
     ]  # fmt: skip
 
 
-def _lag(parts: Parts, group: str, topic: str, labels: _Labels) -> _Lag:
-    offsets, store = parts.tables.offsets, parts.store
+def _lag(components: Components, group: str, topic: str, labels: _Labels) -> _Lag:
+    offsets, store = components.tables.offsets, components.store
     behind = held = 0
     unconsumed: list[_Place] = []
     unread: list[_Place] = []
@@ -256,13 +256,15 @@ def _lag(parts: Parts, group: str, topic: str, labels: _Labels) -> _Lag:
     return _Lag(labels, behind, min(held, behind), unconsumed, unread)
 
 
-async def _latencies(parts: Parts, rows: Sequence[_Lag]) -> tuple[list[Sample], list[Sample]]:
+async def _latencies(
+    components: Components, rows: Sequence[_Lag]
+) -> tuple[list[Sample], list[Sample]]:
     """Return the age of each row's oldest unconsumed and oldest unread message, in ms; 0 if none.
 
     The messages are read off the event loop. Rows beyond `_TIMED_QUEUES_MAX` messages in total are
     left out.
     """
-    now_ms = parts.runtime.clock.now_ms()
+    now_ms = components.runtime.clock.now_ms()
     latencies: list[Sample] = []
     queueing: list[Sample] = []
     count = 0
@@ -272,7 +274,7 @@ async def _latencies(parts: Parts, rows: Sequence[_Lag]) -> tuple[list[Sample], 
             break
         ages = (0, 0)
         if row.unconsumed:
-            ages = await parts.runtime.offload(_ages, parts.store, row, now_ms)
+            ages = await components.runtime.offload(_ages, components.store, row, now_ms)
         latencies.append(Sample(row.labels, ages[0]))
         queueing.append(Sample(row.labels, ages[1]))
     return latencies, queueing
@@ -288,9 +290,9 @@ def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
     return max(0, now_ms - oldest_ms[0]), max(0, now_ms - oldest_ms[1])
 
 
-def _storage(parts: Parts, base: _Labels) -> list[Family]:
+def _storage(components: Components, base: _Labels) -> list[Family]:
     """Return the metrics of the log and of damaged records."""
-    store = parts.store
+    store = components.store
     labels = {**base, "storage_type": "local", "storage_medium": "disk"}
     written = store.written_position
     numbers = (
@@ -302,7 +304,7 @@ def _storage(parts: Parts, base: _Labels) -> list[Family]:
         ("storage_index_behind_bytes", "Bytes written and not in the key index yet.",
          store.index_lag_bytes),
     )  # fmt: skip
-    reads = parts.reads
+    reads = components.reads
     counts = (
         ("storage_damaged_messages_total", "Messages that reads found damaged, each once.",
          reads.damaged_count),

@@ -34,7 +34,7 @@ from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
 from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.group_commit import GroupCommit
-from kourou.broker.writing.index_following import IndexFollowing
+from kourou.broker.writing.index_follower import IndexFollower
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
@@ -48,7 +48,7 @@ from kourou.store.state.config_file import ConfigFile
 _LOCAL: Final = "127.0.0.1"
 
 
-class Parts:
+class Components:
     """The components of a broker, except its handlers and its ports.
 
     Attributes:
@@ -130,7 +130,7 @@ class Parts:
             config=self.live,
             stats=self.stats,
         )
-        self.index: Final = IndexFollowing(store, runtime.offload, runtime.clock)
+        self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
 
     def _make_clients(self) -> Clients:
         return Clients(
