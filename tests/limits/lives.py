@@ -1,7 +1,7 @@
-"""What can happen to a message between its send and its last delivery, as functions of a cluster.
+"""Life cycles of a message from its send to its last delivery, as functions of a cluster.
 
-Each life sends one message and returns it as its consumers get it in the end. The message is given
-as `Sent`, so that each life can add what it needs: a delay, or a transaction.
+Each life cycle sends one message and returns it as its consumers finally get it. The message is
+described by `Sent`, so that a life cycle can add properties: a delay, or a transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WINDOW_S: Final = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """A message to be sent, and the group that consumes it."""
+    """Description of a message to send, and of the group that consumes it."""
 
     topic: str = "T"
     group: str = "consumers"
@@ -51,10 +51,10 @@ class Sent:
     keys: tuple[str, ...] = ("key",)
     properties: Mapping[str, str] = field(default_factory=dict)
     lowers_limit: bool = False
-    """The broker's `maxMessageSize` is lowered once it is sent."""
+    """The broker's `maxMessageSize` is lowered after the send."""
 
     def message(self, **more: Any) -> Message:
-        """Return it as a producer sends it."""
+        """Return the message for a producer."""
         return Message(
             self.topic,
             self.body,
@@ -65,7 +65,7 @@ class Sent:
         )
 
     def check(self, got: MessageExt) -> None:
-        """Fail unless a delivered message is this one, nothing missing."""
+        """Assert that a delivered message equals this one."""
         assert got.body == self.body
         assert (got.tags, tuple(got.keys)) == (self.tags, self.keys)
         assert {name: got.properties.get(name) for name in self.properties} == self.properties
@@ -76,7 +76,7 @@ Listener = Callable[[MessageExt], object]
 
 
 def run_life(life: Life, sent: Sent, **options: Any) -> None:
-    """Let a message live so in a cluster of one broker, and compare what comes of it."""
+    """Run a life cycle in a cluster of one broker, and check the delivered message."""
 
     async def main() -> None:
         timer = TimerConfig(timer_roll_window_slot=_WINDOW_S)
@@ -92,7 +92,7 @@ def run_life(life: Life, sent: Sent, **options: Any) -> None:
 async def consumed(
     cluster: Cluster, sent: Sent, send: Callable[[], Awaitable[object]], listener: Listener
 ) -> MessageExt:
-    """Return the first message for which the listener does not raise; sent while it listens."""
+    """Start a consumer, send, and return the first message for which the listener succeeds."""
     taken: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
 
     def listen(message: MessageExt) -> None:
@@ -109,7 +109,7 @@ async def consumed(
 def consumer_of(
     cluster: Cluster, sent: Sent, listener: Listener, max_reconsume_times: int | None = None
 ) -> AbstractAsyncContextManager[PushConsumer]:
-    """Return a consumer of the message's group, to be started."""
+    """Return a consumer of the message's group, not started."""
     config = PushConsumerConfig(
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=max_reconsume_times
     )
@@ -124,7 +124,7 @@ def take(_: MessageExt) -> None:
 
 
 def sending(cluster: Cluster, sent: Sent, **more: Any) -> Callable[[], Awaitable[None]]:
-    """Return what sends the message."""
+    """Return a function that sends the message."""
 
     async def send() -> None:
         async with cluster.producer() as producer:
@@ -135,7 +135,7 @@ def sending(cluster: Cluster, sent: Sent, **more: Any) -> Callable[[], Awaitable
 
 
 async def lower_limit(cluster: Cluster, sent: Sent) -> None:
-    """Lower the limit of bodies below what was sent, where that is asked for."""
+    """Lower the limit of bodies below the size sent, if `sent` asks for it."""
     if sent.lowers_limit:
         host, port = cluster.broker_address()
         async with cluster.admin() as admin:
@@ -269,7 +269,7 @@ async def _redriven(cluster: Cluster, sent: Sent, *, to_topic: bool) -> MessageE
 
 
 async def is_found(cluster: Cluster, sent: Sent) -> MessageExt:
-    """By its key, its tag, its unique id and its place."""
+    """Find the message by key, tag, unique id and offset message id."""
     async with cluster.producer() as producer, cluster.admin() as admin:
         receipt = await producer.send(sent.message())
         found: list[MessageExt] = [await admin.message_by_id(receipt.offset_msg_id)]
@@ -290,7 +290,7 @@ async def is_found(cluster: Cluster, sent: Sent) -> MessageExt:
 
 
 async def is_exported_and_imported(cluster: Cluster, sent: Sent) -> MessageExt:
-    """As `kourou store export` and `import` do, on a broker that is stopped meanwhile."""
+    """Stop the broker, export and import its store, and start it again."""
     await sending(cluster, sent)()
     await cluster.stop_broker()
     disk = cluster.disk()
@@ -305,7 +305,7 @@ async def is_exported_and_imported(cluster: Cluster, sent: Sent) -> MessageExt:
 
 
 async def _nothing() -> None:
-    """Send nothing: the message is there."""
+    """Send nothing: the message is already stored."""
 
 
 LIVES: Final[Mapping[str, Life]] = {

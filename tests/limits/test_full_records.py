@@ -1,6 +1,6 @@
-"""Records without room for another property, as RocketMQ stores them: none is lost, none is stuck.
+"""Records without room for another property, as RocketMQ stores them, are not lost or stuck.
 
-Each is put into the store of a broker that is stopped, by a store without seals.
+Each record is put into the store of a stopped broker, without a seal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def store(
 ) -> None:
     """Stop the broker, store records with these properties, and start it again.
 
-    As RocketMQ does by default, or with seals.
+    The records have no seals, as by default in RocketMQ, unless `has_seals`.
     """
     await asyncio.sleep(60)  # the topic is saved
     await cluster.stop_broker()
@@ -86,7 +86,7 @@ async def store(
 
 
 async def nothing() -> None:
-    """Send nothing: the message is there."""
+    """Send nothing: the message is already stored."""
 
 
 def check_full(
@@ -96,7 +96,7 @@ def check_full(
     system: Callable[[int], dict[str, str]] = lambda _: {},
     queue_id: int = 0,
 ) -> None:
-    """Store a full record, and compare what becomes of it."""
+    """Store a full record, and check the message delivered by `live`."""
 
     async def life(cluster: Cluster, _: Sent) -> MessageExt:
         sent, properties = full(less, **system(cluster.runtime.clock.now_ms()))
@@ -111,7 +111,7 @@ def check_full(
 _RETRY_BYTES = len(
     "RETRY_TOPIC\x01T\x02DELAY\x013\x02REAL_TOPIC\x01%RETRY%consumers\x02REAL_QID\x010\x02"
 )
-"""What a record must hold that waits for its retry."""
+"""Properties that the broker adds to a record that waits for its retry."""
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_full_scheduled_record_is_delivered(less: int, delay_ms: int) -> None:
 
 @pytest.mark.parametrize("less", [0, 21, 60, 82, 100, 200])
 @pytest.mark.parametrize("answers", [1, 3])
-def test_a_full_half_message_keeps_no_other_from_its_check(less: int, answers: int) -> None:
+def test_a_full_half_message_delays_no_other_check(less: int, answers: int) -> None:
     asked: list[str] = []
 
     def check(message: MessageExt) -> TransactionState:
@@ -247,7 +247,7 @@ def test_a_full_half_message_keeps_no_other_from_its_check(less: int, answers: i
     run_life(are_committed, SENT)
 
 
-def test_a_full_record_that_is_no_utf_8_becomes_a_dead_letter_as_it_is() -> None:
+def test_a_full_record_with_invalid_utf_8_becomes_an_unchanged_dead_letter() -> None:
     text = f"UNIQ_KEY\x01{UNIQUE_KEY}\x02long\x01".encode()
     text += b"\xff" * (PROPERTIES_SIZE_MAX - SEAL_BYTES - len(text) - 1) + b"\x02"
 

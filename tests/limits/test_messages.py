@@ -1,4 +1,4 @@
-"""Messages at the limits of what a producer may send, through each step of a message's life."""
+"""Messages at the limits of what a producer may send, through each life cycle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_A_DELAY = len("TIMER_DELAY_MS\x01432000000\x02")
 
 
 def properties_of(more: int) -> Sent:
-    """Return a message whose property text is so much longer than the limit, as it is sent."""
+    """Return a message whose property text, as sent, exceeds the limit by `more` bytes."""
     return fill(Sent(), more)
 
 
@@ -72,9 +72,9 @@ def all_of(more: int) -> Sent:
 def fill(
     sent: Sent, more: int, what: str = "properties", marks: int = _OF_A_TRANSACTION + _OF_A_DELAY
 ) -> Sent:
-    """Return the message with its property text filled up to the limit, and so much more.
+    """Return the message with its property text filled up to the limit plus `more` bytes.
 
-    `marks`: bytes of it that a transaction or a delay takes.
+    `marks`: bytes reserved for the properties of a transaction or a delay.
     """
     text = sent.message().property_text("0" * 32)
     room = SENT_PROPERTIES_SIZE_MAX + more - len(text) - marks
@@ -99,17 +99,17 @@ WITHOUT_BATCH = [name for name in LIVES if name != "is sent in a batch"]
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("life", WITHOUT_BATCH)
-def test_message_at_a_limit_survives_each_life(life: str, case: str) -> None:
+def test_a_message_at_a_limit_survives_each_life_cycle(life: str, case: str) -> None:
     run_life(LIVES[life], CASES[case])
 
 
 @pytest.mark.parametrize("case", ["properties", "keys", "tag"])
-def test_message_at_a_limit_survives_in_a_batch(case: str) -> None:
+def test_a_message_at_a_limit_survives_in_a_batch(case: str) -> None:
     run_life(LIVES["is sent in a batch"], CASES[case])
 
 
 @pytest.mark.parametrize("life", [name for name in WITHOUT_BATCH if name != "is committed"])
-def test_a_message_outlives_a_lowered_limit_of_bodies(life: str) -> None:
+def test_a_stored_message_survives_a_lowered_limit_of_bodies(life: str) -> None:
     run_life(LIVES[life], replace(all_of(0), lowers_limit=True))
 
 
@@ -202,7 +202,7 @@ def test_a_group_above_the_limit_of_names_is_refused() -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_the_longest_delay_is_taken_and_a_longer_one_refused(more: int) -> None:
+def test_the_longest_delay_is_accepted_and_a_longer_one_refused(more: int) -> None:
     async def main() -> None:
         timer = TimerConfig(timer_max_delay_sec=100)
         async with Cluster(store=STORE, timer=timer) as cluster, cluster.producer() as producer:
@@ -234,7 +234,7 @@ def test_a_retry_after_more_than_the_longest_delay_waits_at_a_level() -> None:
 
 
 @pytest.mark.parametrize(("level", "waits_s"), [(17, 3), (18, 4), (19, 4), (100, 4)])
-def test_a_level_above_the_highest_waits_as_long_as_the_highest(level: int, waits_s: int) -> None:
+def test_a_level_above_the_highest_has_its_delay(level: int, waits_s: int) -> None:
     async def is_delayed(cluster: Cluster, sent: Sent) -> MessageExt:
         times: list[float] = []
         now_s = asyncio.get_running_loop().time
@@ -274,7 +274,7 @@ def test_a_message_is_a_dead_letter_after_as_many_retries_as_its_group_allows(tr
 
 
 @pytest.mark.parametrize("case", ["properties", "all"])
-def test_message_at_a_limit_survives_an_ordered_consumer(case: str) -> None:
+def test_a_message_at_a_limit_survives_an_ordered_consumer(case: str) -> None:
     async def dies_in_order(cluster: Cluster, sent: Sent) -> MessageExt:
         config = PushConsumerConfig(
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET, max_reconsume_times=2

@@ -1,4 +1,4 @@
-"""A broker that delivers delayed messages, and what consumers find of them."""
+"""A broker that delivers delayed messages, and access to the delivered ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def run(
     later_ms: int = 0,
     **options: object,
 ) -> SimDisk:
-    """Run `test` with a broker that delivers, as `run_with_parts` does."""
+    """Run `test` by `run_with_parts` with a broker that delivers delayed messages."""
     config = small_config(**options)
     return run_with_parts(test, disk, config=config, later_ms=later_ms, is_delivering=True)
 
 
 def messages(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
-    """Return what consumers find in the queue."""
+    """Return the messages delivered to the queue."""
     found = []
     for queue_offset in range(parts.store.max_offset(topic, queue_id)):
         entry = parts.store.entry(topic, queue_id, queue_offset)

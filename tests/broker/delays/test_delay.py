@@ -1,4 +1,4 @@
-"""Delayed messages come when they are due, once each, and never get lost by a crash."""
+"""Delayed messages are delivered when they are due, once each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent.parent.parent / "golden" / "config" / "delayOffse
 
 
 @pytest.mark.parametrize("level", range(1, 19))
-def test_a_message_comes_when_its_level_says(level: int) -> None:
+def test_a_message_is_delivered_after_the_delay_of_its_level(level: int) -> None:
     async def test(parts: BrokerParts) -> None:
         sent_at_ms = parts.clock.now_ms()
         await parts.store_messages([parts.draft(b"late", delay_level=level, queue_id=3)])
@@ -33,7 +33,7 @@ def test_a_message_comes_when_its_level_says(level: int) -> None:
 
         (message,) = messages(parts, queue_id=3)
         assert 0 <= message.store_at_ms - sent_at_ms - DELAY_LEVELS_MS[level - 1] < 50
-        assert message.delay_level == level  # as Java leaves it
+        assert message.delay_level == level  # kept, as in Java
         assert message.properties["REAL_TOPIC"] == "T"
 
     run(test)
@@ -65,7 +65,7 @@ def test_levels_do_not_wait_for_one_another() -> None:
     run(test)
 
 
-def test_levels_that_are_due_together_come_on_uvloop_too() -> None:
+def test_levels_due_together_are_delivered_with_uvloop_handles() -> None:
     async def before(parts: BrokerParts) -> None:
         for level in (1, 2, 3):
             await parts.store_messages([parts.draft(b"%d" % level, delay_level=level)])
@@ -75,7 +75,7 @@ def test_levels_that_are_due_together_come_on_uvloop_too() -> None:
         call_at = loop.call_at
 
         def call_as_uvloop(at_s: float, *call: Any, **named: Any) -> asyncio.Handle:
-            """Give a handle that does not tell its time, as uvloop does for what is due."""
+            """Return a handle without its time, as uvloop does for timers due at once."""
             is_due = at_s <= loop.time()
             return loop.call_soon(*call, **named) if is_due else call_at(at_s, *call, **named)
 
@@ -86,7 +86,7 @@ def test_levels_that_are_due_together_come_on_uvloop_too() -> None:
     run(after, run(before), later_ms=20_000)
 
 
-def test_many_messages_come_once_each_and_in_their_order() -> None:
+def test_many_messages_are_delivered_once_each_and_in_order() -> None:
     count = 3 * BATCH_MESSAGES_MAX + 7
 
     async def test(parts: BrokerParts) -> None:
@@ -103,7 +103,7 @@ def test_many_messages_come_once_each_and_in_their_order() -> None:
     run(test)
 
 
-def test_an_idle_broker_looks_only_now_and_then() -> None:
+def test_an_idle_broker_rarely_checks_its_levels() -> None:
     async def test(parts: BrokerParts) -> None:
         looks = 0
         look = parts.delay._run
@@ -120,7 +120,7 @@ def test_an_idle_broker_looks_only_now_and_then() -> None:
     run(test)
 
 
-def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None:
+def test_a_clock_set_back_neither_skips_nor_prolongs_the_delay() -> None:
     hour_ms = 3_600_000
 
     async def test(parts: BrokerParts) -> None:
@@ -140,7 +140,7 @@ def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None
         await asyncio.sleep(0.2)
         assert bodies(parts) == [b"first", b"second"]
 
-        await store(b"later", 0)  # its store time is the log's, which never goes back
+        await store(b"later", 0)  # its store time does not go back with the clock
         await asyncio.sleep(4.9)
         assert bodies(parts) == [b"first", b"second"]
         await asyncio.sleep(0.2)
@@ -156,7 +156,7 @@ def test_a_clock_that_was_set_back_neither_skips_nor_prolongs_the_wait() -> None
     run(test)
 
 
-def test_many_messages_that_are_ahead_do_not_wait_in_turn() -> None:
+def test_many_messages_stored_with_a_clock_ahead_wait_concurrently() -> None:
     count = 3 * BATCH_MESSAGES_MAX
 
     async def test(parts: BrokerParts) -> None:
@@ -168,7 +168,7 @@ def test_many_messages_that_are_ahead_do_not_wait_in_turn() -> None:
     run(test)
 
 
-def test_what_became_due_while_the_broker_was_down_comes_at_its_start() -> None:
+def test_messages_due_while_the_broker_was_down_are_delivered_at_its_start() -> None:
     async def before(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=3)])
 
@@ -179,7 +179,7 @@ def test_what_became_due_while_the_broker_was_down_comes_at_its_start() -> None:
     run(after, run(before), later_ms=10_000)
 
 
-def test_progress_is_kept_over_a_stop() -> None:
+def test_progress_survives_a_stop() -> None:
     async def before(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
         await asyncio.sleep(1.1)
@@ -193,7 +193,7 @@ def test_progress_is_kept_over_a_stop() -> None:
     run(after, disk, later_ms=60_000)
 
 
-def test_the_file_is_javas() -> None:
+def test_the_file_has_javas_format() -> None:
     version, offsets = parse_delay_offsets(GOLDEN.read_bytes())
 
     assert version == DataVersion(3, 0, 1795227425541)
@@ -202,7 +202,7 @@ def test_the_file_is_javas() -> None:
         parse_delay_offsets(b'{"offsetTable":{"one":1}}')
 
 
-def test_a_level_that_is_configured_no_more_keeps_its_progress() -> None:
+def test_a_removed_level_keeps_its_progress() -> None:
     disk = SimDisk()
     disk.make_directory("config")
     disk.write(FILE_NAME, 0, [GOLDEN.read_bytes()])

@@ -1,4 +1,4 @@
-"""Delayed messages outlive crashes, damage and a store that refuses, and come once each."""
+"""Delayed messages survive crashes, damage and refusals of the store."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.broker.delays.delay_rig import bodies, run, saved_offsets
 
 
 def named(parts: BrokerParts, body: bytes, level: int = 1) -> RecordDraft:
-    """Return a delayed message with a unique id, as clients send it."""
+    """Return the draft of a delayed message with a unique id, as clients send it."""
     return parts.draft(body, delay_level=level, properties={names.UNIQ_KEY: body.decode()})
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))
 @pytest.mark.parametrize("seed", range(6))
-def test_a_crash_around_deliveries_loses_nothing_and_delivers_nothing_twice(
+def test_a_crash_around_deliveries_neither_loses_nor_repeats_messages(
     seed: int, mode: FlushDiskType
 ) -> None:
     async def crash(disk: SimDisk) -> None:
         parts = BrokerParts(disk, seed=seed, config=small_config(flush_disk_type=mode))
         await parts.start_deliveries()
         await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
-        # With ASYNC_FLUSH, what was acknowledged is on the disk after this; then the crash comes
+        # With ASYNC_FLUSH, acknowledged messages are durable after this. The crash then happens
         # around the deliveries.
         await asyncio.sleep(0.9)
         assert parts.store.synced_position == parts.store.written_position
@@ -53,7 +53,7 @@ def test_a_crash_around_deliveries_loses_nothing_and_delivers_nothing_twice(
     run(after, disk, later_ms=2_000, flush_disk_type=mode)
 
 
-def test_kills_do_not_deliver_again_what_the_file_does_not_count() -> None:
+def test_kills_repeat_no_delivery_that_the_file_does_not_count() -> None:
     async def kill(disk: SimDisk, life: int) -> None:
         parts = BrokerParts(disk, later_ms=life * 10_000)
         await parts.start_deliveries()
@@ -77,7 +77,7 @@ def test_kills_do_not_deliver_again_what_the_file_does_not_count() -> None:
     run(after, disk, later_ms=50_000)
 
 
-def test_a_kill_after_the_clock_was_set_back_repeats_nothing() -> None:
+def test_a_kill_after_the_clock_was_set_back_repeats_no_delivery() -> None:
     hour_ms = 3_600_000
 
     async def kill(disk: SimDisk) -> None:
@@ -102,7 +102,7 @@ def test_a_kill_after_the_clock_was_set_back_repeats_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))
-def test_what_a_start_finds_delivered_is_noted_for_the_next(mode: FlushDiskType) -> None:
+def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType) -> None:
     config = small_config(flush_disk_type=mode)
 
     async def live(disk: SimDisk) -> None:
@@ -124,7 +124,7 @@ def test_what_a_start_finds_delivered_is_noted_for_the_next(mode: FlushDiskType)
     run_virtual(live_again(disk))
 
 
-def test_a_delivery_that_did_not_happen_is_made_up_for() -> None:
+def test_a_delivery_lost_in_a_crash_is_repeated() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)
         await parts.start_deliveries()
@@ -144,7 +144,7 @@ def test_a_delivery_that_did_not_happen_is_made_up_for() -> None:
     run(after, disk, later_ms=5_000)
 
 
-def test_the_file_never_says_more_than_the_log_holds() -> None:
+def test_the_file_is_never_ahead_of_the_log() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.9)
@@ -162,7 +162,7 @@ def test_the_file_never_says_more_than_the_log_holds() -> None:
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
 
-def test_progress_beyond_what_a_crash_left_is_set_back() -> None:
+def test_progress_beyond_the_end_after_a_crash_is_set_back() -> None:
     disk = SimDisk()
     disk.make_directory("config")
     disk.write(FILE_NAME, 0, [b'{"offsetTable":{1:9,2:4}}'])
@@ -191,7 +191,7 @@ def test_progress_beyond_what_a_crash_left_is_set_back() -> None:
         {"REAL_TOPIC": "T", "REAL_QID": "1" * 5000},
     ],
 )
-def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
+def test_a_message_without_a_destination_is_skipped(
     properties: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -207,7 +207,7 @@ def test_a_message_that_does_not_say_where_it_goes_is_passed_over(
     assert [one.levelname for one in caplog.records if "passed_over" in one.message] == ["ERROR"]
 
 
-def test_a_message_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has() -> None:
+def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", queue_id=3, delay_level=1)])
         await parts.store_messages([parts.draft(b"far", queue_id=4_001, delay_level=1)])
@@ -219,7 +219,7 @@ def test_a_message_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_ha
     run(test)
 
 
-def test_messages_of_a_topic_that_was_deleted_meanwhile_are_passed_over_each(
+def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -237,7 +237,7 @@ def test_messages_of_a_topic_that_was_deleted_meanwhile_are_passed_over_each(
     assert 1 <= len(said) <= 30  # and not 200
 
 
-def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_behind_its_messages() -> None:
+def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_after_its_messages() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)
         await parts.start_deliveries()
@@ -258,7 +258,7 @@ def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_behind_its_messag
     run(after, disk, later_ms=5_000)
 
 
-def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_behind_its_messages() -> None:
+def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_messages() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)
         await parts.start_deliveries()
@@ -309,7 +309,7 @@ def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill(
     run(after, disk, later_ms=5_000)
 
 
-def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
+def test_messages_that_are_not_in_memory_are_delivered() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=18)])
         await asyncio.sleep(7_200.1)
@@ -319,7 +319,7 @@ def test_messages_that_are_not_in_memory_are_delivered_too() -> None:
 
 
 @pytest.mark.parametrize("disk_class", [SimDisk, ColdDisk])
-def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_skipped(
+def test_a_damaged_record_blocks_its_level_until_skipping_is_on(
     disk_class: type[SimDisk], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -345,7 +345,7 @@ def test_a_record_that_the_disk_has_spoilt_holds_up_its_level_until_it_may_be_sk
     assert sum("record.damaged" in one.message for one in caplog.records) == 1
 
 
-def test_what_is_read_in_place_of_a_damaged_message_waits_until_it_is_due() -> None:
+def test_a_message_read_in_place_of_a_damaged_one_waits_until_it_is_due() -> None:
     async def test(parts: BrokerParts) -> None:
         for body in (b"spoilt", b"late"):
             await parts.store_messages([parts.draft(body, delay_level=5)])
@@ -357,12 +357,12 @@ def test_what_is_read_in_place_of_a_damaged_message_waits_until_it_is_due() -> N
         assert bodies(parts) == []
         await asyncio.sleep(20)
         assert bodies(parts) == [b"late"]
-        parts.disk.write(log, at, [b"spoilt"])  # as the check of the store's files finds it
+        parts.disk.write(log, at, [b"spoilt"])  # restored for the final check of the store
 
     run(test, skip_damaged_records=True)
 
 
-def test_a_due_time_that_rotted_on_the_disk_is_taken_from_the_record() -> None:
+def test_a_corrupt_due_time_is_replaced_by_that_of_the_record() -> None:
     async def first(parts: BrokerParts) -> None:
         for body in (b"one", b"two"):
             await parts.store_messages([parts.draft(body, delay_level=5)])
@@ -373,11 +373,11 @@ def test_a_due_time_that_rotted_on_the_disk_is_taken_from_the_record() -> None:
 
     disk = run(first)
     name = f"consumequeue/{SCHEDULE_TOPIC}/4/{0:020d}"
-    disk.write(name, 12, [b"\x10"])  # the first one's is in the far future
+    disk.write(name, 12, [b"\x10"])  # moves the first due time to the far future
     run(second, disk)
 
 
-def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back(
+def test_a_level_with_a_missing_queue_file_waits_and_continues_when_it_is_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -394,7 +394,7 @@ def test_a_level_that_waits_for_a_lost_queue_says_so_and_goes_on_when_it_is_back
     run(test)
 
 
-def test_a_read_that_fails_is_tried_again() -> None:
+def test_a_failed_read_is_retried() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.99)
@@ -407,7 +407,7 @@ def test_a_read_that_fails_is_tried_again() -> None:
     run(test, ColdDisk())
 
 
-def test_a_store_that_refuses_is_asked_again() -> None:
+def test_a_refused_delivery_is_retried() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
         free_bytes, parts.disk.free = parts.disk.free, 0
@@ -423,7 +423,7 @@ def test_a_store_that_refuses_is_asked_again() -> None:
     run(test)
 
 
-def test_a_busy_store_delays_and_repeats_nothing() -> None:
+def test_a_busy_store_delays_deliveries_and_repeats_none() -> None:
     async def before(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
 
@@ -434,7 +434,7 @@ def test_a_busy_store_delays_and_repeats_nothing() -> None:
     run(after, run(before), later_ms=2_000, pending_requests_max=2)
 
 
-def test_what_the_store_has_no_room_for_is_not_overtaken() -> None:
+def test_a_message_without_room_in_the_store_is_not_overtaken() -> None:
     sizes = [200_000, 200_000, 200_000, 1]
 
     async def before(parts: BrokerParts) -> None:
@@ -450,7 +450,7 @@ def test_what_the_store_has_no_room_for_is_not_overtaken() -> None:
 
 
 @pytest.mark.parametrize("stalled_s", [4.6, 20])
-def test_a_disk_that_takes_its_time_gets_each_message_once(stalled_s: float) -> None:
+def test_a_slow_disk_gets_each_message_once(stalled_s: float) -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.9)

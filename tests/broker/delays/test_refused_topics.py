@@ -1,4 +1,4 @@
-"""Messages whose topic is being deleted, or could not be, hold up no others and are not lost."""
+"""Messages whose topic is being deleted, or whose deletion failed, block no others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Waiting = Callable[[BrokerParts, bytes, str], RecordDraft]
 
 
 def by_level(parts: BrokerParts, body: bytes, topic: str) -> RecordDraft:
-    """Return a message that is due in a second, by its delay level."""
+    """Return a draft with a delay level that is due in a second."""
     said = {names.UNIQ_KEY: body.decode()}
     return parts.draft(body, topic=topic, delay_level=1, properties=said)
 
 
 def by_time(parts: BrokerParts, body: bytes, topic: str) -> RecordDraft:
-    """Return a message that is due in a second, by its time."""
+    """Return a draft of a scheduled message that is due in a second."""
     return timer_draft(parts, body, parts.clock.now_ms() + 1_000, topic=topic)
 
 
@@ -39,7 +39,7 @@ KINDS = pytest.mark.parametrize("waiting", [by_level, by_time])
 
 
 async def fail_to_delete(parts: BrokerParts, operation: str) -> None:
-    """Try to delete topic Gone, which has a message."""
+    """Let the deletion of topic Gone, which has a message, fail."""
     await parts.store_messages([parts.draft(b"before", topic="Gone")])
     await parts.topics.persist()
     while not parts.commit.flush(parts.clock.now_ms()):
@@ -50,7 +50,7 @@ async def fail_to_delete(parts: BrokerParts, operation: str) -> None:
 
 
 async def send(parts: BrokerParts, waiting: Waiting, count: int = 1) -> None:
-    """Store messages that wait, by turns for topic Gone and topic T."""
+    """Store delayed messages, alternately for topic Gone and topic T."""
     for number in range(count):
         await parts.store_messages(
             [waiting(parts, b"%d" % number, topic) for topic in ("Gone", "T")]
@@ -58,7 +58,7 @@ async def send(parts: BrokerParts, waiting: Waiting, count: int = 1) -> None:
 
 
 def run_killed(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], disk: SimDisk) -> None:
-    """Run `test` with a broker that delivers, and is killed after it."""
+    """Run `test` with a broker that delivers delayed messages, and kill it afterwards."""
 
     async def main() -> None:
         parts = BrokerParts(disk, config=small_config())
@@ -71,7 +71,7 @@ def run_killed(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], disk: S
 
 
 @KINDS
-def test_a_topic_that_could_not_be_deleted_holds_up_no_other(
+def test_a_topic_whose_deletion_failed_delays_no_other(
     waiting: Waiting, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -93,7 +93,7 @@ def test_a_topic_that_could_not_be_deleted_holds_up_no_other(
 
 
 @KINDS
-def test_a_message_whose_topic_takes_none_waits_longer_each_time(waiting: Waiting) -> None:
+def test_a_message_set_aside_repeatedly_waits_longer_each_time(waiting: Waiting) -> None:
     async def test(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "unlink")
         await send(parts, waiting)
@@ -112,7 +112,7 @@ def test_a_message_whose_topic_takes_none_waits_longer_each_time(waiting: Waitin
 
 
 @KINDS
-def test_what_waits_for_a_topic_is_delivered_once_after_a_kill(waiting: Waiting) -> None:
+def test_a_message_set_aside_is_delivered_once_after_a_kill(waiting: Waiting) -> None:
     async def before(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "write")
         await send(parts, waiting, 5)
@@ -129,7 +129,7 @@ def test_what_waits_for_a_topic_is_delivered_once_after_a_kill(waiting: Waiting)
 
 
 @KINDS
-def test_a_kill_around_the_delivery_of_what_was_set_aside_repeats_nothing(
+def test_a_kill_around_the_delivery_of_a_message_set_aside_repeats_none(
     waiting: Waiting,
 ) -> None:
     async def before(parts: BrokerParts) -> None:
@@ -151,14 +151,14 @@ def test_a_kill_around_the_delivery_of_what_was_set_aside_repeats_nothing(
 
 
 @KINDS
-def test_what_waits_for_a_topic_is_delivered_when_it_is_due_at_a_start_after_a_kill(
+def test_a_message_set_aside_that_is_due_at_a_start_after_a_kill_is_delivered(
     waiting: Waiting,
 ) -> None:
     async def before(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "write")
         await send(parts, waiting, 5)
         await asyncio.sleep(1.5)
-        await parts.delay.persist()  # the levels are behind the records that waited first
+        await parts.delay.persist()  # the progress is past the records that were set aside
 
     async def after(parts: BrokerParts) -> None:
         await asyncio.sleep(1)
@@ -169,7 +169,7 @@ def test_what_waits_for_a_topic_is_delivered_when_it_is_due_at_a_start_after_a_k
     run(after, disk, later_ms=70_000)
 
 
-def test_a_timer_that_was_set_aside_is_stored_as_any_other() -> None:
+def test_a_scheduled_message_set_aside_is_stored_without_timer_properties() -> None:
     async def test(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "unlink")
         await send(parts, by_time)

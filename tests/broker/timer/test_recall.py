@@ -1,4 +1,4 @@
-"""Taking messages back: from the producer's call to what is never delivered."""
+"""Recalls of scheduled messages, from the producer's call to the broker's delivery."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _bodies(cluster: Cluster, wait_s: float) -> list[bytes]:
     return got
 
 
-def test_what_a_producer_takes_back_is_never_delivered() -> None:
+def test_a_recalled_message_is_never_delivered() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             await producer.send(Message("T", b"now"))
@@ -52,7 +52,7 @@ def test_what_a_producer_takes_back_is_never_delivered() -> None:
     run_virtual(main())
 
 
-def test_a_message_taken_back_stays_so_when_the_broker_is_killed() -> None:
+def test_a_recall_survives_a_kill() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             gone = await producer.send(Message("T", b"gone", delay_ms=20_000))
@@ -65,7 +65,7 @@ def test_a_message_taken_back_stays_so_when_the_broker_is_killed() -> None:
     run_virtual(main())
 
 
-def test_recalls_are_refused_for_java_s_reasons_with_java_s_codes() -> None:
+def test_recalls_are_refused_for_javas_reasons_with_javas_codes() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             sent = await producer.send(Message("T", b"x", delay_ms=60_000))
@@ -87,7 +87,7 @@ def test_recalls_are_refused_for_java_s_reasons_with_java_s_codes() -> None:
     run_virtual(main())
 
 
-def test_what_was_delivered_and_what_another_broker_has_is_not_taken_back() -> None:
+def test_delivered_messages_and_those_of_other_brokers_cannot_be_recalled() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             sent = await producer.send(Message("T", b"x", delay_ms=2_000))
@@ -103,7 +103,7 @@ def test_what_was_delivered_and_what_another_broker_has_is_not_taken_back() -> N
     run_virtual(main())
 
 
-def test_a_message_that_never_waited_has_nothing_to_be_taken_back_by() -> None:
+def test_a_message_that_is_not_scheduled_has_no_recall_handle() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             handle: Any = (await producer.send(Message("T", b"x"))).recall_handle
@@ -113,7 +113,7 @@ def test_a_message_that_never_waited_has_nothing_to_be_taken_back_by() -> None:
     run_virtual(main())
 
 
-def test_a_message_taken_back_twice_hides_no_other_from_what_a_store_tells() -> None:
+def test_a_message_recalled_twice_hides_no_other_in_store_listings() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             await producer.send(Message("T", b"kept", delay_ms=3_600_000))
@@ -128,11 +128,11 @@ def test_a_message_taken_back_twice_hides_no_other_from_what_a_store_tells() -> 
     run_virtual(main())
 
 
-def test_what_a_send_offers_is_allowed_by_default() -> None:
+def test_recalls_are_allowed_by_default() -> None:
     assert TimerConfig().recall_message_enable
 
 
-def test_without_leave_nothing_is_taken_back() -> None:
+def test_recalls_are_refused_with_the_option_off() -> None:
     async def main() -> None:
         async with Cluster(timer=REFUSED) as cluster, cluster.producer() as producer:
             sent = await producer.send(Message("T", b"x", delay_ms=5_000))
@@ -145,7 +145,7 @@ def test_without_leave_nothing_is_taken_back() -> None:
     run_virtual(main())
 
 
-def test_a_handle_that_is_none_is_not_sent_at_all() -> None:
+def test_an_invalid_handle_is_refused_by_the_client() -> None:
     async def main() -> None:
         async with Cluster() as cluster, cluster.producer() as producer:
             for handle in ("", "not-a-handle", "djIgYSBiIDEgaQ=="):
@@ -157,7 +157,7 @@ def test_a_handle_that_is_none_is_not_sent_at_all() -> None:
     run_virtual(main())
 
 
-def test_handles_are_those_of_java() -> None:
+def test_handles_equal_javas() -> None:
     text = (
         "djEgR29sZGVuRGVsYXkgYnJva2VyLWEgMTc5NTIyODM4MDAwMSBDMDAwMDIwMjAzRTU0RTBFMkYyQTY3OEIz"
         "NkY4MDAwRg=="
@@ -180,12 +180,12 @@ def test_handles_are_those_of_java() -> None:
         {"delay_ms": 5, "deliver_at_ms": 5},
     ],
 )
-def test_a_message_has_one_time_of_whole_milliseconds(said: dict[str, Any]) -> None:
+def test_a_message_accepts_one_time_in_whole_milliseconds(said: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessageError):
         Message("T", b"x", **said)
 
 
-def test_a_recall_whose_sync_is_late_is_tried_until_it_is_synced() -> None:
+def test_a_recall_with_a_late_sync_is_retried_until_it_is_synced() -> None:
     async def main() -> None:
         async with Cluster(timer=ALLOWED) as cluster, cluster.producer() as producer:
             gone = await producer.send(Message("T", b"gone", delay_ms=40_000))

@@ -1,4 +1,4 @@
-"""Clocks that are set, brokers that stood still for long, disks that are full."""
+"""Scheduled messages with clocks that are set, long downtimes and full disks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step(parts: BrokerParts, ms: int) -> None:
 
 
 @pytest.mark.parametrize("back_ms", [2_500, HOUR_MS, 40 * DAY_MS, 3_000 * DAY_MS])
-def test_a_clock_that_is_set_back_delays_nothing_by_what_it_was_set(back_ms: int) -> None:
+def test_a_clock_set_back_does_not_delay_deliveries_by_the_difference(back_ms: int) -> None:
     async def test(parts: BrokerParts) -> None:
         await send_at(parts, b"before", parts.clock.now_ms() + 1_000)
         await asyncio.sleep(2)
@@ -42,14 +42,14 @@ def test_a_clock_that_is_set_back_delays_nothing_by_what_it_was_set(back_ms: int
         await asyncio.sleep(45)
         assert bodies(parts) == [b"before", b"1", b"0", b"2", b"3"]
         for message in messages(parts)[1:]:
-            # Store times never go back; when it was taken out of the wheel is by the clock.
+            # Store times never go back, so use the time of removal from the wheel.
             taken_ms = int(message.properties[names.TIMER_DEQUEUE_MS])
             assert 0 <= taken_ms - message.deliver_at_ms <= 200
 
     run(test)
 
 
-def test_after_a_kill_a_clock_that_was_set_back_delays_nothing() -> None:
+def test_a_clock_set_back_does_not_delay_deliveries_after_a_kill() -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(2)
         await parts.timers.storage.flush()
@@ -65,7 +65,7 @@ def test_after_a_kill_a_clock_that_was_set_back_delays_nothing() -> None:
     run(again, run(test), later_ms=3_500 - HOUR_MS)
 
 
-def test_kills_after_a_clock_was_ahead_for_a_moment_repeat_nothing() -> None:
+def test_kills_after_a_clock_was_ahead_repeat_no_delivery() -> None:
     disk = SimDisk()
 
     async def kill(life: int) -> None:
@@ -88,7 +88,7 @@ def test_kills_after_a_clock_was_ahead_for_a_moment_repeat_nothing() -> None:
         run_virtual(kill(life))
 
 
-def test_a_clock_that_is_set_forward_is_noticed_within_half_a_minute() -> None:
+def test_a_clock_set_forward_is_noticed_within_half_a_minute() -> None:
     async def test(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         for number in range(3):
@@ -122,7 +122,7 @@ def test_a_clock_set_forward_and_back_delivers_all_once_by_the_last_time() -> No
     run(test)
 
 
-def test_a_broker_that_stood_still_for_longer_than_the_wheel_goes_round_delivers_all_once() -> None:
+def test_a_broker_down_for_longer_than_the_wheel_delivers_all_messages_once() -> None:
     waits_ms = [DAY_MS, 6 * DAY_MS, SLOTS * 1000 - 500, SLOTS * 1000 + 500, 20 * DAY_MS]
 
     async def fill(parts: BrokerParts) -> None:
@@ -141,7 +141,7 @@ def test_a_broker_that_stood_still_for_longer_than_the_wheel_goes_round_delivers
     run(go_on, run(fill, timer=timer), later_ms=21 * DAY_MS, timer=timer)
 
 
-def test_a_disk_that_is_full_when_messages_are_due_delays_them_and_loses_none() -> None:
+def test_a_full_disk_delays_due_messages_and_loses_none() -> None:
     async def test(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         for number in range(50):
@@ -160,7 +160,7 @@ def test_a_disk_that_is_full_when_messages_are_due_delays_them_and_loses_none() 
     run(test)
 
 
-def test_many_recalls_of_one_second_and_of_none_take_back_what_they_name() -> None:
+def test_many_recalls_affect_only_the_messages_that_they_name() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 60_000
         drafts = [timer_draft(parts, b"%03d" % number, due_at_ms) for number in range(200)]

@@ -1,4 +1,4 @@
-"""How many messages wait for each topic survives stops, kills, and a file that is bad."""
+"""Counts of scheduled messages by topic survive stops, kills and an invalid file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def fill(parts: BrokerParts) -> None:
     assert waiting(parts) == {"T": 3, "U": 2}
 
 
-def test_after_a_stop_the_counts_are_those_of_before() -> None:
+def test_counts_survive_a_stop() -> None:
     async def again(parts: BrokerParts) -> None:
         assert waiting(parts) == {"T": 3, "U": 2}
         await asyncio.sleep(2 * HOUR_MS / 1000)
@@ -52,7 +52,7 @@ def scribble(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("harm", [lambda _: None, scribble])
-def test_after_a_kill_they_are_counted_anew(harm: Callable[[SimDisk], None]) -> None:
+def test_messages_are_counted_again_after_a_kill(harm: Callable[[SimDisk], None]) -> None:
     disk = run(fill)
 
     async def main() -> None:
@@ -71,7 +71,7 @@ def test_after_a_kill_they_are_counted_anew(harm: Callable[[SimDisk], None]) -> 
     run_virtual(main())
 
 
-def test_a_message_that_was_rolled_and_taken_back_is_counted_once() -> None:
+def test_a_rolled_and_recalled_message_is_counted_once() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 9 * HOUR_MS
         await send_at(parts, b"far", due_at_ms)

@@ -1,4 +1,4 @@
-"""Kills and power cuts at random points: all that was acknowledged comes once, never early."""
+"""Acknowledged scheduled messages are delivered once and never early after random crashes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ LIVES = 4
 
 
 class PowerLostError(OSError):
-    """Whatever was asked of the disk did not happen any more."""
+    """Raised by the disk at the power cut; the operation has no effect."""
 
 
 class Lives:
-    """One store, and brokers that die on it, one after the other.
+    """One store, and successive brokers that crash on it.
 
     Attributes:
-        due: name -> when it is due, of all that was sent.
-        kept: names that were acknowledged.
-        recalled: names that were taken back, and that was acknowledged.
+        due: name -> due time of each message sent.
+        kept: names of acknowledged messages.
+        recalled: names of messages with an acknowledged recall.
     """
 
     def __init__(self, seed: int) -> None:
@@ -82,7 +82,7 @@ class Lives:
         self.disk.crash()
 
     async def _send(self, parts: BrokerParts) -> None:
-        """Send messages for soon, and take some of them back."""
+        """Schedule messages for the near future, and recall some of them."""
         while True:
             now_ms = parts.clock.now_ms()
             for _ in range(self.dice.choice((1, 1, 3, 20))):
@@ -107,7 +107,7 @@ class Lives:
         _put(parts, name, draft, self.recalled)
 
     async def live_on(self) -> None:
-        """Live without dying, until everything is delivered, and judge."""
+        """Run without a crash until all messages are delivered, and check the deliveries."""
         parts = BrokerParts(self.disk, config=self.config)
         await parts.start_deliveries()
         await asyncio.sleep(120)
@@ -157,7 +157,7 @@ async def _flush(parts: BrokerParts) -> None:
 
 
 def lose_nothing(_disk: SimDisk) -> None:
-    """Leave the files as they are."""
+    """Leave the files unchanged."""
 
 
 def lose_check_file(disk: SimDisk) -> None:
@@ -193,12 +193,12 @@ def assert_outlived(
 
 
 @pytest.mark.parametrize("seed", [*range(6), 94, 136, 362, 517])
-def test_kills_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
+def test_kills_neither_lose_nor_repeat_messages(seed: int) -> None:
     assert_outlived(seed, is_killed=True)
 
 
 @pytest.mark.parametrize("seed", [*range(100, 106), 143, 149, 159])
-def test_power_cuts_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
+def test_power_cuts_neither_lose_nor_repeat_messages(seed: int) -> None:
     assert_outlived(seed, is_killed=False)
 
 
@@ -206,8 +206,8 @@ def test_power_cuts_lose_nothing_and_deliver_nothing_twice(seed: int) -> None:
     "lose", [lose_check_file, lose_timer_log, lose_first_files, forget_timers, rebuild_all]
 )
 @pytest.mark.parametrize("seed", [201, 202, 203])
-def test_timer_files_that_are_gone_are_made_anew_of_the_log(
+def test_missing_timer_files_are_rebuilt_from_the_log(
     seed: int, lose: Callable[[SimDisk], object]
 ) -> None:
-    # A rebuild takes all that it reads for durable, also behind what a power cut left out.
+    # A rebuild treats all that it reads as durable, also records after one lost in a power cut.
     assert_outlived(seed, is_killed=bool(seed % 2) or lose is rebuild_all, lose=lose)

@@ -1,4 +1,4 @@
-"""A store that Java left, with messages that wait for a time: they are delivered, each once."""
+"""Scheduled messages in a store of the Java broker are delivered once each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.store.golden import load
 from tests.store.timer.test_timer_golden import java_s_timer
 
 
-def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
+def test_scheduled_messages_in_a_java_store_are_delivered() -> None:
     disk, told = java_s_timer()
     read_at_ms = told["check_point"]["lastReadTimeMs"]
     units = [TimerUnit(*one[1:]) for one in told["log"] if isinstance(one, list)]
@@ -61,7 +61,7 @@ def test_what_waited_in_a_store_of_java_s_is_delivered_here() -> None:
     run_virtual(main())
 
 
-def test_a_wheel_of_tenths_of_seconds_is_made_anew_of_the_log() -> None:
+def test_a_wheel_of_tenths_of_seconds_is_rebuilt_from_the_log() -> None:
     async def fill(parts: BrokerParts) -> None:
         for number in range(20):
             due_at_ms = parts.clock.now_ms() + 60_000 + number * 90

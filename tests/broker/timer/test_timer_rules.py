@@ -1,4 +1,4 @@
-"""The rules of messages with a time: rolling, taking back, order, limits; days in milliseconds."""
+"""Rules of scheduled messages: rolling, recalls, order, limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 
-def test_messages_of_one_second_come_in_the_order_of_their_times() -> None:
+def test_messages_of_one_second_are_delivered_in_the_order_of_their_times() -> None:
     async def test(parts: BrokerParts) -> None:
         second = (parts.clock.now_ms() // 1000 + 20) * 1000
         for late in (900, 100, 1000, 500, 1):
@@ -40,7 +40,7 @@ def test_messages_of_one_second_come_in_the_order_of_their_times() -> None:
     run(test)
 
 
-def test_a_message_beyond_the_window_is_rolled_and_comes_to_the_millisecond() -> None:
+def test_a_rolled_message_is_delivered_to_the_millisecond() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 17 * HOUR_MS + 123
         await send_at(parts, b"far", due_at_ms)
@@ -58,7 +58,7 @@ def test_a_message_beyond_the_window_is_rolled_and_comes_to_the_millisecond() ->
     run(test, timer=TimerConfig(timer_roll_window_slot=7_200))
 
 
-def test_what_waits_for_two_days_is_stored_anew_before_records_of_a_day_expire() -> None:
+def test_a_waiting_message_is_stored_again_before_its_record_expires() -> None:
     async def test(parts: BrokerParts) -> None:
         await send_at(parts, b"x", parts.clock.now_ms() + 2 * DAY_MS)
         await asyncio.sleep(0.8 * DAY_MS / 1000)
@@ -73,7 +73,7 @@ def test_what_waits_for_two_days_is_stored_anew_before_records_of_a_day_expire()
     run(test, store=store)
 
 
-def test_a_message_that_is_taken_back_never_comes() -> None:
+def test_a_message_with_a_recall_is_not_delivered() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 10_000
         for name in ("a", "b", "c"):
@@ -90,7 +90,7 @@ def test_a_message_that_is_taken_back_never_comes() -> None:
     run(test)
 
 
-def test_a_rolled_message_can_be_taken_back() -> None:
+def test_a_rolled_message_can_be_recalled() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 9 * HOUR_MS
         await send_at(parts, b"far", due_at_ms)
@@ -116,7 +116,7 @@ def test_a_rolled_message_can_be_taken_back() -> None:
         ({"TIMER_DELAY_SEC": "-5", "TIMER_DEL_UNIQKEY": "a"}, "bigger than the current time"),
     ],
 )
-def test_a_time_that_is_none_or_too_far_is_refused(said: dict[str, str], words: str) -> None:
+def test_an_invalid_or_too_distant_time_is_refused(said: dict[str, str], words: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
         sends = parts.timers.sends(parts.runtime.random)
@@ -129,7 +129,7 @@ def test_a_time_that_is_none_or_too_far_is_refused(said: dict[str, str], words: 
 
 @pytest.mark.parametrize("delay", ["0", "-1", "-99999999999", "+0"])
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-def test_no_delay_and_less_is_now(name: str, delay: str) -> None:
+def test_a_delay_of_zero_or_less_is_due_at_once(name: str, delay: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
         sends = parts.timers.sends(parts.runtime.random)
@@ -139,7 +139,7 @@ def test_no_delay_and_less_is_now(name: str, delay: str) -> None:
     run(test)
 
 
-def test_a_time_that_is_past_is_now_and_the_first_of_several_times_counts() -> None:
+def test_a_past_time_is_due_at_once_and_the_first_of_several_takes_precedence() -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
         sends, now_ms = parts.timers.sends(parts.runtime.random), parts.clock.now_ms()
@@ -155,7 +155,7 @@ def test_a_time_that_is_past_is_now_and_the_first_of_several_times_counts() -> N
     run(test)
 
 
-def test_without_the_wheel_a_time_is_refused() -> None:
+def test_scheduled_messages_are_refused_with_the_wheel_off() -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
         with pytest.raises(RemoteSystemError, match="timerWheelEnable is false"):
@@ -164,7 +164,7 @@ def test_without_the_wheel_a_time_is_refused() -> None:
     run(test, timer=TimerConfig(timer_wheel_enable=False))
 
 
-def test_a_second_that_is_full_takes_no_more() -> None:
+def test_sends_for_a_congested_second_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 60_000
         for name in range(2):
@@ -191,7 +191,7 @@ def test_options_out_of_their_range_are_refused(bad: dict[str, Any]) -> None:
         TimerConfig(**bad)
 
 
-def test_limits_can_be_changed_while_a_broker_runs_and_what_is_not_served_is_named() -> None:
+def test_live_options_can_be_changed_and_unserved_keys_are_reported() -> None:
     async def test(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         await send_at(parts, b"x", now_ms + 60_000)
@@ -207,7 +207,7 @@ def test_limits_can_be_changed_while_a_broker_runs_and_what_is_not_served_is_nam
     run(test)
 
 
-def test_many_messages_of_one_second_come_once_each() -> None:
+def test_many_messages_of_one_second_are_delivered_once_each() -> None:
     async def test(parts: BrokerParts) -> None:
         second = (parts.clock.now_ms() // 1000 + 30) * 1000
         names_sent = [f"{number:05}".encode() for number in range(3_000)]
@@ -226,7 +226,7 @@ def test_many_messages_of_one_second_come_once_each() -> None:
     run(test, timer=TimerConfig(timer_in_flight_max=100))
 
 
-def test_what_was_due_while_the_broker_was_down_comes_when_it_starts_and_the_rest_in_time() -> None:
+def test_messages_due_while_the_broker_was_down_are_delivered_at_its_start() -> None:
     async def first(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         for after_s in (5, 3_600, 90_000):
@@ -243,7 +243,7 @@ def test_what_was_due_while_the_broker_was_down_comes_when_it_starts_and_the_res
     run(second, disk, later_ms=7_200_000)
 
 
-def test_a_stop_in_the_middle_of_a_second_delivers_nothing_twice() -> None:
+def test_a_stop_within_a_second_repeats_no_delivery() -> None:
     async def first(parts: BrokerParts) -> None:
         second = (parts.clock.now_ms() // 1000 + 5) * 1000
         for late in range(1, 1001, 100):

@@ -1,4 +1,4 @@
-"""Delivery of messages that wait for a time, in virtual time."""
+"""Delivery of scheduled messages, in virtual time."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
 @pytest.mark.parametrize(
     "topic", ["Nowhere", "a\nb", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"]
 )
-def test_a_forged_record_is_not_delivered_and_does_not_wait_any_more(
-    topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_forged_record_is_dropped(topic: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 2_000
         forged = timer_draft(parts, b"forged", due_at_ms)
@@ -56,7 +54,7 @@ def test_a_forged_record_is_not_delivered_and_does_not_wait_any_more(
     assert "timer_record.passed_over" in caplog.text
 
 
-def test_a_message_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_has() -> None:
+def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
     async def test(parts: BrokerParts) -> None:
         due_at_ms = parts.clock.now_ms() + 2_000
         await send(parts, timer_draft(parts, b"late", due_at_ms, queue_id=4_001))
@@ -67,7 +65,7 @@ def test_a_message_for_a_queue_that_its_topic_has_no_more_goes_to_one_that_it_ha
     run(test)
 
 
-def test_a_producer_sends_for_a_time_and_a_consumer_gets_it_then() -> None:
+def test_a_consumer_gets_a_producers_scheduled_message_at_its_time() -> None:
     async def main() -> None:
         got: list[tuple[bytes, int]] = []
         async with Cluster() as cluster, cluster.producer() as producer:

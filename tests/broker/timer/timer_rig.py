@@ -1,4 +1,4 @@
-"""A broker that delivers messages at their time, and what is sent to it."""
+"""A broker that delivers scheduled messages, and helpers to send some."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def timer_draft(
     queue_id: int = 0,
     takes_back: str = "",
 ) -> RecordDraft:
-    """Return a message that waits for a time, as a send would store it now."""
+    """Return the record draft of a scheduled message, as a send would store it now."""
     draft = parts.draft(body, topic=topic, queue_id=queue_id)
     said = decode_properties(draft.properties)
     said[names.TIMER_DELIVER_MS] = str(due_at_ms)
@@ -44,5 +44,5 @@ async def send(parts: BrokerParts, *drafts: RecordDraft) -> None:
 
 
 async def send_at(parts: BrokerParts, body: bytes, due_at_ms: int, **said: str) -> None:
-    """Store a message that waits, for queue 0 of topic T."""
+    """Store a scheduled message for queue 0 of topic T."""
     await send(parts, timer_draft(parts, body, due_at_ms, **said))  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""The 18 delay levels, and the records that wait in them."""
+"""The 18 delay levels: delivery of delayed messages when they are due."""

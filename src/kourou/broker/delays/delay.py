@@ -1,31 +1,31 @@
-"""Delivery of delayed messages: when one is due, it is stored again, in the queue it is meant for.
+"""Delivery of delayed messages: a message that is due is stored again in its destination queue.
 
-A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX, in the order in which the messages
-of the level came, which is also the order in which they are due: only the first of each queue must
-be looked at. Its consume queue entry says when it is due (`placement.py`).
+A message of level n is stored in queue n - 1 of SCHEDULE_TOPIC_XXXX. All messages of a level have
+the same delay, so they are due in the order of their queue, and only the first of each queue has to
+be examined. Its queue entry holds the time at which it is due (`placement.py`).
 
-The progress of each level is in `config/delayOffset.json`: the queue offset of its first message
-that was not delivered. In the file it may lag behind, never run ahead of what is synced. After a
-crash, what was delivered beyond it is found in the log before anything is delivered.
+The progress of each level is saved in `config/delayOffset.json`: the queue offset of its first
+message that was not delivered. The saved progress may lag behind the deliveries; it is never ahead
+of the synced log. After a crash, deliveries beyond it are found in the log before any message is
+delivered.
 
-    found at the head of a level                what happens
-    due later than its level allows: the clock  it waits as long as its level says, from when it
-    was set back since it was stored            came, or from the start on
-    it does not say where it goes, its topic    logged and passed over
-    does not exist any more or is one that
-    the broker alone writes, or its segment
-    was removed
-    its record is damaged                       the level waits, and says so; passed over only
-                                                with `skip_damaged_records`
-    its entry was in the file at the start      compared with its record, which also tells when
+    first message of a level                    action
+    due later than its level's delay allows:    it waits for its level's delay from its arrival, or
+    the clock was set back                      from the start on
+    it has no valid destination, its topic      logged and skipped
+    does not exist or is reserved for the
+    broker, or its segment was removed
+    its record is damaged                       the level waits, and logs it; skipped only with
+                                                `skip_damaged_records`
+    its entry was in the file at the start      verified against its record, which also tells when
                                                 it is due
-    the store refuses for now                   tried again, after 1 to 10 s
-    its topic is being deleted, or could not    set aside: it waits in a level of a minute or more,
-    be                                          and the level goes on
+    the store refuses it temporarily            tried again after 1 to 10 s
+    its topic is being deleted, or its          set aside: it waits in a level of a minute or more,
+    deletion failed                             and the level continues
 
-Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java looks every 100 ms; here a timer is
-set for the next message that is due. And where a clock was set back Java delivers at once, which
-would use up all tries of a message in a moment.
+Source: ScheduleMessageService.java, apache/rocketmq 5.5.0. Java polls every 100 ms; here a timer is
+set for the next message that is due. After a clock was set back, Java delivers at once, which would
+use up all retries of a message within a moment.
 """
 
 from __future__ import annotations
@@ -66,15 +66,16 @@ from kourou.store.message_store import Asked, Found, MessageStore
 log = logging.getLogger(__name__)
 
 BATCH_MESSAGES_MAX: Final = 64
-"""Messages of one level that are delivered together; they share a write and a sync."""
+"""Limit on messages of one level that are delivered together; they share a write and a sync."""
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of these messages; the one that passes this is the last of them."""
+"""Limit on bytes of these messages; the message that exceeds it is still included."""
 LOOK_AGAIN_MS: Final = 5_000
-"""Longest time between two looks at a level: how late messages are if the clock is set forward."""
+"""Longest interval between two checks of a level: how late messages are if the clock is set
+forward."""
 BUSY_RETRY_MS: Final = 1_000
-"""When to try again after the store had too much to do."""
+"""Delay before another attempt after the store was busy."""
 FAILED_RETRY_MS: Final = 10_000
-"""When to try again after the store, or the disk, failed."""
+"""Delay before another attempt after the store or the disk failed."""
 
 
 class DelayDelivery:
@@ -99,20 +100,20 @@ class DelayDelivery:
         disk: Disk,
         segment_bytes: int,
     ) -> None:
-        """Go on where the file says.
+        """Load the progress.
 
         Args:
-            store: holds the messages that wait.
-            topics: those that messages are delivered to.
-            commit: stores them again when they are due.
+            store: holds the delayed messages.
+            topics: topics that messages are delivered to.
+            commit: stores the messages that are due.
             file: read now; written by `persist`.
-            stats: counts what is delivered.
-            offload: takes the write of the file off the loop.
-            reads: reads the messages when they are due.
-            clock: tells which messages are due.
-            delay_levels_ms: how long each level waits, level 1 first.
-            disk: the commit log, which tells after a crash what was delivered beyond the file.
-            segment_bytes: of the log's files.
+            stats: counts the deliveries.
+            offload: runs the recovery and writes of the file off the event loop.
+            reads: reads the messages that are due.
+            clock: decides which messages are due.
+            delay_levels_ms: delay of each level, level 1 first.
+            disk: holds the commit log, in which deliveries are found after a crash.
+            segment_bytes: size of the log's files.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
@@ -136,13 +137,13 @@ class DelayDelivery:
         self._passes = LogRate()
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
-        self._timer_at_s = 0.0  # uvloop's handles of what is due at once do not tell
+        self._timer_at_s = 0.0  # kept here because uvloop's handles lack it for timers due at once
         self._is_started = False
 
     def start(self) -> None:
-        """Begin to deliver; what became due while the broker was down comes first.
+        """Begin to deliver; messages that became due while the broker was down come first.
 
-        Progress beyond the end of a queue is set back: a crash took messages that it counts.
+        Progress beyond the end of a queue is set back: a crash lost messages that it counts.
         """
         for level in self._levels:
             self._clamp(level)
@@ -155,19 +156,19 @@ class DelayDelivery:
         self._run_along(self._catch_up())
 
     async def stop(self) -> None:
-        """Begin no more deliveries, and return when those under way have ended."""
+        """Begin no more deliveries, and return when those in progress have ended."""
         self._halt()
         while self._running:
             await asyncio.wait(self._running)
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop at once, like a killed process."""
         self._halt()
         for task in self._running:
             task.cancel()
 
     async def persist(self) -> bool:
-        """Write the progress if there was some; see `ConfigSaver.save`.
+        """Write the progress if it has changed; see `ConfigSaver.save`.
 
         Raises:
             OSError: the file could not be written; it is as it was.
@@ -175,7 +176,7 @@ class DelayDelivery:
         return await self._saver.save()
 
     def on_arrivals(self, arrivals: Iterable[Arrived]) -> None:
-        """Look at levels that were empty and are no longer; called once a turn of the loop."""
+        """Check levels that were empty and got messages; called once per loop iteration."""
         is_concerned = False
         for arrival in [one for one in arrivals if one.topic == SCHEDULE_TOPIC]:
             if arrival.queue_id >= len(self._levels):
@@ -197,12 +198,12 @@ class DelayDelivery:
             self._timer = None
 
     async def _catch_up(self) -> None:
-        """Go on behind what was delivered before a crash, and begin to deliver."""
+        """Advance over messages delivered before a crash, then begin to deliver."""
         heads = {level.queue_id: level.queue_offset for level in self._levels}
         times = self._version.timestamp, self._clock.now_ms()
         try:
             passed = await self._offload(self._find_delivered, heads, *times, self._delay_levels_ms)
-        except Exception:  # what is delivered once more is not lost
+        except Exception:  # a repeated delivery is not a lost message
             log.exception("delay_levels.not_caught_up")
             passed = {}
         for level in self._levels:
@@ -211,12 +212,12 @@ class DelayDelivery:
                 self._advance(level, passed[level.queue_id])
         if self._is_started:
             self._run()
-        await self._saver.save_soon()  # or the next start, if it is soon, has to look as far back
+        await self._saver.save_soon()  # else another crash soon would repeat the whole search
 
-    # When to look
+    # Timer
 
     def _set_timer(self) -> None:
-        """See to it that `_run` is called when the first level is to be looked at."""
+        """Set the timer for the first level that is to be checked."""
         times = [level.look_at_ms for level in self._levels if not level.is_busy]
         if not self._is_started or not times:
             return
@@ -229,7 +230,7 @@ class DelayDelivery:
         self._timer = asyncio.get_running_loop().call_at(at_s, self._run)
 
     def _run(self) -> None:
-        """Deliver what is due at the levels that are to be looked at."""
+        """Deliver the messages that are due at the levels that are to be checked."""
         self._timer = None
         steady = steady_ms()
         for level in self._levels:
@@ -241,16 +242,16 @@ class DelayDelivery:
         level.look_at_ms = steady + FAILED_RETRY_MS
         try:
             due, wait_ms = self._due(level)
-        except Exception:  # a level that fails must not end delivery for good
+        except Exception:  # a failure must not stop the level's delivery for good
             log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
             return
-        # Looks that are only made to be sure fall together, so that an idle broker sleeps.
+        # Checks without a due message are aligned, so that an idle broker wakes up rarely.
         level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
         if due:
             self._begin(level, self._deliver(level, due))
 
     def _begin(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
-        """Let the work run; nobody else looks at the level meanwhile."""
+        """Run the work; the level is not checked until it ends."""
         level.is_busy = True
         self._run_along(self._finish(level, work))
 
@@ -260,18 +261,18 @@ class DelayDelivery:
         task.add_done_callback(self._running.discard)
 
     async def _finish(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
-        """Wait for the work, and look at the level again when that says."""
+        """Wait for the work, and schedule the level's next check by its result."""
         wait_ms = FAILED_RETRY_MS
         try:
             wait_ms = await work
-        except Exception:  # a level that fails must not end delivery for good
+        except Exception:  # a failure must not stop the level's delivery for good
             log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
         level.is_busy = False
         level.look_at_ms = steady_ms() + wait_ms
         self._set_timer()
 
     def _due(self, level: DelayLevel) -> tuple[list[QueueEntry], int]:
-        """Return the entries of the level that are due, and in how many ms to look again."""
+        """Return the level's entries that are due, and the time to the next check in ms."""
         entries: Sequence[QueueEntry] | None = level.known()
         if not entries:
             entries = self._store.own_entries(
@@ -298,7 +299,7 @@ class DelayDelivery:
         return due, LOOK_AGAIN_MS
 
     async def _read_ahead(self, level: DelayLevel) -> int:
-        """Read entries that may have rotted, with their records; return when to look again."""
+        """Read entries to verify with their records; return the time to the next check in ms."""
         found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
         if found is not None:
             level.note_ahead(found.plan.wanted)
@@ -307,14 +308,14 @@ class DelayDelivery:
     async def _read(self, level: DelayLevel, count: int, size: int) -> Found | None:
         """Read messages from the level's offset on; None if the first is damaged.
 
-        What is passed over before them counts as delivered.
+        Messages that are skipped before them count as delivered.
         """
         first = level.queue_offset
         try:
             asked = Asked(first, count, size, None)
             found = await self._reads.read(SCHEDULE_TOPIC, level.queue_id, asked)
         except CorruptRecordError as error:
-            log.error(  # noqa: TRY400 - the place says it all
+            log.error(  # noqa: TRY400 - the offset identifies the record
                 "delay_level.blocked n=%d queue_offset=%d reason=%s", level.number, first, error
             )
             return None
@@ -327,7 +328,7 @@ class DelayDelivery:
     # Delivery
 
     async def _deliver(self, level: DelayLevel, due: Sequence[QueueEntry]) -> int:
-        """Store the messages again, note how far that went, and return when to look again."""
+        """Store the messages again, advance the level, return the time to its next check in ms."""
         end = level.queue_offset + len(due)
         found = await self._read(level, len(due), sum(entry.size for entry in due))
         if found is None:
@@ -336,12 +337,12 @@ class DelayDelivery:
         puts: list[tuple[int, asyncio.Future[PutResult] | None]] = []
         for wanted, record in zip(found.plan.wanted, found.records(), strict=True):
             if wanted.queue_offset >= end:
-                break  # read in place of one that was passed over; it may not be due
+                break  # read in place of a skipped message; it may not be due
             draft = self._draft(level, record)
             put = self._put(level, draft, record, now_ms) if draft is not None else None
             puts.append((wanted.queue_offset, put))
             if put is not None and put.done() and not put.result().is_settled:
-                break  # those behind it would be stored out of order, and twice
+                break  # later messages would be stored out of order, and repeated
         for queue_offset, put in puts:
             result = await put if put is not None else None
             if result is not None and not result.is_settled:
@@ -362,7 +363,7 @@ class DelayDelivery:
     def _put(
         self, level: DelayLevel, draft: RecordDraft, record: bytes, now_ms: int
     ) -> asyncio.Future[PutResult]:
-        """Store a message for its consumers, or set it aside if its topic takes none."""
+        """Store a message in its destination queue, or set it aside if the topic refuses it."""
         future: asyncio.Future[PutResult] = asyncio.get_running_loop().create_future()
 
         def done(result: PutResult) -> None:
@@ -379,7 +380,7 @@ class DelayDelivery:
         return future
 
     def _draft(self, level: DelayLevel, record: bytes) -> RecordDraft | None:
-        """Return the message as it is to be stored again, None if it cannot be delivered."""
+        """Return the record draft of the delivery; None if the message cannot be delivered."""
         try:
             return due_draft(record, self._topics)
         except MalformedMessageError as error:
@@ -407,7 +408,7 @@ class DelayDelivery:
         self._saver.changed()
 
     def _clamp(self, level: DelayLevel) -> bool:
-        """Bring the progress into the bounds of the queue, and return whether it was not."""
+        """Move the progress into the bounds of the queue; return whether it was outside."""
         first = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
         end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
         queue_offset = max(first, min(level.queue_offset, end))
@@ -422,7 +423,7 @@ class DelayDelivery:
         return True
 
     def table(self) -> DelayOffsetTable:
-        """Return how far each level is, in the form of the file."""
+        """Return the progress of all levels in the form of the file."""
         return DelayOffsetTable(dict(self.offsets), self._version)
 
     def _take(self) -> TextParts:
@@ -431,5 +432,5 @@ class DelayDelivery:
 
 
 def _is_waiting(result: PutResult) -> bool:
-    """Return whether what was stored waits: it was set aside."""
+    """Return whether the stored record waits in a level: the message was set aside."""
     return result.appended[0].topic == SCHEDULE_TOPIC

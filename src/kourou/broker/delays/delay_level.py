@@ -1,4 +1,4 @@
-"""One delay level: where its delivery is, and when its next message is due. Pure.
+"""State of one delay level: the progress of its delivery, and its next check. Pure.
 
 Source: ScheduleMessageService.DeliverDelayedMessageTimerTask, apache/rocketmq 5.5.0.
 """
@@ -19,7 +19,7 @@ _PART_MIN_MS: Final = 100
 
 
 class Arrived(NamedTuple):
-    """What came to a level: its messages below `end` were there at `at_ms`, in the loop's time."""
+    """Arrivals of a level: its messages below `end` were stored by `at_ms`, in the loop's time."""
 
     at_ms: int
     end: int
@@ -30,12 +30,12 @@ class DelayLevel:
     """One delay level.
 
     Attributes:
-        queue_offset: the first message that was not delivered yet.
-        look_at_ms: when to look at it, in the loop's time.
-        is_empty: the last look found no message at all.
-        is_busy: messages of it are being read or delivered.
-        arrived: when messages came, to a hundredth of the delay, the oldest first.
-        read_ahead: entries that were compared with their records, from `read_from` on.
+        queue_offset: first message that was not delivered.
+        look_at_ms: time of the next check, in the loop's time.
+        is_empty: the last check found no message.
+        is_busy: its messages are being read or delivered.
+        arrived: arrival times, oldest first, with a resolution of a hundredth of the delay.
+        read_ahead: entries verified against their records, from `read_from` on.
     """
 
     number: int
@@ -50,16 +50,16 @@ class DelayLevel:
 
     @property
     def queue_id(self) -> int:
-        """Its queue of SCHEDULE_TOPIC_XXXX."""
+        """Queue id in SCHEDULE_TOPIC_XXXX."""
         return self.number - 1
 
     def known(self) -> Sequence[QueueEntry]:
-        """Return the entries that were read ahead and are not delivered yet."""
+        """Return the entries that were read ahead and are not delivered."""
         at = self.queue_offset - self.read_from
         return self.read_ahead[at:] if 0 <= at < len(self.read_ahead) else ()
 
     def note_ahead(self, wanted: Sequence[Wanted]) -> None:
-        """Note entries that were compared, as far as they follow one another without a hole."""
+        """Keep verified entries, up to the first gap in their queue offsets."""
         count = 0
         while count < len(wanted) and wanted[count].queue_offset == wanted[0].queue_offset + count:
             count += 1
@@ -67,7 +67,7 @@ class DelayLevel:
         self.read_ahead = [QueueEntry._make(one[1:]) for one in wanted[:count]]
 
     def note_arrival(self, end: int, steady: int) -> None:
-        """Note that the level's queue ends there now."""
+        """Note the present end of the level's queue."""
         part_ms = max(_PART_MIN_MS, self.delay_ms // _PARTS)
         while self.arrived and self.arrived[0].end <= self.queue_offset:
             self.arrived.popleft()
@@ -76,15 +76,15 @@ class DelayLevel:
         self.arrived.append(Arrived(steady, end))
 
     def wait_ms(self, queue_offset: int, told_ms: int, end: int, steady: int) -> int:
-        """Return how long a message has to wait yet.
+        """Return the remaining delay of a message, in ms.
 
-        One whose own time is further ahead than its level allows waits as long as its level says
-        from when it came, or from now on if it came before the start.
+        A message that is due later than its level's delay allows waits for that delay from its
+        arrival, or from now on if it arrived before the start.
 
         Args:
-            queue_offset: of the message.
-            told_ms: how long by its own account.
-            end: of the level's queue.
+            queue_offset: queue offset of the message.
+            told_ms: remaining delay by its queue entry.
+            end: end of the level's queue.
             steady: the loop's time.
         """
         if told_ms <= self.delay_ms:

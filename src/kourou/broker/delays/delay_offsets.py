@@ -1,4 +1,4 @@
-"""`config/delayOffset.json`: how far each delay level is.
+"""Progress of the delay levels, saved in `config/delayOffset.json`.
 
 Source: ScheduleMessageService.encode, apache/rocketmq 5.5.0.
 """
@@ -14,7 +14,7 @@ FILE_NAME: Final = "config/delayOffset.json"
 
 
 def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
-    """Return what the file says: its version, and level -> queue offset.
+    """Decode the file: its version, and level -> queue offset.
 
     Raises:
         MalformedBodyError: it is not such a file.
@@ -24,7 +24,7 @@ def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
 
 
 def load_delay_offsets(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
-    """Return the same of a file that need not be there.
+    """Load the file; return an empty progress if it does not exist.
 
     Raises:
         CorruptRecordError: neither the file nor its backup parses.

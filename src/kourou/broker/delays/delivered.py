@@ -1,14 +1,14 @@
-"""Which delayed messages a broker had delivered before it was killed.
+"""Recovery of the delayed messages that were delivered before a kill.
 
-The file of the progress is older than the last deliveries, by `flushDelayOffsetInterval`. They are
-in the commit log: records in the queue that their own properties name as the one they waited for.
-RocketMQ delivers them once more each time that it is killed, and so whatever consumers gave back.
+The saved progress is older than the last deliveries, by up to `flushDelayOffsetInterval`. The
+deliveries are in the commit log: records whose properties name their own queue as the destination
+of a delayed message. RocketMQ delivers these messages again after each kill, including those that
+consumers sent back.
 
-What a level delivers, it delivers in its order: its progress goes on over the messages at its head
-whose delivery is found, up to the first that was not delivered. A message without a unique id is
-not told from others: it counts as not delivered. A message that was sent to an earlier topic of the
-same name may have been passed over while there was no topic: it counts as passed over if a message
-behind it was delivered.
+A level delivers in order. So its progress moves over the messages at its head whose delivery is
+found, up to the first without one. A message without a unique id cannot be identified and counts as
+not delivered. A message for a topic that was deleted and created again may have been skipped while
+the topic did not exist. It counts as skipped if a later message was delivered.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kourou.store.log.marked_records import is_set_aside, marked_records, stored
 from kourou.store.message_store import MessageStore
 
 UNDER_WAY_MS: Final = 10_000
-"""How long before the progress was noted a delivery can have been stored that it does not count."""
+"""Longest time by which a delivery can precede a saved progress that does not count it."""
 
 _Key = tuple[str, int, str, int, int]
-"""Topic, queue, unique id, reconsume times, when it was born: equal for two sends of one message.
-One that waits again, as a consumer gave it back again, was given back once more often. One that was
-set aside has the key of the record that waited before, and lies behind it in the log."""
+"""Topic, queue, unique id, reconsume times, born time; equal for two sends of one message. Each
+time that a consumer sends the message back, its reconsume times increase. A message that was set
+aside has the same key as its previous record, and a higher log position."""
 
 _Found = Mapping[_Key, list[int]]
-"""Where the log holds deliveries, ascending."""
+"""Log positions of deliveries, ascending."""
 
 
 def find_delivered(
@@ -50,21 +50,21 @@ def find_delivered(
     now_ms: int,
     delay_levels_ms: Sequence[int],
 ) -> dict[int, int]:
-    """Return how far the levels really are: queue of SCHEDULE_TOPIC -> queue offset.
+    """Return the real progress of levels: queue of SCHEDULE_TOPIC -> queue offset.
 
-    On any thread, before the first delivery. Reads the log from the first message on that may have
-    been delivered, but not what is older than the file by far.
+    Runs on any thread, before the first delivery. It reads the log from the first message that may
+    have been delivered, but not parts much older than the file.
 
     Args:
-        topics: those that messages are delivered to.
-        store: the queues.
-        disk: the commit log.
-        segment_bytes: of its files.
-        heads: where each level is by the file.
-        noted_at_ms: when the file was written; 0 if there is none.
-        now_ms: what is due later was not delivered, unless it is due later than its level allows:
-            the clock was set back.
-        delay_levels_ms: how long each level waits, by queue.
+        topics: topics that messages are delivered to.
+        store: gives the queues.
+        disk: holds the commit log.
+        segment_bytes: size of the log's files.
+        heads: saved progress of each level.
+        noted_at_ms: time at which the file was written; 0 without a file.
+        now_ms: messages due later have not been delivered, except those due later than their
+            level's delay allows: for these the clock was set back.
+        delay_levels_ms: delay of each level, by queue.
 
     Raises:
         OSError: the log cannot be read.
@@ -87,16 +87,16 @@ def find_delivered(
 
 
 def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
-    """Return what the log holds of deliveries from byte `start` on."""
+    """Return the deliveries in the log from position `start` on."""
     found: defaultdict[_Key, list[int]] = defaultdict(list)
     for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         topic, queue_id = header.topic, header.queue_id
         goes_to = properties.get(names.REAL_TOPIC, "")
-        # What was set aside left its level; a timer left the wheel.
+        # A record set aside counts as a delivery by its level; not so if set aside by the timer.
         if is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties:
             topic, queue_id = goes_to, int(properties.get(names.REAL_QID, "0"))
-        if goes_to == topic:  # no dead letter, nor one that waits
+        if goes_to == topic:  # neither a dead letter nor a message that still waits
             unique_id = properties.get(names.UNIQ_KEY, "")
             times, born_at_ms = header.reconsume_times, header.born_at_ms
             key = topic, queue_id, unique_id, times, born_at_ms
@@ -105,9 +105,9 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
 
 
 def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, known: _Found) -> int:
-    """Return the first queue offset of the level, from one on, that was not delivered.
+    """Return the level's first queue offset from `offset` on that was not delivered.
 
-    What lies before a record in the log, or is that record, is no delivery of it.
+    Only records with a higher log position can be deliveries of a message.
     """
     passed = offset
     while True:
@@ -119,7 +119,7 @@ def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, kno
         try:
             draft = due_draft(record, topics)
         except MalformedMessageError:
-            continue  # nothing to deliver: those behind it tell whether it was passed over
+            continue  # undeliverable: later messages tell whether it was skipped
         unique_id = decode_properties(draft.properties).get(names.UNIQ_KEY)
         times, born_at_ms = draft.reconsume_times, draft.born_at_ms
         topic = draft.topic.decode()

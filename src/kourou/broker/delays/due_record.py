@@ -1,6 +1,6 @@
-"""A delayed message whose time has come, as it is stored for its consumers.
+"""Conversion of a delayed record that is due into the record for its consumers.
 
-The way there is `placement.place`.
+The reverse of `placement.place`.
 
 Source: ScheduleMessageService.messageTimeUp, apache/rocketmq 5.5.0.
 """
@@ -21,19 +21,19 @@ _QUEUE_DIGITS_MAX: Final = 9
 
 
 def due_draft(record: bytes, topics: Topics) -> RecordDraft:
-    """Return the message of a delayed record as it is to be stored for its consumers.
+    """Return the record draft of a delayed message for its destination queue.
 
-    Everything stays as it is, the properties that tell of the delay too, as with Java; only topic
-    and queue become those that it was sent to. A timer that was set aside does not say any more
-    that it was taken out of the wheel: the record that waited says so.
+    As in Java all fields are kept, including the properties of the delay; only topic and queue are
+    replaced by the destination. A scheduled message that was set aside loses the properties of its
+    removal from the timer wheel, which its previous record keeps.
 
     Args:
-        record: of SCHEDULE_TOPIC.
-        topics: those that there are now.
+        record: a record of SCHEDULE_TOPIC.
+        topics: the existing topics.
 
     Raises:
-        MalformedMessageError: it is no record, does not say where it goes, or names a topic that
-            does not exist, or that the broker alone writes.
+        MalformedMessageError: it is not a record, has no valid destination, or its topic does not
+            exist or is reserved for the broker.
     """
     header = read_record(record, check_crc=True)
     text = record[header.properties_start : header.properties_start + header.properties_size]

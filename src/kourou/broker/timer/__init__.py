@@ -1,1 +1,1 @@
-"""Messages that are delivered at a time: placing, waiting, delivery, recall."""
+"""Scheduled messages: placement, the timer wheel, delivery, recall."""

@@ -1,4 +1,4 @@
-"""What the timers of a broker are made of."""
+"""Composition of a broker's timers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_timers(
     config: LiveConfig,
     stats: BrokerStats,
 ) -> Timers:
-    """Return the timers of a store, and what they are made of; nothing is opened yet."""
+    """Return the timers of a store with their parts; no file is opened yet."""
     file = ConfigFile(disk, FILE_NAME, parse_timer_metrics)
     counts = TimerCounts(stats, runtime.clock, file, runtime.offload)
     storage = TimerStorage(

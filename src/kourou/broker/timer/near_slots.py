@@ -1,7 +1,7 @@
-"""The slots of the wheel whose messages are due soon, in memory: a heap of numbers each.
+"""Slots of the timer wheel that are due soon, in memory: a heap of integers each.
 
-A message is one whole number, that orders by when it is due and then as they came; a million of one
-second take 60 MB. Pure, but for `load_slot`.
+A message is encoded as one integer that sorts by due time and then by arrival; a million messages
+of one second take 60 MB. Pure, except for `load_slot`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kourou.store.timer.timer_log import TimerLog
 log = logging.getLogger(__name__)
 
 NEAR_SLOTS: Final = 3
-"""How many slots may be in memory: the one that is read, and the next."""
+"""Limit on slots in memory: the one that is being delivered, and the next."""
 
 _OFFSET_SHIFT: Final = 33
 _DUE_SHIFT: Final = 97
@@ -35,7 +35,7 @@ class DueEntry(NamedTuple):
     is_roll: bool
 
     def pack(self) -> int:
-        """Return the number that it is in the heap."""
+        """Encode the message as an integer for the heap."""
         return (
             self.due_at_ms << _DUE_SHIFT
             | self.physical_offset << _OFFSET_SHIFT
@@ -45,7 +45,7 @@ class DueEntry(NamedTuple):
 
 
 def unpack_entry(number: int) -> DueEntry:
-    """Return the message that a number of the heap is."""
+    """Decode a message from an integer of the heap."""
     return DueEntry(
         number >> _DUE_SHIFT,
         number >> _OFFSET_SHIFT & _OFFSET_MASK,
@@ -55,13 +55,13 @@ def unpack_entry(number: int) -> DueEntry:
 
 
 def due_of(number: int) -> int:
-    """Return when the message of a number is due, in epoch milliseconds."""
+    """Return the due time of an encoded message, in epoch milliseconds."""
     return number >> _DUE_SHIFT
 
 
 def unit_due_ms(unit: TimerUnit) -> int:
-    """Return when the message of a unit is due: at the end of its second if Java wrote it."""
-    if unit.is_roll:  # where the clock was set back, it may be before its slot
+    """Return the due time of a unit's message; for Java's units, the end of the slot's second."""
+    if unit.is_roll:  # may be before its slot if the clock was set back
         return min(unit.due_at_ms or unit.second * 1000, unit.second * 1000)
     return unit.due_at_ms or (unit.second + 1) * 1000
 
@@ -71,10 +71,10 @@ class NearSlot:
     """A slot in memory.
 
     Attributes:
-        heap: what is to be delivered.
-        outstanding: messages that are being delivered.
-        is_loading: the timer log is being read; what came since is in the heap already.
-        first_put: where in the commit log what was delivered of it may begin; None if nothing was.
+        heap: messages to deliver.
+        outstanding: number of messages being delivered.
+        is_loading: the timer log is being read; messages that arrived since are in the heap.
+        first_put: lower bound of the log positions of the slot's deliveries; None without any.
     """
 
     second: int
@@ -85,12 +85,12 @@ class NearSlot:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing of it is left for now."""
+        """Whether nothing is left to deliver at present."""
         return not self.heap and not self.outstanding and not self.is_loading
 
 
 class LoadedUnits(NamedTuple):
-    """What the timer log has of a slot: a heap, and the records of those that take others back."""
+    """A slot's units in the timer log: a heap of messages, and the records of recalls."""
 
     heap: list[int]
     deletes: list[bytes]
@@ -99,10 +99,10 @@ class LoadedUnits(NamedTuple):
 def load_slot(
     timer_log: TimerLog, second: int, last: int, read_record: Callable[[int], bytes | None]
 ) -> LoadedUnits:
-    """Read a slot; may wait for the device, on any thread.
+    """Read a slot; may block on the device, safe in any thread.
 
     Raises:
-        OSError: the timer log, or the commit log, cannot be read.
+        OSError: the timer log or the commit log cannot be read.
     """
     heap: list[int] = []
     deletes: list[int] = []
@@ -110,9 +110,9 @@ def load_slot(
         for _, unit in timer_log.chain(last):
             _sort_in(unit, heap, deletes)
     except CorruptRecordError as error:
-        log.error(  # noqa: TRY400 - the place says it all
+        log.error(  # noqa: TRY400 - the reason identifies the unit
             "timer_slot.damaged second=%d reason=%s remedy=%s",
-            second, error, "`kourou store rebuild` finds what is missing",
+            second, error, "`kourou store rebuild` recovers missing messages",
         )  # fmt: skip
         heap, deletes = [], []
         for position, unit in timer_log.units_of(second):

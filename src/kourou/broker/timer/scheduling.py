@@ -1,13 +1,14 @@
-"""When a message that is sent is to be delivered, and where it waits until then. Pure.
+"""Due times of scheduled messages, and their placement until then. Pure.
 
-    property           means
-    TIMER_DELAY_SEC    so many seconds from now; it comes before the others
-    TIMER_DELAY_MS     so many milliseconds from now
-    TIMER_DELIVER_MS   at this time, epoch milliseconds
+    property           meaning
+    TIMER_DELAY_SEC    delay in seconds; takes precedence over the others
+    TIMER_DELAY_MS     delay in milliseconds; takes precedence over the last
+    TIMER_DELIVER_MS   due time, epoch milliseconds
 
-A delay level overrides all of them. What is due already is stored as any other message. The rest
-waits in topic rmq_sys_wheel_timer, with TIMER_OUT_MS, the second before its time, as in Java; and
-here with the exact time in TIMER_DELIVER_MS, whichever it came with.
+A delay level takes precedence over all of them. A message that is due already is stored like any
+other. All others are stored in topic rmq_sys_wheel_timer. As in Java, they get TIMER_OUT_MS, the
+second before the due time. Here they also get the exact due time in TIMER_DELIVER_MS, whichever
+property they came with.
 
 Source: HookUtils.checkIfTimerMessage and transformTimerMessage, apache/rocketmq 5.5.0.
 """
@@ -34,12 +35,12 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 class TimerSends:
-    """Decides where messages with a timer go, for all who store them.
+    """Places scheduled messages, for all handlers that store them.
 
     Args:
         config: the limits, and the broker's name.
-        waiting_at: tells how many messages wait for the second of a time.
-        random: chooses who is refused where very many wait for one second.
+        waiting_at: returns the number of messages due in the second of a time.
+        random: selects the messages refused above the limit per second.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class TimerSends:
     def place(
         self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int
     ) -> Placement:
-        """Return where a message with a timer is stored; see `schedule`.
+        """Return the placement of a scheduled message; see `schedule`.
 
         Raises:
             MessageIllegalError: as `schedule`.
-            RemoteSystemError: the wheel is off, or very many wait for the same second.
+            RemoteSystemError: the timer wheel is off, or too many messages are due in that second.
         """
         config = self._config.now.timer
         if not config.timer_wheel_enable:
@@ -85,7 +86,7 @@ class TimerSends:
             )
 
     def handle(self, stored_in: bytes, properties: Mapping[str, str]) -> str | None:
-        """Return what takes back a message that is stored in a topic; None if nothing can."""
+        """Return the recall handle of a message stored in a topic; None if it has none."""
         if stored_in != _TIMER_TOPIC_BYTES:
             return None
         return recall_handle(properties, self._config.now.broker_name)
@@ -94,20 +95,20 @@ class TimerSends:
 def schedule(
     topic: str, queue_id: int, properties: dict[str, str], now_ms: int, max_delay_ms: int
 ) -> Placement:
-    """Return where a message with a timer and without a delay level is stored now.
+    """Return the present placement of a scheduled message without a delay level.
 
-    `properties` is changed: one that waits gets its time and its destination.
+    `properties` is changed: a message that is not due yet gets its due time and destination.
 
     Args:
-        topic: where consumers are to find it.
-        queue_id: the queue there.
-        properties: the message's own.
+        topic: destination topic.
+        queue_id: destination queue.
+        properties: properties of the message.
         now_ms: the time.
-        max_delay_ms: the longest delay that is taken.
+        max_delay_ms: longest accepted delay.
 
     Raises:
-        MessageIllegalError: the time is no number or too far; or it takes another message back and
-            is due already.
+        MessageIllegalError: the time is not a number or too far ahead; or the message is a recall
+            and is due already.
     """
     due_at_ms = _due_at_ms(properties, now_ms)
     is_due = due_at_ms <= now_ms
@@ -118,7 +119,7 @@ def schedule(
         )
     if is_due and names.TIMER_DEL_UNIQKEY in properties:
         raise _illegal(
-            f"it takes back a message that was due at {due_at_ms}, now it is {now_ms}; if set del "
+            f"it recalls a message that was due at {due_at_ms}, now it is {now_ms}; if set del "
             "msg, the delay time should be bigger than the current time"
         )
     if is_due:
@@ -131,7 +132,7 @@ def schedule(
 
 
 def _due_at_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """Return the time. Raises MessageIllegalError if it is no number."""
+    """Return the due time. Raises MessageIllegalError if it is not a number."""
     for name, start, unit in (
         (names.TIMER_DELAY_SEC, now_ms, 1000),
         (names.TIMER_DELAY_MS, now_ms, 1),
@@ -142,7 +143,7 @@ def _due_at_ms(properties: Mapping[str, str], now_ms: int) -> int:
             if not _NUMBER.fullmatch(text):
                 raise _illegal(f"{name} is {text[:40]!r}, and must be a whole number")
             return start + int(text) * unit
-    raise _illegal("it has no time")
+    raise _illegal("it has no due time")
 
 
 def _illegal(reason: str) -> MessageIllegalError:
@@ -150,10 +151,10 @@ def _illegal(reason: str) -> MessageIllegalError:
 
 
 def recall_handle(properties: Mapping[str, str], broker: str) -> str | None:
-    """Return what takes a message back that waits; None if nothing can.
+    """Return the recall handle of a scheduled message; None if it cannot be recalled.
 
     Args:
-        properties: as they are stored.
+        properties: the stored properties.
         broker: the broker's name.
     """
     topic, time = properties.get(names.REAL_TOPIC, ""), properties.get(names.TIMER_OUT_MS, "")

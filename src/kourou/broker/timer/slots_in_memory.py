@@ -1,8 +1,8 @@
-"""Which slots of the wheel are in memory, and which of their messages were taken back.
+"""Slots of the timer wheel that are in memory, and the recalled messages.
 
-At most `NEAR_SLOTS` are, but for one that must be delivered before those: the one that is read now,
-and the next. What comes for a slot that is in memory is put there as well; what comes for others is
-read with them.
+These are at most `NEAR_SLOTS` slots, the one that is being delivered and the next, plus any that
+must be delivered before them. A message that arrives for a slot in memory is added there too; for
+another slot, it is read with the slot.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 FAILED_RETRY_MS: Final = 10_000
 _STORED_WITHIN_MS: Final = 60_000
-"""By then a recall is in the wheel, or was refused."""
+"""Time after which a recall is in the wheel, or was refused."""
 
 
 class SlotsInMemory:
-    """The slots that come next.
+    """The next slots to deliver.
 
     Attributes:
         by_second: second -> slot.
@@ -46,12 +46,12 @@ class SlotsInMemory:
     def __init__(
         self, store: MessageStore, clock: Clock, offload: Offload, wake: Callable[[], None]
     ) -> None:
-        """Read slots off the loop.
+        """Read slots from the timer's files.
 
         Args:
-            store: has the records of what takes messages back.
-            clock: tells which slots come next.
-            offload: takes reads off the loop.
+            store: holds the records of recalls.
+            clock: determines the next slots.
+            offload: runs reads off the event loop.
             wake: called when a slot was read.
         """
         self._store = store
@@ -59,13 +59,13 @@ class SlotsInMemory:
         self._offload = offload
         self._wake = wake
         self.by_second: dict[int, NearSlot] = {}
-        self._recalled: dict[RecallKey, int] = {}  # -> the second until which it is kept
+        self._recalled: dict[RecallKey, int] = {}  # -> second until which the recall is kept
         self._kept_from = self._read_second = 0
         self._loads: set[asyncio.Task[None]] = set()
 
     def load(self, files: TimerFiles, now_ms: int) -> None:
-        """Begin to read the slots that come next."""
-        # What is due before the slot that is read now waits there: the clock was set back.
+        """Begin to read the next slots."""
+        # Messages due before the current slot wait in that slot: the clock was set back.
         self._read_second = files.read_at_ms // PRECISION_MS
         before = self._near_end(now_ms)
         for second in files.wheel.next_seconds(before, NEAR_SLOTS):
@@ -73,37 +73,37 @@ class SlotsInMemory:
             if second in self.by_second or slot is None:
                 continue
             if len(self.by_second) >= NEAR_SLOTS and second > max(self.by_second):
-                continue  # an earlier one must be loaded: the others wait for it to be done
+                continue  # an earlier slot takes precedence; this one waits until that is done
             near = self.by_second[second] = NearSlot(second, is_loading=True)
             task = asyncio.get_running_loop().create_task(self._fill(files, near, slot.last))
             self._loads.add(task)
             task.add_done_callback(self._loads.discard)
 
     def _near_end(self, now_ms: int) -> int:
-        """Return the first second whose slot is not to be in memory yet."""
+        """Return the first second whose slot must not be in memory yet."""
         return max(now_ms // PRECISION_MS, self._read_second) + NEAR_SLOTS
 
     def end(self) -> None:
-        """Read no more."""
+        """Stop reading slots."""
         for task in self._loads:
             task.cancel()
 
     async def _fill(self, files: TimerFiles, near: NearSlot, last: int) -> None:
-        """Read a slot, until that succeeds; what comes meanwhile is behind `last`."""
+        """Read a slot, with retries; messages that arrive meanwhile have units after `last`."""
         loaded: LoadedUnits | None = None
         while loaded is None:
             try:
                 loaded = await self._offload(
                     load_slot, files.log, near.second, last, self._store.read_record
                 )
-            except Exception:  # a slot that cannot be read must not end delivery for good
+            except Exception:  # a failing read must not stop the slot's delivery for good
                 log.exception("timer_slot.not_loaded second=%d", near.second)
                 await asyncio.sleep(FAILED_RETRY_MS / 1000)
         for record in loaded.deletes:
             try:
                 self._recalled[read_timer_record(record).key] = near.second + 1
             except MalformedMessageError as error:
-                log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - says all
+                log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - no traceback
         if near.heap:
             near.heap += loaded.heap
             heapify(near.heap)
@@ -113,27 +113,27 @@ class SlotsInMemory:
         self._wake()
 
     def take_in(self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool) -> None:
-        """Note a message that was put into the wheel; without an entry it takes another back.
+        """Note a message that was put into the wheel; without an entry it is a recall.
 
         Args:
-            second: of its slot.
-            entry: of the message.
-            key: what takes it back, or which it takes back.
-            is_new: it is the first of its slot.
+            second: second of its slot.
+            entry: the message.
+            key: key of the message, or of the message that it recalls.
+            is_new: it is the first message of its slot.
         """
         near = self.by_second.get(second)
         has_room = is_new and len(self.by_second) < NEAR_SLOTS
         if has_room and second < self._near_end(self._clock.now_ms()):
             near = self.by_second[second] = NearSlot(second)
         if near is None:
-            return  # it is read with its slot
+            return  # it will be read with its slot
         if entry is None:
             self._recalled[key] = second + 1
         else:
             heappush(near.heap, entry.pack())
 
     def pop_due(self, now_ms: int, count: int) -> list[tuple[NearSlot, int]]:
-        """Return what is due, the earliest slot first, `count` at most; it is outstanding now."""
+        """Remove and return the messages that are due, earliest slot first, at most `count`."""
         due: list[tuple[NearSlot, int]] = []
         for second in sorted(self.by_second):
             near = self.by_second[second]
@@ -143,36 +143,36 @@ class SlotsInMemory:
         return due
 
     def push_back(self, due: Sequence[tuple[NearSlot, int]]) -> None:
-        """Take back what `pop_due` gave."""
+        """Return messages of `pop_due` to their slots."""
         for near, number in due:
             near.outstanding -= 1
             heappush(near.heap, number)
 
-    # What was taken back
+    # Recalls
 
     def recall(self, key: RecallKey, at_ms: int) -> None:
-        """Note at once that a message is taken back; `at_ms` is a time of its second."""
+        """Recall a message with immediate effect; `at_ms` is a time within its slot's second."""
         now_ms = self._clock.now_ms()
-        if at_ms - now_ms < _STORED_WITHIN_MS:  # later on it is read with its slot
+        if at_ms - now_ms < _STORED_WITHIN_MS:  # a later recall is read with its slot
             second = max(max(at_ms, now_ms) // PRECISION_MS, self._read_second)
             self._recalled[key] = second + 1
 
     def recall_all(self, keys: Iterable[RecallKey]) -> None:
-        """Note that messages are taken back that may be due by now."""
+        """Recall messages that may already be due."""
         now_ms = self._clock.now_ms()
         for key in keys:
             self.recall(key, now_ms)
 
     def recall_failed(self, key: RecallKey) -> None:
-        """Forget that: it could not be stored."""
+        """Undo a recall that could not be stored."""
         self._recalled.pop(key, None)
 
     def is_recalled(self, key: RecallKey) -> bool:
-        """Return whether a message was taken back."""
+        """Return whether the message was recalled."""
         return key in self._recalled
 
     def forget_recalls(self, second: int) -> None:
-        """Forget those of slots before a second."""
+        """Drop the recalls for slots before a second."""
         if second != self._kept_from and self._recalled:
             self._recalled = {key: at for key, at in self._recalled.items() if at >= second}
         self._kept_from = second

@@ -1,7 +1,7 @@
-"""How many messages wait for a time, by topic, and how many came and went.
+"""Counts of scheduled messages: waiting, by topic, and put into and taken out of the wheel.
 
-What waits is kept in `config/timermetrics`, as Java does. After a kill, and after Java, whose
-counts drift, it is counted anew where that is quick (`kourou.store.timer.counting`).
+As in Java, the waiting messages are saved in `config/timermetrics`. After a kill, and after Java,
+whose counts drift, they are counted again if that is quick (`kourou.store.timer.counting`).
 
 Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 """
@@ -35,7 +35,8 @@ class TimerCounts:
     """The counts of one broker.
 
     Attributes:
-        came_count: messages put into the wheel since the start; `left_count`, taken out of it.
+        came_count: messages put into the wheel since the start.
+        left_count: messages taken out of the wheel since the start.
     """
 
     def __init__(self, stats: BrokerStats, clock: Clock, file: SavedFile, offload: Offload) -> None:
@@ -53,7 +54,7 @@ class TimerCounts:
         self._rates = 0.0, 0.0
 
     def load(self) -> None:
-        """Go on with what the file says; one that is bad is named, and does no harm.
+        """Load the file; an invalid file is logged and ignored.
 
         Raises:
             OSError: it cannot be read.
@@ -73,7 +74,7 @@ class TimerCounts:
             }
 
     def set_all(self, counts: Mapping[str, int]) -> None:
-        """Take what was counted in the timer's files."""
+        """Replace the counts by those from the timer's files."""
         if {topic: count for topic, (count, _) in self._waiting.items()} == counts:
             return
         self._changed_at_ms = self._clock.now_ms()
@@ -96,17 +97,17 @@ class TimerCounts:
             self._add(timer.counted_topic, 1)
 
     def left(self, topic: str | None) -> None:
-        """Count one that is not delivered: it was taken back, or had been delivered.
+        """Count a message that is not delivered: it was recalled, or had been delivered before.
 
         Args:
-            topic: that it was for; None if it takes another message back.
+            topic: destination topic; None for a recall.
         """
         self.left_count += 1
         if topic is not None:
             self._add(topic, -1)
 
     def delivered(self, topic: str | None, result: PutResult) -> None:
-        """Count one that was stored for its consumers, or again in the timer topic; see `left`."""
+        """Count a message that was delivered, or stored again in the timer topic; see `left`."""
         self.left(topic)
         if result.appended:
             first = result.appended[0]
@@ -120,7 +121,10 @@ class TimerCounts:
         self._saver.changed()
 
     def rates(self) -> tuple[float, float]:
-        """Return how many came and left a second, since this was asked a second ago or earlier."""
+        """Return the messages put into and taken out of the wheel a second.
+
+        The rates are computed over the time between two calls a second or more apart.
+        """
         now_ms = steady_ms()
         then_ms, came, left = self._sampled
         if now_ms - then_ms >= _SAMPLE_MS:
@@ -130,7 +134,7 @@ class TimerCounts:
         return self._rates
 
     def metrics(self) -> TimerMetrics:
-        """Return the counts in the form of an answer."""
+        """Return the counts in the form of the file and of the answer to 61."""
         version = self._version
         if self._changes:
             counter = version.counter + self._changes
@@ -141,7 +145,7 @@ class TimerCounts:
 
 
 def parse_timer_metrics(text: bytes) -> TimerMetrics:
-    """Return what such a file says.
+    """Decode the file.
 
     Raises:
         MalformedBodyError: it is not such a file.

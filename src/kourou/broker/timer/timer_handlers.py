@@ -1,17 +1,18 @@
-"""Requests about messages that wait for a time: RECALL_MESSAGE (370), and what slaves ask: 60, 61.
+"""Requests for scheduled messages: RECALL_MESSAGE (370), and two that replicas send (60, 61).
 
-A recall is refused, in Java's order, with Java's codes:
+A recall is refused, in Java's order, with Java's response codes:
 
     16   `recallMessageEnable` is off
     14   the broker is not writable, and recalls are not allowed then
-    16   the topic is one that only the broker writes
+    16   only the broker may write to the topic
     17   the topic does not exist
-    604  the handle is none, or of another topic or broker; or its time has come, or is too far
-    1    it could not be stored
-    10   it is stored, but the sync did not end in time: a crash may bring the message back
+    604  the handle is invalid or for another topic or broker, or its time is over or too far ahead
+    1    the recall could not be stored
+    10   it is stored, but the sync did not end in time: a crash may undo the recall
 
-What is answered with 0 or 10 is not delivered any more: it is noted in memory before it is stored.
-Java answers the same where the message was delivered a moment before.
+After an answer of 0 or 10 the message is not delivered any more, because the recall takes effect in
+memory before it is stored. As in Java the answer is the same if the message was delivered a moment
+before.
 
 Source: RecallMessageProcessor.java, AdminBrokerProcessor.getTimerCheckPoint and getTimerMetrics,
 apache/rocketmq 5.5.0.
@@ -50,7 +51,7 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 
 
 class TimerHandlers:
-    """Serves the requests."""
+    """Serves RECALL_MESSAGE (370), GET_TIMER_CHECK_POINT (60) and GET_TIMER_METRICS (61)."""
 
     def __init__(
         self,
@@ -64,17 +65,17 @@ class TimerHandlers:
         clock: Clock,
         store_host: Host | None,
     ) -> None:
-        """Take back what waits in `timers`.
+        """Recall messages that wait in `timers`.
 
         Args:
-            config: whether that is allowed, and the broker's name.
-            topics: those that exist.
-            timers: told what is not to be delivered.
-            sends: places recalls.
-            commit: stores recalls.
-            stats: counts them.
-            clock: tells which handles are too old.
-            store_host: the broker's address; None takes the one that the producer connected to.
+            config: whether recalls are allowed, and the broker's name.
+            topics: the existing topics.
+            timers: stop the delivery of recalled messages.
+            sends: places the records of recalls.
+            commit: stores these records.
+            stats: counts failed puts.
+            clock: decides which handles are too old.
+            store_host: the broker's address; with None, the address that the producer connected to.
         """
         self._config = config
         self._topics = topics
@@ -103,7 +104,7 @@ class TimerHandlers:
         return response(request.command, body=encode_record(self._timers.counts.metrics()))
 
     def on_recall_message(self, request: Request) -> RemotingCommand | None:
-        """Serve 370: answer when that the message is taken back is as safe as a send."""
+        """Serve 370; answer when the recall is as durable as a send."""
         header = request.command.header(RecallMessageRequestHeader)
         now_ms = self._clock.now_ms()
         refusal = self._refusal(header.topic)
@@ -129,7 +130,7 @@ class TimerHandlers:
             return ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE
         if not self._topics.is_open(topic):
             return ResponseCode.NO_PERMISSION, (
-                f"recall failed, only the broker stores messages in topic {topic}"
+                f"recall failed, only the broker may store messages in topic {topic}"
             )
         if self._topics.get(topic) is None:
             return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
@@ -186,7 +187,7 @@ class TimerHandlers:
     def _draft(
         self, request: Request, handle: RecallHandle, group: str, now_ms: int
     ) -> RecordDraft:
-        """Return the message that takes the other one back."""
+        """Return the record draft of the recall."""
         key = handle.unique_id
         if self._config.now.timer.append_topic_for_timer_delete_key:
             key = f"{handle.topic}+{key}"

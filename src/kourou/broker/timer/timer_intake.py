@@ -1,4 +1,4 @@
-"""Messages of the timer topic on their way into the wheel: each gets a unit in the timer log."""
+"""Intake of the timer topic into the wheel: each message gets a unit in the timer log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTES_MAX: Final = 1024 * 1024
 
 
 class TakenIn(Protocol):
-    """Told of each message that was given a unit; see `Timers`."""
+    """Called for each message that got a unit; see `SlotsInMemory.take_in`."""
 
     def __call__(
         self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
@@ -32,11 +32,11 @@ class TakenIn(Protocol):
 
 
 class TimerIntake:
-    """Follows the timer topic.
+    """Reads the timer topic and adds its messages to the wheel.
 
     Attributes:
-        files: where units go; set before anything else is called.
-        is_failing: the timer log cannot be written for now.
+        files: the timer's files; must be set before any method is called.
+        is_failing: the last write of the timer log failed.
     """
 
     files: TimerFiles
@@ -60,21 +60,21 @@ class TimerIntake:
 
     @property
     def end(self) -> int:
-        """The queue offset behind the last message of the topic."""
+        """The queue offset after the topic's last message."""
         return self._store.max_offset(TIMER_TOPIC, 0)
 
     @property
     def behind(self) -> int:
-        """How many messages are to be taken in."""
+        """Number of messages that are not in the wheel yet."""
         return max(0, self.end - self.files.queue_offset) if hasattr(self, "files") else 0
 
     @property
     def is_behind(self) -> bool:
-        """Whether any is."""
+        """Whether there are messages that are not in the wheel yet."""
         return hasattr(self, "files") and self.end > self.files.queue_offset
 
     def clamp(self) -> None:
-        """Bring the progress into the bounds of the topic's queue."""
+        """Move the progress into the bounds of the topic's queue."""
         first = self._store.min_offset(TIMER_TOPIC, 0)
         offset = max(first, min(self.files.queue_offset, self.end))
         if offset != self.files.queue_offset:
@@ -83,19 +83,19 @@ class TimerIntake:
             self.files.is_changed = True
 
     def failed(self, error: OSError) -> None:
-        """Note that the timer log could not be written; said once."""
+        """Note that the timer log could not be written; logged once."""
         if not self.is_failing:
             log.error("timer_intake.failed error=%s", error)
         self.is_failing = True
 
     async def take_in(self, count: int) -> None:
-        """Take in the next messages, `count` at most.
+        """Put the next messages into the wheel, at most `count`.
 
         Raises:
-            OSError: the log cannot be written; what is in memory agrees with itself.
+            OSError: the log cannot be written; the state in memory stays consistent.
         """
         files = self.files
-        files.log.write()  # what a failure left
+        files.log.write()  # units that a failed write left
         if self.is_behind:
             found = await self._read(count)
             for record in found.records():
@@ -109,7 +109,7 @@ class TimerIntake:
         self.is_failing = False
 
     async def _read(self, count: int) -> Found:
-        """Read messages; those that are damaged are named and passed over: no other waits."""
+        """Read messages; damaged ones are logged and skipped, so that they block no others."""
         asked = Asked(self.files.queue_offset, count, _BYTES_MAX, None)
         found = self._store.get_resident(TIMER_TOPIC, 0, asked)
         if found is not None:
@@ -127,7 +127,7 @@ class TimerIntake:
         try:
             timer = read_timer_record(record)
         except MalformedMessageError as error:
-            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - no traceback needed
             return
         now_ms = self._clock.now_ms()
         choice = choose_slot(timer.out_at_ms, now_ms, self.files.read_at_ms, self._window_ms())

@@ -1,4 +1,4 @@
-"""The timer's numbers, as tables of the broker's state and metrics show them.
+"""Readings of the timer for the broker's state table and metrics.
 
 Source: TimerMessageStore.java, BrokerMetricsManager.java, apache/rocketmq 5.5.0.
 """
@@ -13,7 +13,7 @@ from kourou.metrics import Family, Kind, Sample
 
 
 def timer_info(timers: Timers) -> dict[str, str]:
-    """Return the timer's part of the table that answers request 28."""
+    """Return the timer's entries of the answer to GET_BROKER_RUNTIME_INFO (28)."""
     came, left = timers.counts.rates()
     return {
         "timerCongestNum": str(timers.waiting),
@@ -25,13 +25,13 @@ def timer_info(timers: Timers) -> dict[str, str]:
 
 
 def timer_families(timers: Timers, base: Mapping[str, str]) -> list[Family]:
-    """Return the timer's metrics; what counts by topic has a series for each."""
+    """Return the timer's metrics; counts by topic have a series per topic."""
     counts, labels = timers.counts, dict(base)
     waiting = counts.metrics().timing_count
     gauges = (
         ("enqueue_lag", "Messages that are not in the timer wheel yet.", timers.intake_behind),
         ("dequeue_lag", "Messages that wait for their time.", timers.waiting),
-        ("dequeue_latency_milliseconds", "How late the first message that is due is.",
+        ("dequeue_latency_milliseconds", "Delay of the first due message.",
          timers.delivery_behind_ms),
     )  # fmt: skip
     totals = (

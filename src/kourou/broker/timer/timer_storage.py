@@ -1,4 +1,4 @@
-"""The timer's files as the broker has them open: recovered, and made durable each second."""
+"""Recovery and periodic flush of the timer's files."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from kourou.store.timer.timer_record import RecallKey, read_timer_record
 log = logging.getLogger(__name__)
 
 SAVE_COUNTS_EVERY: Final = 10
-"""Flushes between two saves of how many messages wait."""
+"""Number of flushes between two saves of the counts."""
 CLEAN_EVERY: Final = 30
-"""Flushes between two looks for files of the timer log whose messages are gone."""
+"""Number of flushes between two removals of timer log files whose messages have expired."""
 
 
 class TimerStorage:
-    """Opens and flushes the files of one store.
+    """Opens and flushes the timer's files of one store.
 
     Attributes:
-        scan_from: tells where in the commit log what the files may lack of deliveries begins.
-        delivered: what the start found to have been delivered, that the files did not know of.
-        delivered_until_ms: when the last of these was stored, by the clock of then; 0: none was.
-        recalled: what the start found to be taken back by messages that were to be rolled while
-            nobody served the store: they may be in the wheel behind those that they take back.
+        scan_from: returns the log position from which deliveries may be missing in the files.
+        delivered: deliveries found at the start that the files do not have.
+        delivered_until_ms: store time of the last of these by the clock at that time; 0 for none.
+        recalled: recalls found at the start that were due to be rolled while the broker was down:
+            in the wheel they may come after the messages that they recall.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TimerStorage:
         self.recalled: list[RecallKey] = []
 
     async def open(self) -> TimerFiles:
-        """Return the recovered files, made anew where they do not say what waits.
+        """Recover the files and return them; rebuild them if they are incomplete.
 
         Raises:
             StoreConfigError: the timer log's files do not fit together.
@@ -120,7 +120,7 @@ class TimerStorage:
         return files
 
     def _remade(self, reason: str) -> TimerFiles:
-        """Make the files anew, of the whole log."""
+        """Rebuild the files from the whole commit log."""
         log.warning("timer_files.lost reason=%s", reason)
         config, store = self._config.now, self._store
         forget_timers(self._disk)
@@ -148,12 +148,12 @@ class TimerStorage:
                     ):  # `is_delete` is of none that rolls
                         record = self._store.read_record(unit.physical_offset)
                         keys.append(read_timer_record(record or b"").key)
-            except (CorruptRecordError, MalformedMessageError) as error:  # said when it is loaded
+            except (CorruptRecordError, MalformedMessageError) as error:  # logged again by the load
                 log.debug("timer_slot.skimmed second=%d reason=%s", second, error)
         return keys
 
     def _begin(self, files: TimerFiles) -> None:
-        """Note, before anything is delivered, where deliveries begin: nobody did so yet."""
+        """Save the log position at which deliveries begin, before the first delivery."""
         end = self._store.written_position
         files.is_changed = True
         scan_from = end if files.scan_from is None else files.scan_from
@@ -162,7 +162,7 @@ class TimerStorage:
             return
         try:
             files.run_flush(plan)
-        except OSError as error:  # a full disk is no reason not to serve
+        except OSError as error:  # a full disk must not prevent the start
             files.flush_failed(plan)
             log.warning("timers.not_noted error=%s", error)
         else:
@@ -185,13 +185,13 @@ class TimerStorage:
         return header.queue_offset if header.topic == TIMER_TOPIC else None
 
     async def flush(self) -> None:
-        """Make durable how far the timer is, if it is further than at the last flush.
+        """Make the timer's progress durable if it has changed since the last flush.
 
-        The commit log must be synced as far as that leans on it; if it is not, a later call does
-        it.
+        Requires the commit log to be synced up to the position that the progress depends on. If it
+        is not, a later call flushes the same progress.
 
         Raises:
-            OSError: it could not be; tried again by the next call, unless a sync failed.
+            OSError: a write failed; the next call tries again, unless a sync failed.
         """
         files, store = self._files, self._store
         if files is None or store.read_only_reason is not None:
@@ -200,7 +200,7 @@ class TimerStorage:
             files.log.write()
             covered_at = store.written_position
             if self._commit.is_sync_mode:
-                covered_at = store.synced_position  # nothing else was seen or acknowledged
+                covered_at = store.synced_position  # only synced messages were visible
             self._plan = files.plan_flush(self._clock.now_ms(), self.scan_from(), covered_at)
         plan = self._plan
         if plan is None or plan.covered_at > store.synced_position:
@@ -219,23 +219,23 @@ class TimerStorage:
             files.log.remove_before(lambda at: at < store.min_position)
 
     async def close(self) -> None:
-        """Make all of it durable; after `Timers.stop`, when everything is synced.
+        """Make all progress durable; to be called after `Timers.stop`, with everything synced.
 
         Raises:
-            OSError: it could not be; the next start reads the rest from topic and log.
+            OSError: a write failed; the next start reads the rest from topic and log.
         """
         if self._files is None:
             return
-        if self._plan is not None:  # it waited for the log
+        if self._plan is not None:  # a flush that waited for the log's sync
             self._files.flush_failed(self._plan)
             self._plan = None
         if self._files.check.counter:
-            self._files.is_changed = True  # idle time counts, too
+            self._files.is_changed = True  # the read time advances without messages too
         await self.flush()
         await self._counts.persist()
 
     def check_point(self) -> TimerCheckPoint:
-        """Return what the check file says."""
+        """Return the content of the check file."""
         if self._files is None:
             return TimerCheckPoint()
         check = self._files.check

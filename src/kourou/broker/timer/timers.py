@@ -1,19 +1,22 @@
-"""Delivery of messages that wait for a time: from the timer topic into the wheel, and out of it.
+"""Delivery of scheduled messages: from the timer topic into the wheel, and to their destination.
 
-    take in    a message of the timer topic is given a unit in the timer log, in the slot of its
-               second (`TimerIntake`)
-    load       slots that come next are read into memory, each a heap by exact times
-    deliver    what is due is stored for its consumers; a message that was taken back is not
-    roll       who waits longer than the window is stored in the timer topic again, half-way
-    set aside  a message whose topic is being deleted, or could not be, waits in a delay level
-    done       a slot is done when all of it is stored as durably as the flush mode says
-    flush      each second, how far this is becomes durable (`TimerFiles`)
+    intake     a message of the timer topic gets a unit in the timer log, in the slot of its second
+               (`TimerIntake`)
+    load       the next slots are read into memory, each as a heap sorted by exact due time
+    deliver    a message that is due is stored in its destination queue, unless it was recalled
+    roll       a message that waits longer than the window is stored in the timer topic again on
+               the way, so that its record does not expire
+    set aside  a message whose topic is being deleted, or whose deletion failed, waits in a delay
+               level
+    done       a slot is done when all its messages are stored as durably as the flush mode requires
+    flush      the progress is made durable each second (`TimerFiles`)
 
-A kill loses what came after the last flush: it is read again from topic and log, and what had been
-delivered meanwhile is known by its records in the commit log (`delivered.py`) and not delivered
-again. Java leaves no note of where to look: its log is read from a time on.
+A kill loses the progress since the last flush. That part is read again from topic and log.
+Deliveries since then are found by their records in the commit log (`delivered.py`), and are not
+repeated. Java's files lack the log position to start from, so after Java the log is read from a
+store time on.
 
-Source: TimerMessageStore.java, apache/rocketmq 5.5.0. Java delivers when a second is over.
+Source: TimerMessageStore.java, apache/rocketmq 5.5.0. Java delivers at the end of a second.
 """
 
 from __future__ import annotations
@@ -62,17 +65,17 @@ from kourou.store.timer.timer_record import (
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_MS: Final = 30_000
-"""Longest time between two looks while anything waits, in case the clock was set forward."""
+"""Longest interval between two checks while a message waits, in case the clock is set forward."""
 BUSY_RETRY_MS: Final = 1_000
 BATCH_MESSAGES_MAX: Final = 256
-"""Messages that are taken in, or delivered, before others get their turn."""
+"""Limit on messages put into the wheel, or delivered, before other tasks may run."""
 
 
 class Timers:
-    """Delivers the messages of one store that wait for a time. Started once, stopped once.
+    """Delivers the scheduled messages of one store. Started once, stopped once.
 
     Attributes:
-        counts: how many wait, by topic, and how many came and went.
+        counts: counts of waiting and processed messages.
         storage: opens the files, and makes them durable.
     """
 
@@ -88,7 +91,7 @@ class Timers:
         offload: Offload,
         clock: Clock,
     ) -> None:
-        """Deliver from `store` to `topics` by `commit`; see the attributes."""
+        """Deliver from `store` to `topics` by `commit`."""
         self._store = store
         self._topics = topics
         self._commit = commit
@@ -111,10 +114,10 @@ class Timers:
         self._is_stopping = False
         storage.scan_from = self._scan_from
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
-        """Recover the files and begin to deliver, what became due meanwhile first.
+        """Recover the files and begin to deliver; messages that became due meanwhile come first.
 
         Raises:
             StoreConfigError: the timer log's files do not fit together.
@@ -124,7 +127,7 @@ class Timers:
             return
         files = await self.storage.open()
         self._delivered = self.storage.delivered
-        # The last run was ahead of this one's time if its clock was.
+        # The last run's store times are ahead of the present time if its clock was.
         self._delivered_until_ms = max(self._clock.now_ms(), self.storage.delivered_until_ms)
         self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
@@ -133,7 +136,7 @@ class Timers:
         self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
 
     async def stop(self) -> None:
-        """Deliver no more, and return when what is under way has ended."""
+        """Begin no more deliveries, and return when those in progress have ended."""
         self._is_stopping = True
         if self._main is None or self._files is None:
             return
@@ -147,61 +150,61 @@ class Timers:
         self._leave_for_later(self._files)
 
     def abandon(self) -> None:
-        """Stop as a killed process stops."""
+        """Stop at once, like a killed process."""
         self._is_stopping = True
         self._slots.end()
         if self._main is not None:
             self._main.cancel()
 
     def on_arrivals(self) -> None:
-        """Look whether there is something to take in; called when messages became visible."""
+        """Wake the intake if it is behind; called when messages became visible."""
         if self._intake.is_behind:
             self._wake.set()
 
-    # What others ask
+    # Recalls and readings
 
     def recall(self, key: RecallKey, at_ms: int) -> None:
-        """Do not deliver a message, from now on; at once, before that is stored.
+        """Stop the delivery of a message, with immediate effect, before the recall is stored.
 
         Args:
             key: topic and unique id.
-            at_ms: a time of its second.
+            at_ms: a time within its slot's second.
         """
         self._slots.recall(key, at_ms)
 
     def recall_failed(self, key: RecallKey) -> None:
-        """Deliver it all the same: that it was taken back could not be stored."""
+        """Undo a recall that could not be stored."""
         self._slots.recall_failed(key)
 
     @property
     def waiting(self) -> int:
-        """How many messages wait, by the slots of the wheel."""
+        """Number of waiting messages, from the slots of the wheel."""
         return 0 if self._files is None else self._files.wheel.count
 
     @property
     def intake_behind(self) -> int:
-        """Messages of the timer topic that are not in the wheel yet."""
+        """Number of messages of the timer topic that are not in the wheel yet."""
         return self._intake.behind
 
     @property
     def delivery_behind_ms(self) -> int:
-        """For how long the first message that is not delivered yet is due."""
+        """Time since which the first undelivered message has been due, in ms."""
         slots = self._slots.by_second
         dues = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
 
     def sends(self, random: Random) -> TimerSends:
-        """Return what places messages with a timer."""
+        """Return the object that places scheduled messages."""
         return TimerSends(self._config, self.waiting_at, random)
 
     def waiting_at(self, due_at_ms: int) -> int:
-        """How many messages wait for the same second."""
+        """Return the number of messages that are due in the same second."""
         if self._files is None:
             return 0
         slot = self._files.wheel.slot((due_at_ms - 1) // PRECISION_MS)
         return 0 if slot is None else slot.messages
 
-    # The loop
+    # Main loop
 
     async def _run(self, files: TimerFiles) -> None:
         is_failing = False
@@ -209,14 +212,14 @@ class Timers:
             try:
                 wait_ms = await self._turn(files)
                 is_failing = False
-            except Exception:  # a look that fails must not end delivery for good
+            except Exception:  # a failure must not stop delivery for good
                 if not is_failing:
                     log.exception("timers.failed queue_offset=%d", files.queue_offset)
                 is_failing, wait_ms = True, BUSY_RETRY_MS
             await self._sleep(wait_ms)
 
     async def _sleep(self, wait_ms: int | None) -> None:
-        """Wait for so long, or until there is something to do; None: only until then."""
+        """Wait for that time or until woken; with None, until woken."""
         if wait_ms == 0:
             await asyncio.sleep(0)
             return
@@ -229,13 +232,13 @@ class Timers:
             timer.cancel()
 
     async def _turn(self, files: TimerFiles) -> int | None:
-        """Do what is to be done now; return in how many ms to look again."""
+        """Do all work that is due; return the time to the next check in ms, None for none."""
         try:
             await self._intake.take_in(BATCH_MESSAGES_MAX)
-        except OSError as error:  # a full disk: what waits in memory is delivered all the same
+        except OSError as error:  # with a full disk, messages in memory are delivered nevertheless
             self._intake.failed(error)
         if files.queue_offset < self._catch_up_to and not self._intake.is_failing:
-            return 0  # what takes messages back comes first
+            return 0  # recalls must be known before the first delivery
         now_ms = self._clock.now_ms()
         self._advance(files, now_ms)
         self._slots.load(files, now_ms)
@@ -245,7 +248,7 @@ class Timers:
         return self._wait_ms(files, self._clock.now_ms())
 
     def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
-        """Return in how many ms something comes to be done; None if nothing waits."""
+        """Return the time to the next work in ms; None if no message waits."""
         slots = self._slots.by_second
         waits = [LOOK_AGAIN_MS] if slots or files.wheel.next_second is not None else []
         if self._intake.is_failing:
@@ -267,7 +270,7 @@ class Timers:
     # Slots
 
     def _advance(self, files: TimerFiles, now_ms: int) -> None:
-        """Let slots that are over and delivered be done."""
+        """Complete the slots whose time is over and whose messages are delivered."""
         slots = self._slots.by_second
         while now_ms >= files.read_at_ms + PRECISION_MS:
             second = files.read_at_ms // PRECISION_MS
@@ -279,7 +282,7 @@ class Timers:
                 del slots[second]
                 files.done(second)
             elif following is not None and following <= second:
-                return  # it is not loaded yet
+                return  # the slot has not been loaded
             else:
                 near = [now_ms // PRECISION_MS, *slots]
                 ahead = min(near if following is None else [*near, following])
@@ -291,14 +294,14 @@ class Timers:
     # Delivery
 
     async def _deliver(self, now_ms: int) -> None:
-        """Store what is due for its consumers."""
+        """Store the messages that are due in their destination queues."""
         if steady_ms() < self._not_before_ms:
             return
         room = self._config.now.timer.timer_in_flight_max - self._in_flight
         count = min(room, BATCH_MESSAGES_MAX)
         due = self._slots.pop_due(now_ms, count)
         if len(due) == count > 0:
-            self._wake.set()  # there may be more
+            self._wake.set()  # more messages may be due
         cold: list[tuple[NearSlot, int]] = []
         for at, (near, number) in enumerate(due):
             entry = unpack_entry(number)
@@ -307,14 +310,14 @@ class Timers:
                 cold.append((near, number))
             else:
                 self._store_due(near, number, record, entry, now_ms)
-            if steady_ms() < self._not_before_ms:  # refused: none of the others comes before it
+            if steady_ms() < self._not_before_ms:  # refused: later messages must not overtake it
                 self._slots.push_back(due[at + 1 :])
                 break
         if cold:
             await self._deliver_cold(cold, now_ms)
 
     async def _deliver_cold(self, cold: Sequence[tuple[NearSlot, int]], now_ms: int) -> None:
-        """Deliver messages whose records have to be waited for."""
+        """Deliver messages whose records must be read from disk."""
         offsets = [unpack_entry(number).physical_offset for _, number in cold]
         try:
             records = await self._offload(self._read_all, offsets)
@@ -330,7 +333,7 @@ class Timers:
     def _store_due(
         self, near: NearSlot, number: int, record: bytes | None, entry: DueEntry, now_ms: int
     ) -> None:
-        """Store one message for its consumers, unless it was taken back or delivered before."""
+        """Store one message in its destination queue, unless recalled or delivered before."""
         try:
             timer = read_timer_record(record or b"")
             written_at_ms = timer.header.store_at_ms // PRECISION_MS * PRECISION_MS
@@ -366,11 +369,11 @@ class Timers:
             log.warning("timer.set_aside suppressed=%d reason=%s", suppressed, reason)
 
     def _at_its_queue(self, timer: TimerRecord) -> TimerRecord:
-        """Return the message for the queue that takes it now.
+        """Return the message with the queue that accepts it at present.
 
         Raises:
-            MalformedMessageError: nothing takes it: its topic was deleted, or the broker alone
-                writes that. It does not wait any more.
+            MalformedMessageError: its topic was deleted, or is reserved for the broker. The message
+                is dropped.
         """
         queue_id = self._topics.delivery_queue(timer.topic, timer.queue_id)
         if queue_id is None:
@@ -388,7 +391,7 @@ class Timers:
             log.error("timer_record.passed_over reason=%s suppressed=%d", reason, suppressed)
 
     def _was_delivered(self, key: DeliveryKey) -> bool:
-        """Return whether it was before a kill; once for each time that it was."""
+        """Return whether it was delivered before a kill; true once for each such delivery."""
         if not self._delivered.get(key):
             return False
         self._delivered[key] -= 1
@@ -418,19 +421,20 @@ class Timers:
     # Progress
 
     def _scan_from(self) -> int:
-        """Return where what was delivered of slots that are not done begins in the commit log."""
+        """Return the log position from which deliveries of incomplete slots may begin."""
         slots = self._slots.by_second
         begun = [slot.first_put for slot in slots.values()]
         files = self._files
         if files is not None and files.read_at_ms <= self._delivered_until_ms:
-            begun.append(files.scan_from)  # what the last run delivered counts still
+            begun.append(files.scan_from)  # deliveries of the last run are still needed
         positions = [position for position in begun if position is not None]
         return min([self._store.written_position, *positions])
 
     def _leave_for_later(self, files: TimerFiles) -> None:
-        """Move what is left of slots that were begun to a slot of its own.
+        """Move the undelivered messages of slots with deliveries to a slot of their own.
 
-        So the files say exactly what is to be delivered, to Java too, which knows whole slots only.
+        The files then describe exactly the undelivered messages, also for Java, which knows only
+        whole slots.
         """
         slots = self._slots.by_second
         begun = [slot for slot in slots.values() if slot.first_put is not None]
@@ -443,7 +447,7 @@ class Timers:
                 self._intake.move(unpack_entry(number), last + 1)
         except OSError:
             log.exception("timers.not_moved second=%d", last)
-            return  # the slots stay as they are: the next start delivers what is left of them
+            return  # the slots are unchanged: the next start delivers their remaining messages
         for second in [one for one in slots if one <= last]:
             del slots[second]
         files.done(last)
