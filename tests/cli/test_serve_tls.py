@@ -139,7 +139,7 @@ def test_no_tls_takes_plain_connections_only_and_says_so(tmp_path: Path) -> None
         with pytest.raises(ConnectFailedError):
             asyncio.run(cluster_info_or_refusal(serving.namesrv, unverified))
         told = serving.stop().err
-    assert "a TLS hello, and TLS is off here" in told
+    assert "a TLS hello, but TLS is off here" in told
     assert not (tmp_path / "tls").exists()
 
 

@@ -10,7 +10,7 @@ import trustme
 
 @dataclass(frozen=True)
 class Files:
-    """A certificate with its key, and the root that it leads to."""
+    """A certificate with its key, and the root certificate that signed it."""
 
     cert: Path
     key: Path
@@ -28,7 +28,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(str(self.root))
 
     def issue(self, name: str, *hosts: str) -> Files:
-        """Write a certificate for `hosts` and its key, over those of that name if there are any."""
+        """Write a certificate for `hosts` and its key; replace files of that name."""
         leaf = self._authority.issue_cert(*hosts)
         files = Files(self._directory / f"{name}.crt", self._directory / f"{name}.key", self.root)
         files.cert.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))

@@ -1,4 +1,4 @@
-"""What hostile, broken and slow peers do costs bounded memory and time, and harms nobody else."""
+"""Hostile, broken and slow peers cost bounded memory and time, and do not affect other peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 
 
 class Served:
-    """A server in memory and one good client, who must not notice what the others do."""
+    """A server in memory and one good client, which other peers must not affect."""
 
     def __init__(self, network: Network, server: RemotingServer, address: Address) -> None:
         self.network = network
@@ -88,7 +88,7 @@ def test_garbage_closes_only_its_connection_with_one_warning(
     assert "frame of 1195725856 bytes exceeds the limit" in warning.getMessage()
 
 
-def test_a_header_that_is_no_json_closes_its_connection() -> None:
+def test_a_header_that_is_not_json_closes_its_connection() -> None:
     async def test(served: Served) -> None:
         bad = await served.connect()
         header = b"{not json"
@@ -99,7 +99,7 @@ def test_a_header_that_is_no_json_closes_its_connection() -> None:
     serve(test)
 
 
-def test_what_came_before_the_garbage_is_still_answered() -> None:
+def test_requests_before_garbage_are_still_answered() -> None:
     async def test(served: Served) -> None:
         bad = await served.connect()
         bad.write(framed(ECHO, body=b"fine") + b"\xff" * 8)
@@ -109,7 +109,7 @@ def test_what_came_before_the_garbage_is_still_answered() -> None:
     serve(test)
 
 
-def test_warnings_of_many_bad_peers_are_swallowed_and_counted(
+def test_warnings_about_many_bad_peers_are_rate_limited_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: Served) -> None:
@@ -128,7 +128,7 @@ def test_warnings_of_many_bad_peers_are_swallowed_and_counted(
     assert sum(int(text.rpartition("suppressed=")[2]) + 1 for text in warnings) == 101
 
 
-def test_an_oversized_frame_is_refused_from_its_length_alone() -> None:
+def test_an_oversized_frame_is_refused_by_its_length_field() -> None:
     async def test(served: Served) -> None:
         bad = await served.connect()
         bad.write((FRAME_SIZE_MAX + 1).to_bytes(4, "big"))
@@ -138,7 +138,7 @@ def test_an_oversized_frame_is_refused_from_its_length_alone() -> None:
     serve(test)
 
 
-def test_a_lower_limit_of_the_frame_size_holds() -> None:
+def test_a_configured_lower_frame_limit_applies() -> None:
     async def test(served: Served) -> None:
         fitting, bad = await served.connect(), await served.connect()
         fitting.write(framed(ECHO, body=bytes(700)))
@@ -149,7 +149,7 @@ def test_a_lower_limit_of_the_frame_size_holds() -> None:
     serve(test, frame_bytes_max=1_000)
 
 
-def test_half_a_frame_a_minute_ends_after_the_time_for_a_frame(
+def test_a_slow_frame_is_closed_after_frame_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: Served) -> None:
@@ -158,16 +158,16 @@ def test_half_a_frame_a_minute_ends_after_the_time_for_a_frame(
         slow.write(frame[:50])
         await asyncio.sleep(29)
         assert not slow.is_closed
-        slow.write(frame[50:60])  # more bytes of the same frame buy no more time
+        slow.write(frame[50:60])  # more bytes of a frame do not extend its timeout
 
         await slow.closed(3)
         await served.check_good_client()
 
     serve(test, frame_timeout_ms=30_000)
-    assert "frame not whole after 30000 ms, 60 bytes of it came" in caplog.text
+    assert "frame incomplete after 30000 ms, 60 bytes received" in caplog.text
 
 
-def test_frames_that_end_in_time_go_on_for_ever() -> None:
+def test_slow_frames_within_frame_timeout_keep_the_connection_open() -> None:
     async def test(served: Served) -> None:
         steady = await served.connect()
         frame = framed(ECHO)
@@ -181,7 +181,7 @@ def test_frames_that_end_in_time_go_on_for_ever() -> None:
     serve(test, frame_timeout_ms=30_000)
 
 
-def test_a_silent_connection_is_closed_when_its_time_is_up() -> None:
+def test_a_silent_connection_is_closed_after_idle_timeout() -> None:
     async def test(served: Served) -> None:
         silent = await served.connect()
         await asyncio.sleep(119)
@@ -191,7 +191,7 @@ def test_a_silent_connection_is_closed_when_its_time_is_up() -> None:
     serve(test, idle_timeout_ms=120_000)
 
 
-def test_a_connection_that_speaks_now_and_then_stays() -> None:
+def test_an_occasionally_active_connection_stays_open() -> None:
     async def test(served: Served) -> None:
         for _ in range(10):
             await asyncio.sleep(100)
@@ -200,7 +200,7 @@ def test_a_connection_that_speaks_now_and_then_stays() -> None:
     serve(test, idle_timeout_ms=120_000)
 
 
-def test_a_connection_that_only_listens_stays_while_it_is_told_something() -> None:
+def test_a_connection_that_only_receives_stays_open() -> None:
     async def test(served: Served) -> None:
         (connection,) = served.server.connections
         for _ in range(5):
@@ -211,7 +211,7 @@ def test_a_connection_that_only_listens_stays_while_it_is_told_something() -> No
     serve(test, idle_timeout_ms=120_000)
 
 
-def test_who_lets_answers_pile_up_is_not_read_from_until_it_reads() -> None:
+def test_server_stops_reading_from_a_peer_that_leaves_answers_unread() -> None:
     async def test(served: Served) -> None:
         slow = await served.connect()
         slow.pause()
@@ -226,7 +226,7 @@ def test_who_lets_answers_pile_up_is_not_read_from_until_it_reads() -> None:
     serve(test, output_bytes_max=20 * MIB, output_pause_bytes=4 * MIB)
 
 
-def test_who_lets_pushed_bytes_pile_up_beyond_the_limit_is_closed(
+def test_a_peer_with_unread_output_above_the_limit_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: Served) -> None:
@@ -243,10 +243,10 @@ def test_who_lets_pushed_bytes_pile_up_beyond_the_limit_is_closed(
         await slow.closed(3)
 
     serve(test, output_bytes_max=20 * MIB, output_pause_bytes=4 * MIB)
-    assert "bytes wait for it to read, 20971520 may" in caplog.text
+    assert "bytes of output unread, limit 20971520" in caplog.text
 
 
-def test_unread_output_of_all_peers_is_bounded_and_the_worst_are_closed(
+def test_total_unread_output_is_bounded_by_closing_the_largest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(served: Served) -> None:
@@ -270,10 +270,13 @@ def test_unread_output_of_all_peers_is_bounded_and_the_worst_are_closed(
         assert served.server.connections.unread_bytes == 0, "what was read counts no more"
 
     serve(test, output_bytes_total_max=40 * MIB, output_pause_bytes=8 * MIB)
-    assert "bytes wait for all peers to read, 41943040 may: this one has left" in caplog.text
+    assert (
+        "bytes of output are unread by all peers, the limit is 41943040: this peer has"
+        in caplog.text
+    )
 
 
-def test_many_small_outputs_that_nobody_reads_are_counted_each_second() -> None:
+def test_small_unread_outputs_are_counted_by_the_sweep() -> None:
     async def test(served: Served) -> None:
         slow = [await served.connect() for _ in range(5)]
         for client in slow:
@@ -288,7 +291,7 @@ def test_many_small_outputs_that_nobody_reads_are_counted_each_second() -> None:
     serve(test)
 
 
-def test_partial_frames_of_all_together_are_bounded() -> None:
+def test_total_bytes_of_partial_frames_are_bounded() -> None:
     async def test(served: Served) -> None:
         half = framed(ECHO, body=bytes(8 * MIB))[: 5 * MIB]
         greedy = [await served.connect() for _ in range(10)]
@@ -308,7 +311,9 @@ def test_partial_frames_of_all_together_are_bounded() -> None:
     serve(test, partial_bytes_total_max=20 * MIB)
 
 
-def test_one_connection_too_many_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_above_the_limit_is_closed_immediately(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test(served: Served) -> None:
         second, third = await served.connect(), await served.connect()
         await third.closed(1)
@@ -326,7 +331,7 @@ def test_one_connection_too_many_is_closed_at_once(caplog: pytest.LogCaptureFixt
     assert "2 connections are open already" in caplog.text
 
 
-def test_requests_beyond_those_we_have_answered_are_told_to_come_back() -> None:
+def test_requests_above_the_unanswered_limit_get_system_busy() -> None:
     async def test(served: Served) -> None:
         eager = await served.connect()
         eager.write(framed(HOLD) * 3 + framed(ECHO) + framed(ECHO, oneway=True))
@@ -338,7 +343,7 @@ def test_requests_beyond_those_we_have_answered_are_told_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("limit", ["unanswered_bytes_max", "unanswered_bytes_total_max"])
-def test_bytes_of_requests_not_answered_are_bounded_until_their_connection_ends(
+def test_unanswered_request_bytes_are_bounded_until_the_connection_closes(
     limit: str,
 ) -> None:
     async def test(served: Served) -> None:
@@ -358,7 +363,7 @@ def test_bytes_of_requests_not_answered_are_bounded_until_their_connection_ends(
     serve(test, **{"frame_bytes_max": 2 * MIB, limit: 3 * MIB})
 
 
-def test_answered_requests_do_not_count() -> None:
+def test_answered_requests_do_not_count_towards_the_limit() -> None:
     async def test(served: Served) -> None:
         eager = await served.connect()
         eager.write(framed(ECHO) * 20)
@@ -367,7 +372,7 @@ def test_answered_requests_do_not_count() -> None:
     serve(test, unanswered_requests_max=3)
 
 
-def test_a_peer_that_hangs_up_in_the_middle_of_a_frame_leaves_nothing() -> None:
+def test_a_disconnect_within_a_frame_releases_its_bytes() -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
         client.write(framed(ECHO, body=bytes(500_000))[:200_000])
@@ -380,7 +385,7 @@ def test_a_peer_that_hangs_up_in_the_middle_of_a_frame_leaves_nothing() -> None:
     serve(test)
 
 
-def test_nobody_is_accepted_once_the_server_stops() -> None:
+def test_a_stopping_server_accepts_no_connections() -> None:
     async def test(served: Served) -> None:
         await served.server.stop()
         await served.good.closed(1)

@@ -1,4 +1,4 @@
-"""A response that is no success becomes the error of its code."""
+"""An unsuccessful response raises the error class of its code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kourou.protocol.command import RemotingCommand
 from kourou.remoting.check import raise_for_response
 
 
-def test_success_passes() -> None:
+def test_success_raises_nothing() -> None:
     raise_for_response(RemotingCommand(0))
 
 
-def test_a_known_code_has_a_class_of_its_own() -> None:
+def test_a_known_code_raises_its_own_class() -> None:
     with pytest.raises(TopicNotFoundError, match="no such topic") as caught:
         raise_for_response(RemotingCommand(17, remark="no such topic"))
     assert caught.value.refresh_route

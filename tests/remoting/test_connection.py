@@ -1,4 +1,4 @@
-"""A connection: one pass and one write a read, answers once, and how all of it ends."""
+"""Connections: one pass and one write for each read, single answers, and closing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setup(LoneConnection):
 
 
 def with_setup(test: Callable[[Setup], Coroutine[Any, Any, None]], **limits: int) -> None:
-    """Run `test` in virtual time and end its connection."""
+    """Run `test` in virtual time and close its connection."""
 
     async def main() -> None:
         setup = Setup(**limits)
@@ -71,7 +71,7 @@ def test_the_answers_to_one_read_leave_in_one_write_in_order() -> None:
     with_setup(test)
 
 
-def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> None:
+def test_frames_sent_in_one_loop_iteration_leave_in_one_write() -> None:
     async def test(setup: Setup) -> None:
         for body in (b"1", b"2", b"3"):
             setup.connection.send(request(ECHO, body=body))
@@ -84,7 +84,7 @@ def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> None:
     with_setup(test)
 
 
-def test_a_frame_in_two_reads_is_handled_once_it_is_whole() -> None:
+def test_a_frame_in_two_reads_is_handled_when_complete() -> None:
     async def test(setup: Setup) -> None:
         frame = encode_frame(numbered(ECHO, 1, b"hello"))
         setup.receive_bytes(frame + frame[:10])
@@ -98,7 +98,7 @@ def test_a_frame_in_two_reads_is_handled_once_it_is_whole() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(reads=st.lists(st.binary(max_size=40), max_size=4), is_framed=st.booleans())
-def test_whatever_bytes_come_the_connection_lives_or_is_closed(
+def test_arbitrary_bytes_leave_the_connection_open_or_closed(
     reads: list[bytes], *, is_framed: bool
 ) -> None:
     async def test(setup: Setup) -> None:
@@ -120,7 +120,7 @@ def test_a_oneway_request_is_never_answered() -> None:
     with_setup(test)
 
 
-def test_a_handler_may_answer_later_and_only_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_may_answer_later_but_only_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test(setup: Setup) -> None:
         setup.receive(numbered(HOLD, 4))
         assert setup.transport.writes == []
@@ -148,7 +148,7 @@ def test_an_answer_too_large_for_a_frame_becomes_an_error() -> None:
     with_setup(test)
 
 
-def test_a_closed_connection_ignores_what_is_sent_and_received() -> None:
+def test_a_closed_connection_ignores_sends_and_received_bytes() -> None:
     async def test(setup: Setup) -> None:
         setup.connection.send(numbered(ECHO, 1, b"before"))
         setup.connection.close("enough")
@@ -164,7 +164,7 @@ def test_a_closed_connection_ignores_what_is_sent_and_received() -> None:
     with_setup(test)
 
 
-def test_a_close_that_does_not_end_becomes_an_abort() -> None:
+def test_a_close_that_exceeds_drain_timeout_becomes_an_abort() -> None:
     async def test(setup: Setup) -> None:
         setup.connection.close("enough")
         await asyncio.sleep(0.5)
@@ -176,7 +176,7 @@ def test_a_close_that_does_not_end_becomes_an_abort() -> None:
     with_setup(test, drain_timeout_ms=1_000)
 
 
-def test_a_close_that_ended_in_time_is_not_aborted() -> None:
+def test_a_close_within_drain_timeout_is_not_aborted() -> None:
     async def main() -> None:
         setup = Setup()
         setup.connection.close("enough")
@@ -187,7 +187,7 @@ def test_a_close_that_ended_in_time_is_not_aborted() -> None:
     run_virtual(main())
 
 
-def test_nothing_ticks_once_the_last_connection_has_ended() -> None:
+def test_the_sweep_timer_ends_with_the_last_connection() -> None:
     async def main() -> None:
         Setup().connection.connection_lost(None)
         await asyncio.get_running_loop().create_future()
@@ -196,7 +196,7 @@ def test_nothing_ticks_once_the_last_connection_has_ended() -> None:
         run_virtual(main())
 
 
-def test_all_callbacks_hear_of_the_end_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_close_callbacks_run_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Connection] = []
 
     def fail(_: Connection) -> None:
@@ -212,9 +212,9 @@ def test_all_callbacks_hear_of_the_end_even_if_one_fails(caplog: pytest.LogCaptu
     assert "connection.callback_failed" in caplog.text
 
 
-def test_a_read_of_many_slow_requests_is_handled_in_several_turns() -> None:
+def test_a_read_of_many_slow_requests_is_handled_over_several_iterations() -> None:
     async def main() -> None:
-        seconds = count()  # each look at the time is one later
+        seconds = count()  # each reading of the time is one second later
         others_turns: list[int] = []
         lone = LoneConnection(
             {ECHO: lambda asked: response(asked.command)}, None, lambda: float(next(seconds))
@@ -238,7 +238,7 @@ def test_a_read_of_many_slow_requests_is_handled_in_several_turns() -> None:
     run_virtual(main())
 
 
-def test_a_connection_that_closes_between_turns_handles_no_more_of_its_read() -> None:
+def test_a_connection_closed_between_iterations_handles_no_more_of_its_read() -> None:
     async def main() -> None:
         seconds = count()
         lone = LoneConnection(
@@ -254,7 +254,7 @@ def test_a_connection_that_closes_between_turns_handles_no_more_of_its_read() ->
 
 
 @pytest.mark.parametrize("size", [600, 60_000])
-def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: int) -> None:
+def test_a_server_handles_no_requests_while_its_output_is_unread(size: int) -> None:
     async def test(setup: Setup) -> None:
         transport, connection = setup.transport, setup.connection
         transport.on_write = connection.pause_writing
@@ -262,7 +262,7 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
         setup.receive_bytes(b"".join(frames)[:-1])
         assert not transport.is_reading()
         assert [command.opaque for command in setup.sent()] == [0, 1]
-        connection.check_ages(29.0)  # what waits for the peer to read is not the peer's delay
+        connection.check_ages(29.0)  # a frame held while output is paused does not age
 
         connection.resume_writing()
         await asyncio.sleep(0)
@@ -273,7 +273,7 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
         await asyncio.sleep(0)
         assert [command.opaque for command in setup.sent()] == [0, 1, 2, 3, 4]
         assert transport.is_reading()
-        connection.check_ages(69.0)  # the last frame has ten seconds from now
+        connection.check_ages(69.0)  # the last frame's age counts from here
         setup.receive_bytes(frames[-1][-1:])
         assert len(setup.sent()) == 6
 
@@ -281,11 +281,11 @@ def test_a_server_takes_no_more_requests_while_its_answers_are_not_read(size: in
 
 
 def broken_path(connection: Connection, buffer: bytearray, start: int, end: int) -> int:
-    """Serve requests with an error of ours."""
+    """Raise an internal error instead of serving requests."""
     raise ArithmeticError(start)
 
 
-def test_an_error_of_ours_in_frames_that_were_kept_ends_the_connection() -> None:
+def test_an_internal_error_in_held_frames_closes_the_connection() -> None:
     async def main() -> None:
         errors: list[object] = []
         loop = asyncio.get_running_loop()
@@ -305,12 +305,12 @@ def test_an_error_of_ours_in_frames_that_were_kept_ends_the_connection() -> None
     run_virtual(main())
 
 
-def test_who_was_on_its_way_in_when_the_paths_were_closed_takes_none() -> None:
+def test_without_fast_path_applies_to_connections_still_in_handshake() -> None:
     async def main() -> None:
         connections = Connections(
             lambda _: None, ConnectionLimits(), is_accepting=True, fast_path=broken_path
         )
-        connection = connections.make()  # and then there is a handshake
+        connection = connections.make()  # a handshake is in progress here
 
         connections.without_fast_path()
         connection.connection_made(RecordingTransport())

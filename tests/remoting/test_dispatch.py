@@ -1,4 +1,4 @@
-"""Each failure of a handler has its answer, and only our own faults are logged."""
+"""Each failure of a handler is answered, and only internal errors are logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kourou.testing.peers import FakePeer
 
 
 def answer_of(handler: Handler, code: int = 10) -> RemotingCommand:
-    """Return what a peer is answered by a dispatcher that has `handler` for code 10."""
+    """Return the answer of a dispatcher that has `handler` for code 10."""
     peer = FakePeer()
     Dispatcher({10: handler})(peer.request(code))
     (answer,) = peer.sent
@@ -38,7 +38,7 @@ def failing(error: Exception) -> Handler:
     return handler
 
 
-def test_what_the_handler_returns_is_the_answer() -> None:
+def test_the_handler_s_result_is_the_answer() -> None:
     answer = answer_of(lambda asked: response(asked.command, 0, body=b"yes"))
 
     assert (answer.code, answer.body) == (0, b"yes")
@@ -56,7 +56,7 @@ def test_an_unknown_code_is_answered_not_supported() -> None:
     ("code", "name"), [(200050, "POP_MESSAGE (200050)"), (4711, "request 4711")]
 )
 @pytest.mark.parametrize("is_oneway", [False, True])
-def test_codes_that_are_not_supported_are_logged_but_not_each_of_many(
+def test_unsupported_codes_are_logged_at_a_limited_rate(
     code: int, name: str, is_oneway: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_codes_that_are_not_supported_are_logged_but_not_each_of_many(
         (InvalidTopicError("the topic is blank"), 1, "the topic is blank"),
     ],
 )
-def test_a_fault_of_the_peer_is_answered_and_not_logged(
+def test_an_error_caused_by_the_peer_is_answered_and_not_logged(
     error: Exception, code: int, remark: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = answer_of(failing(error))
@@ -92,7 +92,7 @@ def test_a_fault_of_the_peer_is_answered_and_not_logged(
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), StoreError("disk gone")])
-def test_a_fault_of_ours_is_answered_and_logged_once_with_its_traceback(
+def test_an_internal_error_is_answered_and_logged_once_with_its_traceback(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = answer_of(failing(error))
@@ -104,7 +104,7 @@ def test_a_fault_of_ours_is_answered_and_logged_once_with_its_traceback(
     assert record.exc_info[1] is error
 
 
-def test_a_handler_that_answers_and_then_fails_answers_once() -> None:
+def test_a_handler_that_fails_after_answering_answers_once() -> None:
     def handler(asked: Request) -> RemotingCommand | None:
         asked.reply(response(asked.command, body=b"done"))
         raise MalformedBodyError("too late")
@@ -123,7 +123,7 @@ def test_a_failing_oneway_request_is_not_answered() -> None:
 @pytest.mark.parametrize(
     ("version", "is_oneway", "codes"), [(476, False, [1500]), (475, False, [0]), (476, True, [])]
 )
-def test_a_server_that_leaves_sends_away_those_who_know_what_that_means(
+def test_a_leaving_server_sends_go_away_to_peers_that_support_it(
     version: int, is_oneway: bool, codes: list[int]
 ) -> None:
     served: list[Request] = []
@@ -159,6 +159,6 @@ def test_a_body_up_to_the_limit_of_its_code_is_served_and_a_larger_one_refused(
     (answer,) = peer.sent
     assert answer.code == 29
     assert str(answer.remark).startswith(f"{spec.code.name} ({spec.code.value}) with a body of ")
-    assert f"{spec.body_bytes_max + 1} bytes: at most {spec.body_bytes_max} are taken" in str(
+    assert f"{spec.body_bytes_max + 1} bytes: the limit is {spec.body_bytes_max};" in str(
         answer.remark
     )

@@ -1,4 +1,4 @@
-"""Partial frames survive any fragmentation, and cost no more than what came of them."""
+"""Partial frames survive any fragmentation, in memory proportional to the received bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLENTY = 1 << 40
 
 
 class Holder:
-    """Remembers why it was dropped."""
+    """Records why it was dropped."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -32,7 +32,7 @@ def framed(body: bytes) -> bytes:
 
 
 class Reader:
-    """Reads a stream piece by piece, as a connection does, and keeps the whole frames."""
+    """Reads a stream piece by piece, as a connection does, and keeps the complete frames."""
 
     def __init__(self, partials: PartialFrames) -> None:
         self.holder = Holder()
@@ -105,7 +105,7 @@ def test_connections_that_share_a_buffer_do_not_mix(
     assert [reader.frames for reader in readers] == streams
 
 
-def test_an_announced_size_costs_nothing_until_the_bytes_come() -> None:
+def test_an_announced_frame_size_allocates_nothing() -> None:
     partials = PartialFrames(PLENTY)
     reader = Reader(partials)
     reader.read((16_000_000).to_bytes(4, "big"))
@@ -113,7 +113,7 @@ def test_an_announced_size_costs_nothing_until_the_bytes_come() -> None:
     assert partials.total_bytes == 4
 
 
-def test_a_long_frame_takes_at_most_twice_what_came_of_it() -> None:
+def test_a_long_frame_takes_at_most_twice_its_received_bytes() -> None:
     partials = PartialFrames(PLENTY)
     reader = Reader(partials)
     stream = framed(bytes(16_000_000))
@@ -122,7 +122,7 @@ def test_a_long_frame_takes_at_most_twice_what_came_of_it() -> None:
         assert partials.total_bytes <= 2 * (at + 100_000)
 
 
-def test_a_closed_connection_gives_back_what_it_held() -> None:
+def test_a_closed_connection_releases_its_held_bytes() -> None:
     partials = PartialFrames(PLENTY)
     for held in (3, COPIED_BYTES_MAX + 100):
         reader = Reader(partials)
@@ -134,7 +134,7 @@ def test_a_closed_connection_gives_back_what_it_held() -> None:
         assert reader.buffer.held_bytes == 0
 
 
-def test_beyond_the_total_the_oldest_frame_is_dropped() -> None:
+def test_above_the_total_the_oldest_frame_is_dropped() -> None:
     partials = PartialFrames(1_000)
     old, young, late = (Reader(partials) for _ in range(3))
     frame = framed(bytes(2_000))
@@ -143,13 +143,13 @@ def test_beyond_the_total_the_oldest_frame_is_dropped() -> None:
     old.read(frame[400:500])
     late.read(frame[:300])
 
-    assert old.holder.reasons == ["frames not whole yet take more than 1000 bytes together"]
+    assert old.holder.reasons == ["incomplete frames take more than 1000 bytes in total"]
     assert not young.holder.reasons
     assert not late.holder.reasons
     assert partials.total_bytes == 700
 
 
-def test_a_frame_that_is_whole_makes_the_next_one_young() -> None:
+def test_a_completed_frame_resets_the_age_of_the_next() -> None:
     partials = PartialFrames(1_000)
     busy, slow = Reader(partials), Reader(partials)
     frame = framed(bytes(600))
@@ -162,7 +162,7 @@ def test_a_frame_that_is_whole_makes_the_next_one_young() -> None:
     assert len(slow.holder.reasons) == 1
 
 
-def test_one_alone_that_takes_too_much_is_dropped_itself() -> None:
+def test_a_single_connection_above_the_total_is_dropped() -> None:
     partials = PartialFrames(100)
     reader = Reader(partials)
     reader.read(framed(bytes(2_000))[:101])

@@ -1,4 +1,4 @@
-"""Many TLS clients at once: so many handshakes, a few at a time, and none that outlives a stop."""
+"""Many TLS clients at once: bounded handshakes, a few at a time, none after a stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.remoting.certificates import Authority
 from tests.remoting.tls_served import HOST, PATIENCE_S, RUNNERS, Served, of_client, of_server, serve
 
 HELLO = b"\x16\x03\x01\x02\x00"
-"""How a handshake begins; the rest never comes."""
+"""The start of a handshake; the rest is never sent."""
 
 
 @pytest.fixture(params=RUNNERS)
@@ -34,7 +34,7 @@ async def hello(served: Served) -> RawClient:
     return client
 
 
-def test_one_handshake_too_many_is_closed_and_plain_clients_are_served(
+def test_a_handshake_above_the_limit_is_closed_and_plain_clients_are_served(
     run: Any, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = authority.issue("server", HOST)
@@ -51,12 +51,10 @@ def test_one_handshake_too_many_is_closed_and_plain_clients_are_served(
         assert await served.ping(of_client(files)) == b"ping"
 
     run(serve(of_server(files), test, ConnectionLimits(handshakes_max=3)))
-    assert "reason='3 TLS handshakes are under way'" in caplog.text
+    assert "reason='3 TLS handshakes are in progress'" in caplog.text
 
 
-def test_clients_that_come_at_once_are_all_served_in_their_turn(
-    run: Any, authority: Authority
-) -> None:
+def test_clients_that_connect_at_once_are_all_served(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
     count = 5 * entrance.HANDSHAKES_BEGUN_MAX
 
@@ -68,13 +66,13 @@ def test_clients_that_come_at_once_are_all_served_in_their_turn(
     run(serve(of_server(files), test))
 
 
-def test_a_stop_closes_those_whose_handshake_waits(
+def test_stop_closes_connections_queued_for_their_handshake(
     run: Any, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
-        monkeypatch.setattr(entrance, "HANDSHAKES_BEGUN_MAX", 0)  # they wait for ever
+        monkeypatch.setattr(entrance, "HANDSHAKES_BEGUN_MAX", 0)  # they wait forever
         waiting = [await hello(served) for _ in range(3)]
         assert await served.ping(None) == b"ping"  # all are accepted by now
         async with asyncio.timeout(PATIENCE_S):

@@ -25,7 +25,7 @@ async def refuse() -> RemotingCommand:
     raise InvalidParameterError(29, "no such thing")
 
 
-def test_the_answer_is_sent_when_it_is_known() -> None:
+def test_the_answer_is_sent_when_the_coroutine_returns() -> None:
     async def main() -> None:
         later, peer = LaterReplies(), FakePeer()
         gate = asyncio.Event()
@@ -50,7 +50,7 @@ def test_an_error_becomes_the_answer() -> None:
     run_virtual(main())
 
 
-def test_more_than_may_wait_are_refused_before_they_begin() -> None:
+def test_requests_above_the_limit_are_refused_without_being_served() -> None:
     async def main() -> None:
         later, peer = LaterReplies(running_max=1), FakePeer()
         first, second = peer.request(36), peer.request(36)
@@ -65,7 +65,7 @@ def test_more_than_may_wait_are_refused_before_they_begin() -> None:
     run_virtual(main())
 
 
-def test_a_killed_broker_answers_nobody() -> None:
+def test_abandoned_requests_are_not_answered() -> None:
     async def main() -> None:
         later, peer = LaterReplies(), FakePeer()
         request = peer.request(36)

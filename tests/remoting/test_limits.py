@@ -1,4 +1,4 @@
-"""Limits that cannot work are refused with the value and what is allowed."""
+"""Invalid limits are refused with the value and the allowed range."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_every_limit_must_be_above_zero(name: str) -> None:
         ConnectionLimits(**{name: 0})
 
 
-def test_frames_larger_than_peers_take_are_refused() -> None:
-    with pytest.raises(ConfigError, match=f"peers take at most {FRAME_SIZE_MAX}"):
+def test_a_frame_limit_above_what_peers_accept_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"peers accept at most {FRAME_SIZE_MAX}"):
         ConnectionLimits(frame_bytes_max=FRAME_SIZE_MAX + 1)
 
 
@@ -31,7 +31,7 @@ def test_frames_larger_than_peers_take_are_refused() -> None:
         "unanswered_bytes_total_max",
     ],
 )
-def test_one_whole_frame_must_fit(name: str) -> None:
+def test_byte_limits_below_one_frame_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is 1003"):
         ConnectionLimits(**{"frame_bytes_max": 1_000, name: 1_003})
     ConnectionLimits(**{"frame_bytes_max": 1_000, name: 1_004})

@@ -1,4 +1,4 @@
-"""Addresses are read and written in all their forms; bad ones are refused with the text."""
+"""Addresses are parsed and formatted in all forms; bad ones are refused with their text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAIN_ONLY = Entrance(
         ("", False),
     ],
 )
-def test_all_but_loopback_is_open_to_others(host: str, *, expected: bool) -> None:
+def test_only_loopback_hosts_are_loopback(host: str, *, expected: bool) -> None:
     assert is_loopback(host) == expected
 
 
@@ -53,12 +53,12 @@ def test_all_but_loopback_is_open_to_others(host: str, *, expected: bool) -> Non
         ("127.0.0.1:0", ("127.0.0.1", 0)),
     ],
 )
-def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+def test_an_address_is_parsed(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text, 10911) == address
 
 
 @pytest.mark.parametrize("address", [("localhost", 9876), ("10.0.0.1", 1), ("::1", 65535)])
-def test_what_is_written_is_read_back(address: tuple[str, int]) -> None:
+def test_a_formatted_address_parses_to_itself(address: tuple[str, int]) -> None:
     assert parse_address(format_address(address)) == address
 
 
@@ -108,7 +108,7 @@ def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None
         client = await RawClient.connect(network, listener.address)
         client.write(b"hello")
         server = await asyncio.wait_for(accepted.get(), 30)
-        await server.until(lambda: server.received == b"hello")  # by now it is connected
+        await server.until(lambda: server.received == b"hello")  # connected by now
         for side in (client, server):
             assert side.transport is not None
             options = side.transport.get_extra_info("socket")
@@ -120,7 +120,7 @@ def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None
     asyncio.run(main())
 
 
-def test_connecting_is_given_up_when_its_time_is_over() -> None:
+def test_connecting_fails_after_its_timeout() -> None:
     async def main() -> None:
         with pytest.raises(ConnectFailedError, match=r"no connection to 127\.0\.0\.1:\d+ within 0"):
             await TcpNetwork().connect(("127.0.0.1", 9), RawClient, 0)

@@ -1,4 +1,4 @@
-"""A server without a certificate makes one that clients can trust, and keeps it good."""
+"""A server without a certificate generates one that clients can trust, and renews it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.remoting.tls_served import RUNNERS, Served, of_server, serve
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = SystemClock().now_ms()
-"""OpenSSL judges certificates by the machine's clock."""
+"""The real time, because OpenSSL checks certificates against the machine's clock."""
 
 WITHOUT_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
@@ -44,9 +44,7 @@ def own(tmp_path: Path) -> OwnCertificate:
     return ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
 
 
-def test_a_client_that_trusts_it_reaches_the_server_by_each_host(
-    tmp_path: Path, maker: Maker
-) -> None:
+def test_a_trusting_client_connects_by_each_host(tmp_path: Path, maker: Maker) -> None:
     own = ensure_certificate(tmp_path, ["10.0.0.5", "broker.example"], NOW_MS, [maker])
 
     async def test(served: Served) -> None:
@@ -59,7 +57,7 @@ def test_a_client_that_trusts_it_reaches_the_server_by_each_host(
     RUNNERS["asyncio"](serve(of_server(files), test))
 
 
-def test_a_client_that_verifies_strictly_takes_it_for_a_name(tmp_path: Path, maker: Maker) -> None:
+def test_a_strictly_verifying_client_accepts_the_certificate(tmp_path: Path, maker: Maker) -> None:
     own = ensure_certificate(tmp_path, ["Broker.example"], NOW_MS, [maker])
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(own.pem)
@@ -76,14 +74,14 @@ def test_a_client_that_verifies_strictly_takes_it_for_a_name(tmp_path: Path, mak
     assert asking.version() == "TLSv1.3"
 
 
-def test_the_key_is_its_owners_alone(own: OwnCertificate) -> None:
+def test_the_key_is_readable_by_its_owner_only(own: OwnCertificate) -> None:
     assert own.pem.stat().st_mode & 0o777 == 0o600
     assert b"PRIVATE KEY" in own.pem.read_bytes()
     assert b"PRIVATE KEY" not in own.certificate.read_bytes()
     assert sorted(path.name for path in own.pem.parent.iterdir()) == ["server.crt", "server.pem"]
 
 
-def test_it_stays_while_it_is_good(tmp_path: Path, own: OwnCertificate) -> None:
+def test_a_valid_certificate_is_kept(tmp_path: Path, own: OwnCertificate) -> None:
     before = own.pem.read_bytes()
     later_ms = NOW_MS + (VALID_DAYS - RENEW_DAYS - 2) * DAY_MS
     for hosts in (["broker.example"], ["BROKER.example", "localhost"]):
@@ -91,7 +89,7 @@ def test_it_stays_while_it_is_good(tmp_path: Path, own: OwnCertificate) -> None:
     assert own.pem.read_bytes() == before
 
 
-def test_it_is_replaced_before_it_expires_and_when_hosts_change(
+def test_a_certificate_is_replaced_before_expiry_and_when_hosts_change(
     tmp_path: Path, own: OwnCertificate
 ) -> None:
     seen = {own.pem.read_bytes()}
@@ -124,10 +122,10 @@ def test_a_damaged_file_is_replaced(
 ) -> None:
     own.pem.write_bytes(harm(own.pem.read_bytes()))
     ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
-    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])  # good now: nothing is made
+    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])  # valid now: nothing is generated
 
 
-def test_first_certificate_is_logged_and_a_replaced_one_is_warned_of(
+def test_a_first_certificate_is_logged_and_a_replacement_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "kourou")
@@ -144,7 +142,7 @@ def test_a_key_of_another_certificate_is_replaced(tmp_path: Path, own: OwnCertif
     ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])
 
 
-def test_the_file_for_clients_comes_back_and_an_open_key_is_closed(
+def test_the_client_file_is_restored_and_a_readable_key_is_restricted(
     tmp_path: Path, own: OwnCertificate
 ) -> None:
     certificate = own.certificate.read_bytes()
@@ -156,7 +154,7 @@ def test_the_file_for_clients_comes_back_and_an_open_key_is_closed(
         assert own.pem.stat().st_mode & 0o777 == 0o600
 
 
-def test_those_who_make_one_at_once_leave_one_that_is_good(tmp_path: Path) -> None:
+def test_concurrent_generation_leaves_a_valid_certificate(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: ensure_certificate(tmp_path, [], NOW_MS), range(16)))
     own = ensure_certificate(tmp_path, [], NOW_MS, [])
@@ -164,7 +162,7 @@ def test_those_who_make_one_at_once_leave_one_that_is_good(tmp_path: Path) -> No
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_without_package_and_program_there_is_none_and_the_error_says_what_to_install(
+def test_without_package_and_program_the_error_says_what_to_install(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ConfigError, match=r"pip install 'kourou\[server\]'"):
@@ -174,11 +172,11 @@ def test_without_package_and_program_there_is_none_and_the_error_says_what_to_in
 
 @pytest.mark.parametrize("host", ["a,b", "a\nb", "bröker", "-a", "a b", "", "a" * 300])
 def test_a_host_that_no_certificate_can_name_is_refused(tmp_path: Path, host: str) -> None:
-    with pytest.raises(ConfigError, match="no certificate can name it"):
+    with pytest.raises(ConfigError, match="a certificate cannot name it"):
         ensure_certificate(tmp_path, [host], NOW_MS, MAKERS)
 
 
-def test_a_program_that_fails_or_is_not_there_is_told(
+def test_a_failing_or_missing_program_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -186,11 +184,11 @@ def test_a_program_that_fails_or_is_not_there_is_told(
 
     (tmp_path / "openssl").write_text("#!/bin/sh\necho too old >&2\nexit 3\n")
     (tmp_path / "openssl").chmod(0o755)
-    with pytest.raises(ConfigError, match="openssl ended with 3: too old"):
+    with pytest.raises(ConfigError, match="openssl exited with 3: too old"):
         make_by_program(["localhost"], NOW_MS)
 
 
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tls").touch()
     with pytest.raises(OSError, match="tls"):
         ensure_certificate(tmp_path / "tls", [], NOW_MS)

@@ -1,4 +1,4 @@
-"""Pending requests share timers: none ends early, and none that is over is kept for long."""
+"""Pending requests share timers: none times out early, and ended ones are released soon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make(requests_max: int = 100_000) -> PendingRequests:
     return PendingRequests(requests_max, ("peer", 1))
 
 
-def test_times_within_a_hundredth_of_a_second_end_together_and_none_early() -> None:
+def test_timeouts_within_10_ms_fire_together_and_none_early() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         pending = make()
@@ -37,7 +37,7 @@ def test_times_within_a_hundredth_of_a_second_end_together_and_none_early() -> N
     run_virtual(main())
 
 
-def test_a_time_that_is_over_already_ends_in_the_next_turn() -> None:
+def test_a_past_deadline_fails_in_the_next_loop_iteration() -> None:
     async def main() -> None:
         answer = make().add(10, 0, asyncio.get_running_loop().time() - 5)
         with pytest.raises(RequestTimeoutError, match=r"peer:1 did not answer .* within 0 s"):
@@ -46,11 +46,11 @@ def test_a_time_that_is_over_already_ends_in_the_next_turn() -> None:
     run_virtual(main())
 
 
-def test_what_is_answered_leaves_a_bounded_rest_however_long_its_time_was() -> None:
+def test_answered_requests_leave_a_bounded_number_of_ticks() -> None:
     async def main() -> None:
         pending = make()
         for step in range(20_000):
-            answer = pending.add(10, 3_600, 3_600 + step)  # each in a tick of its own
+            answer = pending.add(10, 3_600, 3_600 + step)  # each in its own tick
             pending.settle(RemotingCommand(0, opaque=answer.opaque))
             assert answer.done()
         assert len(pending) == 0
@@ -64,7 +64,7 @@ def test_what_is_answered_leaves_a_bounded_rest_however_long_its_time_was() -> N
     run_virtual(main())
 
 
-def test_an_end_that_cancels_others_of_its_tick_is_met_once_by_each() -> None:
+def test_a_discarded_request_does_not_time_out() -> None:
     async def main() -> None:
         pending = make()
         first, second = pending.add(10, 1, 1), pending.add(10, 1, 1)
@@ -77,7 +77,7 @@ def test_an_end_that_cancels_others_of_its_tick_is_met_once_by_each() -> None:
     run_virtual(main())
 
 
-def test_the_limit_counts_what_waits_now() -> None:
+def test_the_limit_counts_pending_requests_only() -> None:
     async def main() -> None:
         pending = make(requests_max=2)
         first, second = pending.add(10, 1, 1), pending.add(10, 1, 1)
@@ -92,7 +92,7 @@ def test_the_limit_counts_what_waits_now() -> None:
 
 
 @pytest.mark.parametrize("is_expired", [True, False])
-def test_requests_that_failed_are_gone_without_the_collector(*, is_expired: bool) -> None:
+def test_failed_requests_are_freed_without_garbage_collection(*, is_expired: bool) -> None:
     async def main() -> None:
         pending = make()
         answer = pending.add(10, 1, 1)

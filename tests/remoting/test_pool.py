@@ -1,4 +1,4 @@
-"""One connection an address, shared, replaced when lost, and every wait for it ends."""
+"""One shared connection for each address, replaced when lost, with bounded waits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ECHO, HOLD, LEAVE, ASK_BACK, NOTE = 10, 11, 12, 13, 14
 
 
 class World:
-    """A server, and a pool that knows how to reach it."""
+    """A server, and a pool that can connect to it."""
 
     def __init__(self) -> None:
         self.network = MemoryNetwork(seed=2)
@@ -109,7 +109,7 @@ def test_a_lost_connection_is_replaced_by_the_next_request() -> None:
     in_world(test)
 
 
-def test_a_request_under_way_fails_when_its_connection_is_lost() -> None:
+def test_a_pending_request_fails_when_its_connection_is_lost() -> None:
     async def test(world: World) -> None:
         asking = asyncio.ensure_future(world.ask(HOLD, timeout_s=60))
         await asyncio.sleep(1)
@@ -124,7 +124,7 @@ def test_a_request_under_way_fails_when_its_connection_is_lost() -> None:
     in_world(test)
 
 
-def test_a_peer_that_is_silent_for_a_whole_request_is_taken_for_dead() -> None:
+def test_a_peer_silent_for_a_whole_request_loses_its_connection() -> None:
     async def test(world: World) -> None:
         await world.ask()
         world.network.stall(world.where)
@@ -151,7 +151,7 @@ def test_a_peer_that_answers_others_keeps_its_connection() -> None:
     in_world(test)
 
 
-def test_the_time_for_a_request_covers_connecting() -> None:
+def test_the_request_timeout_covers_connecting() -> None:
     async def test(world: World) -> None:
         world.network.stall(world.where)
         with pytest.raises(ConnectFailedError, match=r"127\.0\.0\.1:10911 within 0\.5 s"):
@@ -161,7 +161,7 @@ def test_the_time_for_a_request_covers_connecting() -> None:
     in_world(test)
 
 
-def test_connecting_has_its_own_limit() -> None:
+def test_connecting_has_its_own_timeout() -> None:
     async def test(world: World) -> None:
         world.network.stall(world.where)
         with pytest.raises(ConnectFailedError, match="within 3 s"):
@@ -170,7 +170,7 @@ def test_connecting_has_its_own_limit() -> None:
     in_world(test)
 
 
-def test_one_caller_who_gives_up_does_not_end_the_attempt_of_others() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_shared_attempt() -> None:
     async def test(world: World) -> None:
         first = asyncio.ensure_future(world.pool.get(world.address))
         second = asyncio.ensure_future(world.pool.get(world.address))
@@ -184,7 +184,7 @@ def test_one_caller_who_gives_up_does_not_end_the_attempt_of_others() -> None:
     in_world(test)
 
 
-def test_an_attempt_that_nobody_waits_for_may_fail_unheard() -> None:
+def test_a_failed_attempt_without_callers_is_not_reported_by_asyncio() -> None:
     async def test(world: World) -> None:
         world.network.cut(world.where)
         only = asyncio.ensure_future(world.pool.get(world.address))
@@ -192,7 +192,7 @@ def test_an_attempt_that_nobody_waits_for_may_fail_unheard() -> None:
         only.cancel()
         await asyncio.sleep(1)
         del only
-        gc.collect()  # where asyncio complains of an exception that nobody asked for
+        gc.collect()  # asyncio reports an exception here if it was never retrieved
 
     in_world(test)
 
@@ -211,7 +211,7 @@ def test_a_caller_cancelled_while_the_pool_closes_is_cancelled() -> None:
     in_world(test)
 
 
-def test_a_server_that_says_goodbye_is_asked_again_on_a_new_connection() -> None:
+def test_a_request_answered_go_away_is_repeated_on_a_new_connection() -> None:
     async def test(world: World) -> None:
         world.goodbyes_left = 1
         assert (await world.ask(LEAVE)).body == b"served"
@@ -220,7 +220,7 @@ def test_a_server_that_says_goodbye_is_asked_again_on_a_new_connection() -> None
     in_world(test)
 
 
-def test_a_second_goodbye_is_the_answer() -> None:
+def test_a_second_go_away_is_returned() -> None:
     async def test(world: World) -> None:
         world.goodbyes_left = 2
         assert (await world.ask(LEAVE)).code == 1500
@@ -228,7 +228,7 @@ def test_a_second_goodbye_is_the_answer() -> None:
     in_world(test)
 
 
-def test_servers_may_ask_back() -> None:
+def test_servers_may_send_requests_to_clients() -> None:
     async def test(world: World) -> None:
         await world.ask()
         (connection,) = world.server.connections
@@ -256,7 +256,7 @@ def test_an_address_that_does_not_parse_is_refused() -> None:
     in_world(test)
 
 
-def test_a_closed_pool_ends_what_is_under_way_and_refuses_more() -> None:
+def test_closing_a_pool_fails_pending_requests_and_refuses_new_ones() -> None:
     async def test(world: World) -> None:
         await world.ask()
         held = asyncio.ensure_future(world.ask(HOLD, timeout_s=60))
@@ -275,7 +275,7 @@ def test_a_closed_pool_ends_what_is_under_way_and_refuses_more() -> None:
     in_world(test)
 
 
-def test_an_aborted_pool_hangs_up_at_once() -> None:
+def test_an_aborted_pool_disconnects_immediately() -> None:
     async def test(world: World) -> None:
         await world.ask()
         world.pool.abort()
@@ -286,7 +286,7 @@ def test_an_aborted_pool_hangs_up_at_once() -> None:
     in_world(test)
 
 
-def test_an_idle_connection_is_closed_and_made_again() -> None:
+def test_an_idle_connection_is_closed_and_reopened() -> None:
     async def test(world: World) -> None:
         await world.ask()
         await asyncio.sleep(122)

@@ -1,4 +1,4 @@
-"""A load balancer's preamble names whose connection it is, if it is trusted and says it right."""
+"""A trusted load balancer's well-formed preamble sets the address of the connection."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def test_a_preamble_names_the_source(preamble: bytes, source: Address | None) ->
 
 
 @pytest.mark.parametrize(("preamble", "_source"), GOOD)
-def test_a_part_of_a_preamble_asks_for_more(preamble: bytes, _source: object) -> None:
+def test_a_partial_preamble_needs_more_bytes(preamble: bytes, _source: object) -> None:
     for end in range(1, len(preamble)):
         assert preamble_bytes(preamble[:end]) in (None, len(preamble))
 
 
 @pytest.mark.parametrize("preamble", BAD)
-def test_what_is_no_preamble_is_refused(preamble: bytes) -> None:
+def test_a_malformed_preamble_is_refused(preamble: bytes) -> None:
     with pytest.raises(MalformedFrameError):
         claimed_source(preamble[: preamble_bytes(preamble)])
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([b"PROXY ", b"PROXY TCP4 ", SIGNATURE, b""]), st.binary(max_size=120))
-def test_any_bytes_are_read_or_refused(start: bytes, rest: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_refused(start: bytes, rest: bytes) -> None:
     data = start + rest
     try:
         size = preamble_bytes(data)
@@ -110,7 +110,7 @@ def _who(asked: Request) -> RemotingCommand:
 
 
 async def served(trusted: str, test: Callable[[RawClient], Coroutine[Any, Any, None]]) -> None:
-    """Run `test` with a client of a server that says where requests come from."""
+    """Run `test` with a client of a server that answers with the request's address."""
     runtime = Runtime.system()
     limits = ConnectionLimits()
     entrance = TransportConfig(proxy_protocol_trusted=(trusted,)).entrance(limits)
@@ -124,7 +124,7 @@ async def served(trusted: str, test: Callable[[RawClient], Coroutine[Any, Any, N
 
 
 @pytest.mark.parametrize(("preamble", "source"), GOOD)
-def test_requests_come_from_where_a_trusted_proxy_says(
+def test_requests_have_the_address_from_a_trusted_proxy(
     preamble: bytes, source: Address | None
 ) -> None:
     async def test(client: RawClient) -> None:
@@ -136,11 +136,11 @@ def test_requests_come_from_where_a_trusted_proxy_says(
     asyncio.run(served("127.0.0.0/8", test))
 
 
-def test_a_preamble_may_come_byte_by_byte() -> None:
+def test_a_preamble_may_arrive_byte_by_byte() -> None:
     async def test(client: RawClient) -> None:
         for byte in GOOD[0][0] + encode_frame(request(WHO)):
             client.write(bytes([byte]))
-            await asyncio.sleep(0)  # let each be a packet of its own
+            await asyncio.sleep(0)  # each byte in its own packet
         (answer,) = await client.take(1)
         assert answer.remark == "('192.0.2.7', 51234)"
 
@@ -157,7 +157,7 @@ def test_a_trusted_proxy_need_not_send_a_preamble() -> None:
 
 
 @pytest.mark.parametrize("preamble", BAD)
-def test_a_proxy_that_says_it_wrong_is_closed(preamble: bytes) -> None:
+def test_a_connection_with_a_malformed_preamble_is_closed(preamble: bytes) -> None:
     async def test(client: RawClient) -> None:
         client.write(preamble + encode_frame(request(WHO)))
         await client.closed()
@@ -166,7 +166,7 @@ def test_a_proxy_that_says_it_wrong_is_closed(preamble: bytes) -> None:
     asyncio.run(served("127.0.0.1", test))
 
 
-def test_those_who_are_not_trusted_cannot_claim_an_address() -> None:
+def test_an_untrusted_peer_cannot_claim_an_address() -> None:
     async def test(client: RawClient) -> None:
         client.write(GOOD[0][0] + encode_frame(request(WHO)))
         await client.closed()

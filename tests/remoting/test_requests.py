@@ -1,4 +1,4 @@
-"""Requests over one connection: each ends, by its answer, its time, or the connection's end."""
+"""Requests over one connection: each ends by its answer, its timeout or the connection's end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ECHO, PING = 10, 12
 
 
 def with_client(test: Callable[[LoneConnection], Coroutine[Any, Any, None]], **limits: int) -> None:
-    """Run `test` in virtual time on a client's side and end its connection."""
+    """Run `test` in virtual time on the client's side and close its connection."""
 
     async def main() -> None:
         handlers = {ECHO: lambda asked: response(asked.command, body=asked.command.body)}
@@ -34,7 +34,7 @@ def with_client(test: Callable[[LoneConnection], Coroutine[Any, Any, None]], **l
     run_virtual(main())
 
 
-def test_requests_get_opaques_of_their_own_and_their_own_answers() -> None:
+def test_each_request_has_its_own_opaque_and_answer() -> None:
     async def test(setup: LoneConnection) -> None:
         asking = [
             asyncio.ensure_future(setup.connection.request(request(ECHO), 3)) for _ in range(3)
@@ -106,7 +106,7 @@ def test_too_many_requests_are_refused_before_they_are_sent() -> None:
     with_client(test, requests_waiting_max=1)
 
 
-def test_a_request_too_large_for_a_frame_is_refused_and_forgotten() -> None:
+def test_a_request_too_large_for_a_frame_is_refused_and_not_pending() -> None:
     async def test(setup: LoneConnection) -> None:
         with pytest.raises(FrameTooLargeError):
             await setup.connection.request(request(ECHO, body=bytes(FRAME_SIZE_MAX)), 3)
@@ -117,7 +117,7 @@ def test_a_request_too_large_for_a_frame_is_refused_and_forgotten() -> None:
     with_client(test)
 
 
-def test_pending_requests_fail_at_once_when_the_connection_ends() -> None:
+def test_pending_requests_fail_immediately_when_the_connection_ends() -> None:
     async def test(setup: LoneConnection) -> None:
         asking = asyncio.ensure_future(setup.connection.request(request(ECHO), 30))
         await asyncio.sleep(0.001)
@@ -150,7 +150,7 @@ def test_a_clients_request_waits_until_the_peer_reads() -> None:
     with_client(test)
 
 
-def test_requests_that_wait_for_the_peer_do_not_flood_it_when_it_reads() -> None:
+def test_waiting_requests_are_paused_again_when_output_refills() -> None:
     async def test(setup: LoneConnection) -> None:
         setup.connection.pause_writing()
         setup.transport.on_write = setup.connection.pause_writing
@@ -168,7 +168,7 @@ def test_requests_that_wait_for_the_peer_do_not_flood_it_when_it_reads() -> None
     with_client(test, output_pause_bytes=1_000)
 
 
-def test_a_request_that_waits_for_the_peer_fails_at_once_with_the_connection() -> None:
+def test_a_request_waiting_to_be_sent_fails_when_the_connection_ends() -> None:
     async def test(setup: LoneConnection) -> None:
         setup.connection.pause_writing()
         asking = asyncio.ensure_future(setup.connection.request(request(ECHO), 3))
@@ -181,7 +181,7 @@ def test_a_request_that_waits_for_the_peer_fails_at_once_with_the_connection() -
     with_client(test)
 
 
-def test_a_request_that_never_could_be_sent_says_so() -> None:
+def test_a_request_that_times_out_unsent_reports_it_was_not_sent() -> None:
     async def test(setup: LoneConnection) -> None:
         setup.connection.pause_writing()
         with pytest.raises(RequestTimeoutError, match="the request was not sent"):

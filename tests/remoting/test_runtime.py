@@ -1,4 +1,4 @@
-"""The real world's runtime takes blocking work off the loop."""
+"""The system runtime runs blocking work off the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.remoting.network import TcpNetwork
 from kourou.remoting.runtime import OFFLOAD_THREADS, Runtime
 
 
-def test_blocking_work_runs_on_another_thread_and_its_result_comes_back() -> None:
+def test_blocking_work_runs_on_another_thread_and_returns_its_result() -> None:
     async def main() -> None:
         runtime = Runtime.system()
         assert isinstance(runtime.network, TcpNetwork)
@@ -23,7 +23,7 @@ def test_blocking_work_runs_on_another_thread_and_its_result_comes_back() -> Non
     asyncio.run(main())
 
 
-def test_a_few_may_block_at_once() -> None:
+def test_offload_runs_several_blocking_calls_at_once() -> None:
     async def main() -> None:
         runtime = Runtime.system()
         together = threading.Barrier(OFFLOAD_THREADS, timeout=30)

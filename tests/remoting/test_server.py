@@ -1,4 +1,4 @@
-"""A server starts once, says what it serves, and stops within its time whoever hangs on it."""
+"""A server starts once, logs its address, and stops within its timeout with stalled peers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Run = Callable[..., None]
 
 
 class Served:
-    """A started server and what it reported."""
+    """A started server and the closed connections that it reported."""
 
     def __init__(self, runtime: Runtime, **limits: int) -> None:
         self.runtime = runtime
@@ -119,7 +119,7 @@ def test_a_closed_connection_is_reported_once(run: Run) -> None:
     [b"", PING[:9], MIB.to_bytes(4, "big") + bytes(MIB // 4), encode_frame(request(HOLD)), b"GET"],
     ids=["nothing", "a bit of a frame", "half of a large frame", "held", "no frame"],
 )
-def test_a_connection_that_ended_is_gone_without_the_collector(run: Run, more: bytes) -> None:
+def test_a_closed_connection_is_freed_without_garbage_collection(run: Run, more: bytes) -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
         client.write(PING)
@@ -145,7 +145,7 @@ def test_a_connection_that_ended_is_gone_without_the_collector(run: Run, more: b
         gc.enable()
 
 
-def test_stopping_lets_answers_leave_and_then_hangs_up(run: Run) -> None:
+def test_stop_sends_queued_answers_and_then_disconnects(run: Run) -> None:
     async def test(served: Served) -> None:
         client = await served.connect()
         client.write(encode_frame(request(LARGE)))
@@ -170,11 +170,11 @@ async def stop_while_one_reads_nothing(served: Served) -> None:
     await client.closed()
 
 
-def test_stopping_does_not_wait_for_who_reads_nothing(run: Run) -> None:
+def test_stop_does_not_wait_for_a_peer_that_reads_nothing(run: Run) -> None:
     run(stop_while_one_reads_nothing, drain_timeout_ms=100)
 
 
-def test_stopping_takes_the_time_for_answers_and_no_more() -> None:
+def test_stop_takes_at_most_drain_timeout() -> None:
     async def test(served: Served) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -195,7 +195,7 @@ def test_stopping_twice_and_before_the_start_is_harmless() -> None:
     run_virtual(main())
 
 
-def test_an_aborted_server_is_gone_at_once_and_its_port_free() -> None:
+def test_abort_closes_immediately_and_frees_the_port() -> None:
     async def main() -> None:
         served = Served(sim_runtime())
         served.address = await served.server.start(("127.0.0.1", 0))
@@ -237,7 +237,7 @@ def test_start_and_stop_are_logged_with_the_address(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_who_arrives_while_the_server_stops_is_cut_and_not_waited_for() -> None:
+def test_a_connection_accepted_during_stop_is_aborted() -> None:
     async def main() -> None:
         connections = Connections(Dispatcher({}), ConnectionLimits(), is_accepting=True)
         late, transport = connections.make(), RecordingTransport()

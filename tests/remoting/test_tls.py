@@ -1,4 +1,4 @@
-"""One port speaks TLS and plain; certificates are checked on both sides, and renewed in use."""
+"""One port serves TLS and plain clients; both sides check certificates, also renewed ones."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_a_port_without_a_certificate_closes_tls_clients(
             await served.ping(of_client(files))
 
     run(serve(TransportConfig(), test))
-    assert "a TLS hello, and this server has no certificate (tls.server.certPath)" in caplog.text
+    assert "a TLS hello, but this server has no certificate (tls.server.certPath)" in caplog.text
     caplog.clear()
     run(serve(of_server(files, tls_server_mode=TlsMode.DISABLED), test))
-    assert "a TLS hello, and TLS is off here (tls.server.mode)" in caplog.text
+    assert "a TLS hello, but TLS is off here (tls.server.mode)" in caplog.text
     caplog.clear()
     run(serve(TransportConfig(proxy_protocol_trusted=("10.0.0.1",)), test))
     assert "this server has no certificate" in caplog.text
@@ -107,7 +107,7 @@ def test_a_client_refuses_a_certificate_of_another_root_or_another_host(
     run(serve(of_server(files), test))
 
 
-def test_mutual_tls_serves_only_those_who_show_a_good_certificate(
+def test_mutual_tls_serves_only_clients_with_a_valid_certificate(
     run: Any, authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.issue("server", HOST)
@@ -123,7 +123,7 @@ def test_mutual_tls_serves_only_those_who_show_a_good_certificate(
     async def test(served: Served) -> None:
         good = of_client(files, cert_path=ours.cert, key_path=ours.key)
         assert await served.ping(good) == b"ping"
-        # With TLS 1.3 a client learns of a refusal only after its side of the handshake is done.
+        # With TLS 1.3 a client sees the refusal only after its own side of the handshake is done.
         for bad in (of_client(files), of_client(files, cert_path=theirs.cert, key_path=theirs.key)):
             with pytest.raises((ConnectFailedError, ConnectionLostError)):
                 await served.ping(bad)
@@ -133,7 +133,7 @@ def test_mutual_tls_serves_only_those_who_show_a_good_certificate(
     run(serve(config, test))
 
 
-def test_optional_client_certificates_are_verified_where_they_are_shown(
+def test_optional_client_certificates_are_verified_if_presented(
     run: Any, authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.issue("server", HOST)
@@ -153,7 +153,7 @@ def test_optional_client_certificates_are_verified_where_they_are_shown(
     run(serve(config, test))
 
 
-def test_a_renewed_certificate_is_used_while_connections_go_on(
+def test_a_renewed_certificate_is_used_for_new_connections(
     run: Any, authority: Authority, tmp_path: Path
 ) -> None:
     files = authority.issue("server", HOST)
@@ -165,7 +165,7 @@ def test_a_renewed_certificate_is_used_while_connections_go_on(
         assert (await before.request(address, request(ECHO, body=b"1"), PATIENCE_S)).body == b"1"
         renewed = renewing.issue("server", HOST)
         files.cert.write_bytes(renewed.cert.read_bytes())
-        # The key of the new certificate is not written yet: the old pair goes on.
+        # The key of the new certificate is not written yet: the old pair stays in use.
         assert await served.ping(of_client(files)) == b"ping"
         files.key.write_bytes(renewed.key.read_bytes())
 
@@ -189,14 +189,14 @@ def test_files_that_vanish_leave_the_last_good_certificate_in_use(authority: Aut
     assert context.current() is context.current()
 
 
-def test_a_client_that_stops_amid_its_handshake_is_closed(run: Any, authority: Authority) -> None:
+def test_a_client_that_stalls_in_its_handshake_is_closed(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
         client = await RawClient.connect(served.runtime.network, served.address)
         client.write(b"\x16\x03\x01\x02\x00")
         await client.closed()
-        assert await served.ping(None) == b"ping"  # no handshake, for which 50 ms may be short
+        assert await served.ping(None) == b"ping"  # plain: 50 ms may be too short for a handshake
 
     run(serve(of_server(files), test, ConnectionLimits(handshake_timeout_ms=50)))
 
@@ -211,7 +211,7 @@ def test_a_peer_that_sends_nothing_is_closed(run: Any, authority: Authority) -> 
     run(serve(of_server(files), test, ConnectionLimits(idle_timeout_ms=50)))
 
 
-def test_only_so_many_may_be_on_their_way_in(run: Any, authority: Authority) -> None:
+def test_connections_being_set_up_are_bounded(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
@@ -227,7 +227,7 @@ def test_only_so_many_may_be_on_their_way_in(run: Any, authority: Authority) -> 
     run(serve(of_server(files), test, ConnectionLimits(connections_max=2)))
 
 
-def test_stopping_closes_those_on_their_way_in(run: Any, authority: Authority) -> None:
+def test_stop_closes_connections_being_set_up(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
@@ -244,7 +244,7 @@ def test_stopping_closes_those_on_their_way_in(run: Any, authority: Authority) -
     run(serve(of_server(files), test))
 
 
-def test_a_client_of_the_system_s_own_library_is_served(run: Any, authority: Authority) -> None:
+def test_a_client_of_the_standard_library_is_served(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
     context = ssl.create_default_context(cafile=files.root)
     frame = encode_frame(request(ECHO, body=b"x" * 100_000))
@@ -267,7 +267,7 @@ def test_a_client_of_the_system_s_own_library_is_served(run: Any, authority: Aut
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-def test_openssl_shakes_hands_with_each_version(
+def test_openssl_completes_a_handshake_with_each_version(
     run: Any, authority: Authority, version: str
 ) -> None:
     files = authority.issue("server", HOST)
@@ -283,7 +283,7 @@ def test_openssl_shakes_hands_with_each_version(
     run(serve(of_server(files), test))
 
 
-def test_versions_and_ciphers_are_narrowed(authority: Authority) -> None:
+def test_versions_and_ciphers_are_restricted(authority: Authority) -> None:
     files = authority.issue("server", HOST)
     context = TlsContext.of_server(
         TlsServerConfig(
@@ -320,9 +320,7 @@ def test_a_key_with_a_password_needs_it(authority: Authority, tmp_path: Path) ->
             TlsContext.of_server(config)
 
 
-def test_files_that_cannot_be_used_are_refused_by_name(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_unusable_files_are_refused_with_their_names(authority: Authority, tmp_path: Path) -> None:
     files = authority.issue("server", HOST)
     other = authority.issue("other", HOST)
     (tmp_path / "empty").touch()

@@ -1,4 +1,4 @@
-"""The flat settings of TLS and load balancers become what a server uses, or are refused."""
+"""The flat settings of TLS and load balancers are converted or refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_tables_of_toml_are_read_as_dotted_keys(tmp_path: Path) -> None:
     assert (client.is_server_verified, client.protocols) == (False, ("TLSv1.3",))
 
 
-def test_without_a_certificate_and_proxies_all_is_plain() -> None:
+def test_without_certificate_and_proxies_the_transport_is_plain() -> None:
     entrance = TransportConfig().entrance(ConnectionLimits())
     assert (entrance.tls, entrance.takes_plain, entrance.proxies) == (None, True, None)
     assert TransportConfig().tls_client() is None
@@ -74,7 +74,7 @@ def test_without_a_certificate_and_proxies_all_is_plain() -> None:
         ({"tls_server_cert_path": Path("a"), "tls_server_key_path": Path("b")}, False),
     ],
 )
-def test_a_server_makes_a_certificate_only_where_none_is_given(
+def test_a_server_generates_a_certificate_only_if_none_is_configured(
     given: dict[str, Any], *, expected: bool
 ) -> None:
     assert TransportConfig(**given).wants_own_certificate == expected
@@ -83,8 +83,8 @@ def test_a_server_makes_a_certificate_only_where_none_is_given(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tls_server_cert_path": Path("a")}, "belong together"),
-        ({"tls_client_key_path": Path("a")}, "belong together"),
+        ({"tls_server_cert_path": Path("a")}, "must be set together"),
+        ({"tls_client_key_path": Path("a")}, "must be set together"),
         ({"tls_server_mode": TlsMode.ENFORCING}, "enforcing, which needs"),
         ({"tls_server_need_client_auth": ClientAuth.REQUIRE}, "proves nothing"),
         ({"tls_server_auth_client": True}, "needs tls_server_trust_cert_path"),
@@ -92,7 +92,7 @@ def test_a_server_makes_a_certificate_only_where_none_is_given(
         ({"proxy_protocol_trusted": ("my balancer",)}, "'my balancer' does not appear to be"),
     ],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, Any], reason: str) -> None:
+def test_contradicting_settings_are_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         TransportConfig(**given)
 
@@ -103,5 +103,5 @@ def test_passwords_are_not_shown() -> None:
     assert secret not in repr(config)
 
 
-def test_what_lists_settings_leaves_passwords_out() -> None:
+def test_listed_settings_omit_passwords() -> None:
     assert not [key for key in wire_keys(TransportConfig) if "assword" in key]

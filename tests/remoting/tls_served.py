@@ -1,4 +1,4 @@
-"""What tests of TLS share: a server that echoes over TLS, clients of it, and the event loops."""
+"""Shared by tests of TLS: an echo server, its clients, and the event loops to run on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ECHO = 10
 LIMITS = ConnectionLimits(connect_timeout_ms=30_000)
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
-"""For an answer, which a busy machine may be late with."""
+"""Seconds to wait for an answer; long, because a busy machine may be slow."""
 
 Test = Callable[["Served"], Coroutine[Any, Any, None]]
 
@@ -35,7 +35,7 @@ else:
 
 
 class Served:
-    """An echoing server with TLS, and clients of it."""
+    """An echo server with TLS, and its clients."""
 
     def __init__(self, config: TransportConfig, limits: ConnectionLimits = LIMITS) -> None:
         self.runtime = Runtime.system()
@@ -45,7 +45,7 @@ class Served:
         self.address: Address
 
     async def ping(self, tls: TlsClientConfig | None, body: bytes = b"ping") -> bytes:
-        """Return what comes back over a new connection."""
+        """Return the echo of `body` over a new connection."""
         pool = ConnectionPool(self.runtime, {}, LIMITS, tls=tls)
         try:
             asked = request(ECHO, body=body)

@@ -1,6 +1,6 @@
-"""What a connection asks the peer: requests of our own, which wait for their answers.
+"""The requester's half of `Connection`: sends requests and awaits their responses.
 
-A part of `Connection`, whichever side made it: servers ask clients as clients ask servers.
+Both sides of a connection use it: servers send requests to clients too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kourou.remoting.pending import PendingRequests, Waiter
 
 
 class Asking:
-    """Sends requests, and returns what the peer answers.
+    """Sends requests and returns the peer's responses.
 
     Attributes:
-        remote_address: the peer's.
-        pending: requests that are not answered yet.
+        remote_address: the peer's address.
+        pending: our requests without a response yet.
     """
 
     remote_address: Address
@@ -33,7 +33,7 @@ class Asking:
 
     @property
     def is_open(self) -> bool:
-        """Whether sending still has a meaning."""
+        """Whether the connection is made and neither closing nor closed."""
         return self._close_reason is None and self._transport is not None
 
     @abstractmethod
@@ -41,15 +41,15 @@ class Asking:
         """Queue a frame."""
 
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """Send a request and return the peer's answer, whatever its code.
+        """Send a request and return the response, whatever its code.
 
-        Gives `command` an opaque of this connection. While the peer is slow to read, waits before
-        sending. Cancelling leaves the request unsent or sent, never half; a late answer is dropped.
+        Sets the opaque of `command`. Waits before sending while output is paused. Cancelling leaves
+        the request unsent or sent, never half; a late response is dropped.
 
         Raises:
-            RequestTimeoutError: no answer within `timeout_s`; the request may have been served.
-            ConnectionLostError: closed before the answer came; it may have been served.
-            TooManyRequestsError: `requests_waiting_max` requests wait already; not sent.
+            RequestTimeoutError: no response within `timeout_s`; the request may have been served.
+            ConnectionLostError: closed before the response arrived; it may have been served.
+            TooManyRequestsError: `requests_waiting_max` requests are pending already; not sent.
             FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
         ends_at_s = self._loop.time() + timeout_s
@@ -61,19 +61,23 @@ class Asking:
             return await answer
         finally:
             self.pending.discard(opaque)
-            del answer  # an error refers to this frame
+            del answer  # breaks a cycle: the traceback of its error refers to this frame
 
     def expect(self, waiter: Waiter[Any], ends_at_s: float) -> bool:
-        """Await what is sent next, by its `opaque`; False, and nothing is done, if it must wait."""
+        """Register `waiter` for a request that the caller sends next, with `waiter.opaque`.
+
+        Return False, and change nothing, if the request cannot be sent now: the connection is not
+        open, output is paused, or too many requests are pending.
+        """
         if self._close_reason is not None or self._transport is None or self._output.is_paused:
             return False
         return self.pending.put(waiter, ends_at_s)
 
     async def oneway(self, command: RemotingCommand, timeout_s: float) -> None:
-        """Send a request that is never answered; returns when it is queued, not when it arrived.
+        """Send a oneway request; return when it is queued, not when it has arrived.
 
         Raises:
-            RequestTimeoutError: the peer did not read what came before within `timeout_s`.
+            RequestTimeoutError: the peer did not read earlier output within `timeout_s`; not sent.
             ConnectionLostError: closed; not sent.
             FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
@@ -82,7 +86,7 @@ class Asking:
         self.send(command)
 
     async def _until_writable(self, timeout_s: float) -> None:
-        """Return once the peer has read enough, with the connection open."""
+        """Wait until output is not paused, and check that the connection is open."""
         try:
             await self._output.until_resumed(timeout_s)
         except TimeoutError:

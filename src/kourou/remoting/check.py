@@ -1,4 +1,4 @@
-"""A response that is not a success, as an exception."""
+"""Conversion of unsuccessful responses into exceptions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from kourou.protocol.command import RemotingCommand
 
 
 def raise_for_response(response: RemotingCommand) -> None:
-    """Return if the peer said SUCCESS.
+    """Raise an error unless the response's code is SUCCESS.
 
     Raises:
-        RemoteError: any other code; the subclass of the code where it has one.
+        RemoteError: any other code; the subclass registered for that code, if there is one.
     """
     if response.code != ResponseCode.SUCCESS:
         raise RemoteError.from_response(response.code, response.remark)

@@ -1,14 +1,14 @@
-"""One connection: frames in, frames out, requests in both directions.
+"""A connection: frames in and out, requests in both directions.
 
-A read is handled in one pass: all whole frames in it, in order, and what they send leaves in one
-write at its end. What is sent outside a pass leaves in one write at the end of the loop's turn.
+A read is handled in one pass: all complete frames in order, then one write of what their handlers
+sent. Output sent outside a pass is written once, at the end of the loop iteration.
 
-    state      reads  sends  ends
-    open       yes    yes    peer closes, the network fails, or one of the two below
-    closing    no     no     output queued before `close` has left, or `drain_timeout_ms` passed
+    state      reads  sends  ends when
+    open       yes    yes    the peer closes, the network fails, `close` or `abort` is called
+    closing    no     no     output queued before `close` has left, or after `drain_timeout_ms`
     closed     no     no     -
 
-Pending requests fail when the state leaves `open`; `on_closed` is called once, when it is `closed`.
+Pending requests fail when the state leaves `open`; `on_closed` is called once, in state `closed`.
 """
 
 from __future__ import annotations
@@ -37,34 +37,37 @@ __all__ = ["Connection", "FastPath", "Request"]
 log = logging.getLogger(__name__)
 
 FastPath = Callable[["Connection", bytearray, int, int], int]
-"""Serves, among the whole frames between two bytes of a buffer, the first ones that it knows at
-sight and has no doubt about; returns where it stopped. What it leaves takes the ordinary way. It
-may keep a copy of them until the loop's turn ends: see `before_next` and `hand_back`."""
+"""Fast path: called with the connection, a buffer, and the start and end of its unhandled bytes.
+Serves the leading complete frames that it recognizes and returns the position where it stopped;
+the frames from there on take the general path. It may keep copies of frames until the loop
+iteration ends: see `before_next` and `hand_back`."""
 
 PASS_S: Final = 0.02
-"""How long one pass may take before it lets others have their turn: the frames that remain of the
-read are handled in the next ones. One frame is always handled as a whole."""
+"""Seconds after which a server's pass yields to other connections: the remaining frames of the
+read are handled in later loop iterations. A single frame is never split."""
 
-_NOWHERE: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before we could ask
+_NOWHERE: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before its name was read
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
 class Connection(Asking, asyncio.BufferedProtocol):
-    """Either side of a connection. Made by `Connections.make`, not by hand.
+    """Either side of a connection. Created by `Connections.make` only.
 
     Attributes:
-        remote_address: the peer's; behind a load balancer that is trusted, the one it speaks for.
-        local_address: the one the peer reached us by.
-        forwarded_for: what a load balancer said; set before the connection begins.
-        on_closed: called once with this connection when it has ended, in order.
-        on_resumed: set while something waits for `is_paused` to end: then called once with this
-            connection. None again where the connection ends.
-        limits: the bounds of this connection.
-        fast_path: tried on each frame before the ordinary way; None for none.
-        before_next: set by a path that keeps frames: called before anything else of the peer is
-            handled. None again where the connection ends by us: then they were never read.
-        last_received_s: when bytes last came from the peer, in seconds of the loop's clock.
-        unanswered: the peer's requests that are not answered yet; `pending`: ours.
+        remote_address: the peer's address; behind a trusted load balancer, its client's address.
+        local_address: the local address that the peer is connected to.
+        forwarded_for: client address from the load balancer's preamble; set before the connection
+            begins.
+        on_closed: called in order, once, with this connection when it has closed.
+        on_resumed: called once with this connection when `is_paused` ends, then reset to None; also
+            reset when the connection leaves the state `open`.
+        limits: the limits of this connection.
+        fast_path: tried on frames before the general path; None: no fast path.
+        before_next: set by a fast path that keeps frames; called before anything else from the peer
+            is handled. Reset when this side closes the connection: the kept frames then count as
+            never read.
+        last_received_s: time of the last bytes from the peer, in seconds of the loop's clock.
+        unanswered: the peer's unanswered requests; our own are in `pending`.
         unread_bytes: see `Sender`.
     """
 
@@ -107,7 +110,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self.unread_bytes = 0
         pause_bytes = limits.output_pause_bytes
         self._write_bytes = pause_bytes if is_accepted else min(pause_bytes, CLIENT_WRITE_BYTES)
-        # Answers of brokers may be longer: they name each message of a batch.
+        # Responses of brokers may have longer headers: they name each message of a batch.
         self._header_bytes_max = limits.header_bytes_max if is_accepted else limits.frame_bytes_max
         self._is_flush_due = False
         self.pending = PendingRequests(limits.requests_waiting_max, _NOWHERE)
@@ -120,16 +123,16 @@ class Connection(Asking, asyncio.BufferedProtocol):
     # Sending
 
     def send(self, command: RemotingCommand) -> None:
-        """Queue a frame; it leaves with all others of this turn of the loop. Ignored when closed.
+        """Queue a frame, to be written with all others of this loop iteration. Ignored if closed.
 
         Raises:
-            FrameTooLargeError: the command is larger than peers take; nothing is queued.
+            FrameTooLargeError: the command is larger than peers accept; nothing is queued.
             MalformedHeaderError: a text of it is not valid Unicode; nothing is queued.
         """
         self.send_frames(encode_frame(command))
 
     def send_frames(self, data: bytes) -> None:
-        """Queue frames that are encoded already. Ignored when closed."""
+        """Queue encoded frames. Ignored if closed."""
         if not self.is_open:
             return
         self._output.put(data)
@@ -140,7 +143,10 @@ class Connection(Asking, asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def send_now(self, frames: bytes) -> None:
-        """As `send_frames`, but at once: for who has all that it wants to send in this turn."""
+        """Write encoded frames immediately, or queue them behind output that is already queued.
+
+        For callers that send nothing else in this loop iteration. Ignored if closed.
+        """
         if self._is_flush_due or self._output.size_bytes or self._transport is None:
             self.send_frames(frames)
         elif self._close_reason is None:
@@ -148,19 +154,19 @@ class Connection(Asking, asyncio.BufferedProtocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer has left so much unread that it is sent nothing that can wait."""
+        """Whether the peer has so much unread that output which can wait should wait."""
         return self._output.is_paused
 
     def unread_now(self) -> int:
         """See `Sender`."""
         if self._transport is None or not self.is_open:
-            return 0  # it is let go of, at the latest after `drain_timeout_ms`
+            return 0  # closing: released after `drain_timeout_ms` at the latest
         return self._transport.get_write_buffer_size()
 
     # Ending
 
     def close(self, reason: str) -> None:
-        """Take and send no more; what is queued may leave until `drain_timeout_ms` has passed."""
+        """Stop reading and sending; queued output may leave within `drain_timeout_ms`."""
         if not self.is_open:
             return
         self._write_output()
@@ -171,19 +177,19 @@ class Connection(Asking, asyncio.BufferedProtocol):
             self._abort_timer = self._loop.call_later(delay_s, self._transport.abort)
 
     def abort(self, reason: str) -> None:
-        """Close at once, queued output lost. Also ends a `close` that is under way."""
+        """Close immediately and discard queued output. Also cuts short a `close` in progress."""
         self._leave_open(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def drop(self, reason: str) -> None:
-        """Abort because of what the peer does, and say so in the log."""
+        """Abort because of the peer's behaviour, and log the reason."""
         if self.is_open:
             self._warn(reason)
             self.abort(reason)
 
     def check_ages(self, now_s: float) -> None:
-        """Close if nothing happens, or a frame takes too long. `now_s`: the loop's clock."""
+        """Close if idle or if a frame takes too long. `now_s`: the loop's clock."""
         if not self.is_open:
             return
         idle_ms = (now_s - self._last_active_s) * 1000
@@ -193,11 +199,11 @@ class Connection(Asking, asyncio.BufferedProtocol):
             age_ms = (now_s - self._partial_since_s) * 1000
             if age_ms > self.limits.frame_timeout_ms:
                 self.drop(
-                    f"frame not whole after {self.limits.frame_timeout_ms} ms, "
-                    f"{self._frames.held_bytes} bytes of it came"
+                    f"frame incomplete after {self.limits.frame_timeout_ms} ms, "
+                    f"{self._frames.held_bytes} bytes received"
                 )
 
-    # What the event loop calls
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -220,8 +226,9 @@ class Connection(Asking, asyncio.BufferedProtocol):
         frames = self._frames
         at = 0
         if self.fast_path is not None and frames.is_empty and not self._output.is_paused:
-            # Most reads of a server bring nothing but what the path takes: that spares six calls.
-            self._is_flush_due = True  # by the end of this pass
+            # Most reads of a server contain only frames that the fast path serves; returning here
+            # saves six calls.
+            self._is_flush_due = True  # this pass writes at its end
             at = self.fast_path(self, frames.shared, 0, nbytes)
             if at == nbytes:
                 self._is_flush_due = False
@@ -232,7 +239,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._handle_read(buffer, at, end, now_s)
 
     def hand_back(self, frames: bytes) -> None:
-        """Handle what a path kept and leaves, when no read is under way."""
+        """Handle frames that a fast path kept and does not serve, outside of a read."""
         if self.is_open:
             self._frames.put_back(frames, self)
             if not self._must_pause():
@@ -246,18 +253,18 @@ class Connection(Asking, asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._output.pause()
         if self._is_accepted and self._transport is not None:
-            # Only servers: if both ends stopped reading, both would wait for ever.
+            # Only on servers: if both sides stopped reading, both would wait forever.
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._output.resume()
         self._last_active_s = self._loop.time()
         if self._is_accepted:
-            # Not now: another connection may be in its pass, and the shared buffer is its own.
+            # Not immediately: another connection may be using the shared buffer in its pass.
             self._loop.call_soon(self._read_again)
 
     def _read_again(self) -> None:
-        """Handle the frames that were kept while the peer did not read, and then read more."""
+        """Handle the frames held while paused, then resume reading."""
         if self._must_pause() or not self.is_open or self._transport is None:
             return
         if self.on_resumed is not None:
@@ -269,7 +276,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _yield(self) -> None:
-        """Let others have their turn before the rest of a read is handled."""
+        """Let other connections run before the rest of the read is handled."""
         assert self._transport is not None, "a pass is under way"
         self._is_yielding = True
         self._transport.pause_reading()
@@ -280,14 +287,15 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._read_again()
 
     def _handle_held(self) -> None:
-        """Handle the bytes that are held, with nothing new behind them."""
-        now_s = self._partial_since_s = self._loop.time()  # until now it was not the peer's turn
+        """Handle the held bytes, without a new read."""
+        # The time spent paused is not the peer's fault, so the frame's age starts now.
+        now_s = self._partial_since_s = self._loop.time()
         self._frames.space()
         buffer, end = self._frames.received(0)
         try:
             self._handle_read(buffer, 0, end, now_s)
         except BaseException:
-            self.abort("an error of ours")  # as the loop does where it calls us for a read
+            self.abort("internal error")  # as the loop does for an error in `buffer_updated`
             raise
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -306,8 +314,8 @@ class Connection(Asking, asyncio.BufferedProtocol):
     # Receiving
 
     def _handle_read(self, buffer: bytearray, start: int, end: int, now_s: float) -> None:
-        """Handle the whole frames among the bytes from `start` to `end` in one pass."""
-        self._is_flush_due = True  # by the end of this pass
+        """Handle the complete frames between `start` and `end` in one pass."""
+        self._is_flush_due = True  # this pass writes at its end
         consumed = start
         try:
             consumed = self._handle_frames(buffer, start, end)
@@ -325,11 +333,11 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._frames.keep(consumed, end, self)
 
     def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:
-        """Handle whole frames from `start` on; return where the first that is not begins.
+        """Handle complete frames from `start` on; return the position of the first unhandled byte.
 
-        Stops early when the connection closes, when a server's output has piled up, or after
-        `PASS_S`: the frames that remain are kept and handled when the peer has read, or others have
-        had their turn.
+        Stops early when the connection closes, when a server's output is paused, or after `PASS_S`.
+        The remaining frames are held, and handled when the peer has read or in a later loop
+        iteration.
         """
         at = start
         ends_at_s = self._timer() + PASS_S
@@ -337,7 +345,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
             if self.fast_path is not None:
                 began_at, at = at, self.fast_path(self, buffer, at, end)
                 if at != began_at:
-                    continue  # what follows may be for another path
+                    continue  # the next frame may be for another fast path
             size = frame_size(buffer, at, limit=self.limits.frame_bytes_max)
             if at + 4 + size > end:
                 break
@@ -361,23 +369,23 @@ class Connection(Asking, asyncio.BufferedProtocol):
         elif not command.is_oneway:
             self.send(response(command, ResponseCode.SYSTEM_BUSY, _BUSY))
 
-    # Small steps of the above
+    # Helpers
 
     def _flush(self) -> None:
         self._is_flush_due = False
         self._write_output()
 
     def _write_output(self) -> None:
-        """Hand what is queued to the transport."""
+        """Pass queued output to the transport."""
         if self._transport is not None and self._output.size_bytes:
             self._write(self._output.take())
 
     def _write(self, frames: bytes) -> None:
-        """Write, or drop a peer that lets too much gather."""
+        """Write, or drop the connection if the peer has too much unread."""
         assert self._transport is not None, "the connection is open"
         waiting = self._transport.get_write_buffer_size() + len(frames)
         if waiting > self.limits.output_bytes_max:
-            self.drop(f"{waiting} bytes wait for it to read, {self.limits.output_bytes_max} may")
+            self.drop(f"{waiting} bytes of output unread, limit {self.limits.output_bytes_max}")
             return
         self._transport.write(frames)
         if not self._output.is_paused:
@@ -386,7 +394,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
             self._unread.count(self, self.unread_now())
 
     def _leave_open(self, reason: str) -> None:
-        """Fail and forget all that needs an open connection; only the first reason counts."""
+        """Leave the state `open`: fail pending requests, drop buffers. Keeps the first reason."""
         if self._close_reason is not None:
             return
         self._close_reason = reason
@@ -396,7 +404,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._is_yielding = False
         self._unread.forget(self)
         self._output.clear()
-        self._output.resume()  # those who wait to send are to see that it is over
+        self._output.resume()  # so that waiting senders see the close
         self._frames.clear(self)
         self.unanswered.close()
         self._partial_since_s = None

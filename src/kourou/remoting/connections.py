@@ -1,4 +1,4 @@
-"""The open connections of one server or one pool, and the sweep that ends those that hang."""
+"""The open connections of one server or pool, and the sweep that closes stalled ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kourou.remoting.unanswered import UnansweredBytes
 
 
 class Connections:
-    """Makes connections, knows those that are open, and bounds what they take together.
+    """Creates connections, tracks the open ones, and bounds their total memory.
 
-    One timer looks at the ages of all of them. It runs only while there are any.
+    One timer checks the ages of all connections. It runs only while there are any.
     """
 
     def __init__(
@@ -29,15 +29,16 @@ class Connections:
         fast_path: FastPath | None = None,
         timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Make connections of `limits`, whose requests go to `dispatch`.
+        """Start without connections.
 
         Args:
             dispatch: serves requests.
-            limits: bounds of all connections.
-            is_accepting: they are those of a server.
-            on_closed: called with each connection that has ended.
+            limits: limits of each connection and of all together.
+            is_accepting: the connections are those of a server.
+            on_closed: called with each connection that has closed.
             fast_path: tried before `dispatch`.
-            timer: seconds that pass while frames are handled; without it, a pass has no end.
+            timer: returns elapsed seconds within a callback, to bound a pass; the default never
+                advances, so that a pass is unbounded.
         """
         self._dispatch = dispatch
         self._elapsed_s = timer
@@ -49,7 +50,8 @@ class Connections:
         self._unanswered = UnansweredBytes()
         self._unread = UnreadOutput(limits.output_bytes_total_max, lambda: self._open)
         self._warnings = LogRate()
-        self._open: dict[Connection, None] = {}  # a dict for its order: a seed repeats a run
+        # A dict because it is ordered: a simulation repeats exactly for a given seed.
+        self._open: dict[Connection, None] = {}
         self._closing: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
@@ -63,21 +65,21 @@ class Connections:
 
     @property
     def unanswered_bytes(self) -> int:
-        """Bytes of requests that are not answered yet."""
+        """Frame bytes of unanswered requests."""
         return self._unanswered.total
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes held of frames that are not whole yet."""
+        """Bytes held of incomplete frames."""
         return self._partials.total_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of output that peers have not read, as they were counted last."""
+        """Bytes of output that peers have not read, at the last count."""
         return self._unread.total
 
     def make(self) -> Connection:
-        """Return a new connection, which counts from when it is connected."""
+        """Return a new connection; it is tracked once it is connected."""
         return Connection(
             self._dispatch,
             self._limits,
@@ -92,15 +94,15 @@ class Connections:
         )
 
     def without_fast_path(self) -> None:
-        """Let every request take the ordinary way from now on."""
+        """Send all requests through the general path from now on."""
         self._fast_path = None
         for connection in self:
             connection.fast_path = None
 
     async def close(self, reason: str) -> None:
-        """Close all and return when they have ended, within `drain_timeout_ms`.
+        """Close all connections and wait until they are closed, within `drain_timeout_ms`.
 
-        Those that are still on their way in are closed when they come.
+        Connections that are still being set up are aborted when they connect.
         """
         self._closing = reason
         for connection in self:
@@ -108,13 +110,14 @@ class Connections:
         await self._emptied.wait()
 
     def abort(self, reason: str) -> None:
-        """Close all at once, queued output lost; so are those that are still on their way in."""
+        """Abort all connections, and those still being set up when they connect."""
         self._closing = reason
         for connection in self:
             connection.abort(reason)
 
     def _add(self, connection: Connection) -> None:
-        connection.fast_path = self._fast_path  # as it is now: a handshake may have taken a while
+        # `without_fast_path` may have been called during the handshake.
+        connection.fast_path = self._fast_path
         connection.on_closed.append(self._remove)
         self._open[connection] = None
         self._emptied.clear()
@@ -140,7 +143,7 @@ class Connections:
         self._timer = loop.call_later(self._limits.sweep_interval_ms / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        self._schedule_sweep()  # first: the sweep goes on whatever one connection does
+        self._schedule_sweep()  # first, so that an error below does not end the sweeps
         now_s = asyncio.get_running_loop().time()
         for connection in self:
             connection.check_ages(now_s)

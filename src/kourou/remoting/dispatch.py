@@ -1,14 +1,13 @@
-"""From a request to its handler, and from a handler's error to the answer.
+"""Dispatch of requests to their handlers, and of handlers' errors to responses.
 
-What the peer is told:
-
-    what happened               answer
-    the server is leaving       1500, `please go away`, where the peer knows it and waits for one
-    no handler for the code     3, ` request type N not supported`; the log names it
-    the body is too large       29, with its size and the limit of `protocol/registry.py`
-    RemoteError                 its code and remark
-    ProtocolError, UsageError   1 and its text: the peer's fault
-    anything else               1 and its text; the traceback is logged: ours
+condition                   response
+server is shutting down     1500, `please go away`, if the peer knows the code and awaits a
+                            response
+no handler for the code     3, ` request type N not supported`; logged
+body too large              29, with its size and the limit from `protocol/registry.py`
+RemoteError                 its code and remark
+ProtocolError, UsageError   1 and the error's text: the peer's fault
+any other exception         1 and the error's text: our fault; the traceback is logged
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ from kourou.remoting.steady_time import steady_ms
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], RemotingCommand | None]
-"""Serves a request: returns the answer, or None when it will call `Request.reply` later.
+"""Serves a request: returns the response, or None if it will call `Request.reply` later.
 
 It runs on the event loop and must not block.
 """
 
 
 _VERSION_GO_AWAY: Final = 475
-"""V5_3_1: what is newer takes the answer GO_AWAY for what it means."""
+"""V5_3_1: newer peers understand the response GO_AWAY."""
 
 
 class Dispatcher:
     """Calls the handler of each request.
 
     Attributes:
-        is_leaving: whether peers are to take their requests elsewhere.
+        is_leaving: the server is shutting down; requests are answered GO_AWAY where the peer
+            understands it.
     """
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
@@ -63,8 +63,8 @@ class Dispatcher:
         spec = REQUESTS.get(command.code)
         if spec is not None and len(command.body) > spec.body_bytes_max:
             text = (
-                f"{request_name(command.code)} with a body of {len(command.body)} bytes: at most "
-                f"{spec.body_bytes_max} are taken; split it into several requests"
+                f"{request_name(command.code)} with a body of {len(command.body)} bytes: the limit "
+                f"is {spec.body_bytes_max}; split it into several requests"
             )
             request.reply(response(command, ResponseCode.INVALID_PARAMETER, text))
             return
@@ -77,7 +77,7 @@ class Dispatcher:
             request.reply(answer)
 
     def _refuse(self, request: Request) -> None:
-        """Answer, and log, a request that nothing here serves: its program lacks a feature."""
+        """Answer and log a request that has no handler: the peer uses a feature we lack."""
         command = request.command
         suppressed = self._not_supported.take(steady_ms() / 1000)
         if suppressed is not None:
@@ -91,9 +91,9 @@ class Dispatcher:
 
 
 def reply_error(request: Request, error: Exception) -> None:
-    """Answer `request` with what `error` means to the peer; log it if it is a fault of ours.
+    """Answer `request` with the response for `error`; log the error if it is our fault.
 
-    For handlers that reply later; what others raise comes here by itself.
+    Called by handlers that reply later. The dispatcher calls it for errors that handlers raise.
     """
     code: int = ResponseCode.SYSTEM_ERROR
     text = str(error)

@@ -1,18 +1,18 @@
-"""A port that takes plain connections, TLS, and both behind a load balancer.
+"""A port that accepts plain and TLS connections, directly or through a load balancer.
 
-What a connection is stands in its first bytes, and an event loop that has read them cannot give
-them back. So the port accepts by itself, looks at them without taking them, and only then hands
-the socket to the loop:
+The first bytes of a connection say what it is, and an event loop that has read them cannot return
+them to the socket. So the port accepts connections itself, peeks at the first bytes without reading
+them, and then passes the socket to the loop:
 
-    first bytes                 is              what follows
-    `PROXY `, or the signature  a preamble      taken, from those who are trusted; then as below
-    0x16                        a TLS hello     the handshake, then the protocol
-    any other                   a plain frame   the protocol; closed where TLS is enforced
+    first bytes                 meaning         then
+    `PROXY `, or the signature  preamble        read, from trusted addresses only; then as below
+    0x16                        TLS hello       the handshake, then the protocol
+    any other                   plain frame     the protocol; closed where TLS is enforced
 
-Who sends nothing, or does not finish a handshake, is closed after a time, and there may be only so
-many of them. A handshake costs a hundred times what a frame does: only few are begun in one turn of
-the loop, so that those who are connected are served in between. A protocol with an attribute
-`forwarded_for` is told the address from the preamble.
+A connection that sends nothing or does not finish its handshake is closed after a timeout, and the
+number of such connections is bounded. A handshake costs a hundred times as much as a frame: only a
+few are started in one loop iteration, so that open connections are served in between. If the
+protocol has an attribute `forwarded_for`, it is set to the address from the preamble.
 
 Source: NettyRemotingServer.HandshakeHandler, TlsModeHandler, HAProxyMessageHandler.
 """
@@ -42,13 +42,13 @@ from kourou.remoting.tls import TlsContext
 log = logging.getLogger(__name__)
 
 ACCEPTED_MAX: Final = 256
-"""Connections accepted in one turn of the loop, so that those open are served meanwhile."""
+"""Connections accepted in one loop iteration, so that open connections are served in between."""
 
 HANDSHAKES_BEGUN_MAX: Final = 4
-"""Handshakes begun in one turn of the loop; each keeps it for about a millisecond."""
+"""Handshakes started in one loop iteration; each occupies the loop for about a millisecond."""
 
 PAUSE_S: Final = 1.0
-"""How long to accept nothing when the process or the machine has no room for one more."""
+"""Seconds without accepting after the process or the machine ran out of descriptors or memory."""
 
 NO_CERTIFICATE: Final = "this server has no certificate (tls.server.certPath)"
 
@@ -59,40 +59,40 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 @runtime_checkable
 class Forwarded(Protocol):
-    """A protocol that wants to know for whom a proxy connected."""
+    """A protocol that receives the client address behind a proxy."""
 
     forwarded_for: tuple[str, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entrance:
-    """What a port looks at before a connection begins."""
+    """Settings for the stage between accepting a socket and the start of its protocol."""
 
     tls: TlsContext | None
-    """How to speak TLS; None: a hello of TLS is closed."""
+    """The TLS context; None: a connection that starts with a TLS hello is closed."""
     no_tls_reason: str = NO_CERTIFICATE
-    """What the log says of a TLS hello where `tls` is None."""
+    """Logged for a TLS hello if `tls` is None."""
     takes_plain: bool
     """Whether connections without TLS are served."""
     proxies: TrustedProxies | None
-    """Whose PROXY preambles are believed; None: nobody's."""
+    """The proxies whose PROXY preambles are read; None: no preambles."""
     silence_max_s: float
-    """How long the first bytes may take, in seconds."""
+    """Time in seconds within which the first bytes must arrive."""
     handshake_max_s: float
-    """How long a TLS handshake may take, in seconds."""
+    """Timeout of a TLS handshake in seconds."""
     handshakes_max: int
-    """How many may wait for their TLS handshake or be in it; one more is closed at once."""
+    """TLS handshakes that may be queued or in progress; one more is closed immediately."""
     arriving_max: int
-    """How many may be on their way through it; one more is closed at once."""
+    """Connections that may be in this stage; one more is closed immediately."""
 
 
 class EntranceListener:
-    """The listening sockets of one address, and those who are on their way in.
+    """The listening sockets of one address, and its connections whose protocol has not started.
 
     Args:
-        sockets: bound and listening; closed with this.
-        factory: makes the protocol of each connection.
-        entrance: what to look at.
+        sockets: bound and listening; closed by `close`.
+        factory: creates the protocol of each connection.
+        entrance: settings of the port.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class EntranceListener:
         self._entrance = entrance
         self._arrivals: set[_Arrival] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._waiting: deque[_Admitted] = deque()  # for their handshake to begin
+        self._waiting: deque[_Admitted] = deque()  # queued for their handshake
         self._warnings = LogRate()
         name = sockets[0].getsockname()
         self._address: tuple[str, int] = (name[0], name[1])
@@ -117,11 +117,11 @@ class EntranceListener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """What is listened on; see `Listener`."""
+        """The address listened on; see `Listener`."""
         return self._address
 
     def close(self) -> None:
-        """Accept no more; those on their way in are closed. Closing twice is harmless."""
+        """Stop accepting, and close connections that have not started. May be called twice."""
         for listening in self._sockets:
             self._loop.remove_reader(listening)
             listening.close()
@@ -149,7 +149,7 @@ class EntranceListener:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                # The socket stays readable: without a pause the loop would do nothing else.
+                # The socket stays readable: without a pause the loop would only retry.
                 log.error("connection.not_accepted reason=%r", error.strerror)  # noqa: TRY400
                 self._loop.remove_reader(listening)
                 self._loop.call_later(PAUSE_S, self._resume, listening)
@@ -157,7 +157,7 @@ class EntranceListener:
             accepted.setblocking(False)
             arrival = _Arrival(self, accepted, (name[0], name[1]), self._entrance)
             if self._arriving() >= self._entrance.arriving_max:
-                arrival.end(f"{self._entrance.arriving_max} connections are arriving already")
+                arrival.end(f"{self._entrance.arriving_max} connections are being set up already")
             else:
                 self._arrivals.add(arrival)
                 arrival.look()
@@ -165,37 +165,37 @@ class EntranceListener:
     def _arriving(self) -> int:
         return len(self._arrivals) + len(self._waiting) + len(self._handshakes)
 
-    # What an arrival reports
+    # Called by arrivals
 
     def refuse(self, peer: tuple[str, int], reason: str) -> None:
-        """Say in the log why somebody was closed, but not too often."""
+        """Log why a connection was closed, at a limited rate."""
         suppressed = self._warnings.take(self._loop.time())
         if suppressed is not None:
             text = "connection.refused host=%s port=%d reason=%r suppressed=%d"
             log.warning(text, *peer, reason, suppressed)
 
     def leave(self, arrival: _Arrival) -> None:
-        """Forget one that is decided."""
+        """Remove an arrival that was admitted or closed."""
         self._arrivals.discard(arrival)
 
     def admit(
         self, accepted: socket.socket, peer: tuple[str, int], source: tuple[str, int] | None,
         tls: TlsContext | None,
     ) -> None:  # fmt: skip
-        """Begin the connection, after its handshake if it has one."""
+        """Start the connection, or queue its handshake if it uses TLS."""
         admitted = _Admitted(accepted, peer, source, tls)
         if tls is None:
             self._start(admitted)
         elif len(self._waiting) + len(self._handshakes) >= self._entrance.handshakes_max:
             accepted.close()
-            self.refuse(peer, f"{self._entrance.handshakes_max} TLS handshakes are under way")
+            self.refuse(peer, f"{self._entrance.handshakes_max} TLS handshakes are in progress")
         else:
             self._waiting.append(admitted)
             if len(self._waiting) == 1:
                 self._loop.call_soon(self._begin_handshakes)
 
     def _begin_handshakes(self) -> None:
-        """Begin a few of those that wait, and more in the next turn of the loop."""
+        """Start a few of the queued handshakes; the next loop iteration starts more."""
         for _ in range(min(HANDSHAKES_BEGUN_MAX, len(self._waiting))):
             self._start(self._waiting.popleft())
         if self._waiting:
@@ -209,7 +209,7 @@ class EntranceListener:
     def _ended(self, admitted: _Admitted, task: asyncio.Task[None]) -> None:
         self._handshakes.discard(task)
         if task.cancelled():
-            admitted.socket.close()  # the loop may not have taken it yet
+            admitted.socket.close()  # the loop may not own it yet
 
     async def _begin(self, admitted: _Admitted) -> None:
         def make() -> asyncio.BufferedProtocol:
@@ -229,24 +229,24 @@ class EntranceListener:
                     ssl_handshake_timeout=self._entrance.handshake_max_s,
                 )
         except OSError as error:
-            # The loop has closed the socket. A peer that is no TLS client, shows no certificate, or
-            # does not believe ours.
+            # The loop has closed the socket. The peer is no TLS client, presented no certificate,
+            # or rejected ours.
             self.refuse(admitted.peer, f"TLS: {getattr(error, 'reason', None) or error}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A socket whose first bytes say what it is."""
+    """A socket whose kind of connection has been determined."""
 
     socket: socket.socket
     peer: tuple[str, int]
     source: tuple[str, int] | None
-    """For whom a proxy connected."""
+    """The client address from the proxy's preamble."""
     tls: TlsContext | None
 
 
 class _Arrival:
-    """One accepted socket, until its first bytes say what it is."""
+    """An accepted socket until its first bytes show what kind of connection it is."""
 
     def __init__(
         self,
@@ -261,12 +261,12 @@ class _Arrival:
         self._entrance = entrance
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._preamble = b""  # as far as it was taken
+        self._preamble = b""  # the bytes of it read so far
         self._source: tuple[str, int] | None = None
         self._may_be_proxied = entrance.proxies is not None and entrance.proxies.trusts(peer[0])
 
     def look(self) -> None:
-        """Decide by what has come; if that is too little, wait for more."""
+        """Decide by the bytes received; wait for more if they are too few."""
         try:
             is_decided = self._decide()
         except (BlockingIOError, InterruptedError):
@@ -282,14 +282,14 @@ class _Arrival:
             self._timer = self._loop.call_later(self._entrance.silence_max_s, self._expire)
 
     def end(self, reason: str | None) -> None:
-        """Close it; `reason`: what the log shall say, None for what is nobody's fault."""
+        """Close the socket; log `reason` unless it is None."""
         self._forget()
         self._socket.close()
         if reason is not None:
             self._listener.refuse(self._peer, reason)
 
     def _decide(self) -> bool:
-        """Return whether it is known by now what this connection is, and it went on its way."""
+        """Admit or close the socket and return True, or return False if more bytes are needed."""
         head = self._peek()
         while head and self._may_be_proxied:
             if not self._preamble and head[0] not in FIRST_BYTES:
@@ -298,25 +298,26 @@ class _Arrival:
                 return False
             head = self._peek()
         if not head:
-            self.end(None)  # the peer has left
+            self.end(None)  # closed by the peer
         elif head[0] == _TLS_HANDSHAKE and self._entrance.tls is not None:
             self._go_on(self._entrance.tls)
         elif head[0] != _TLS_HANDSHAKE and self._entrance.takes_plain:
             self._go_on(None)
         elif self._entrance.takes_plain:
-            self.end(f"a TLS hello, and {self._entrance.no_tls_reason}")
+            self.end(f"a TLS hello, but {self._entrance.no_tls_reason}")
         else:
-            self.end("not TLS, which is enforced here")
+            self.end("not TLS, which this port enforces (tls.server.mode)")
         return True
 
     def _peek(self) -> bytes:
         return self._socket.recv(_PEEKED_BYTES, socket.MSG_PEEK)
 
     def _take_preamble(self, head: bytes) -> bool:
-        """Take what `head` has of the preamble; return whether that was its end."""
+        """Read the preamble's bytes that `head` shows; return whether it is complete."""
         seen = self._preamble + head
         size = preamble_bytes(seen)
-        # What is certainly of it is taken at once: peeked at only, it would keep waking us.
+        # Bytes that certainly belong to it are read immediately: if they were only peeked at, the
+        # socket would stay readable and wake the loop again and again.
         taken = len(head) if size is None else min(len(head), size - len(self._preamble))
         self._preamble += self._socket.recv(taken)
         if size is None or len(self._preamble) < size:
@@ -336,4 +337,4 @@ class _Arrival:
         self._listener.leave(self)
 
     def _expire(self) -> None:
-        self.end(f"nothing to go by within {self._entrance.silence_max_s:g} s")
+        self.end(f"no complete first bytes within {self._entrance.silence_max_s:g} s")

@@ -1,15 +1,16 @@
-"""Where the bytes of a connection land until they are whole frames.
+"""Read buffer of a connection: holds received bytes until they form complete frames.
 
-All connections of a thread read into one shared buffer, because a buffer for each would cost a
-gigabyte at a thousand connections, and a fresh one for each read half of the throughput. asyncio
-and uvloop ask for the buffer and report what they read into it back to back, so between two reads
-it belongs to nobody. What a read leaves of a frame is moved out of it:
+All connections of a thread read into one shared buffer. A buffer for each connection would cost a
+gigabyte at a thousand connections, and a new one for each read half of the throughput. asyncio and
+uvloop request the buffer and report the read without running other code in between, so the buffer
+is free between two reads. Bytes of an incomplete frame are moved out of it after a read:
 
-    held           where
-    0              nowhere
+    held bytes     stored in
+    0              -
     up to 64 KiB   a copy, put back in front of the next read
     more           a private buffer, into which further reads go directly; it starts at twice the
-                   bytes that came, and doubles as they come: what a frame announces costs nothing
+                   received bytes and doubles as more arrive, so that a large announced frame size
+                   alone allocates nothing
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import threading
 from typing import Final, Protocol
 
 SHARED_BYTES: Final = 1024 * 1024
-"""Size of the buffer that all connections of a thread share: the most that one read takes."""
+"""Size of the buffer that all connections of a thread share: the largest single read."""
 
 COPIED_BYTES_MAX: Final = 64 * 1024
-"""Longest partial frame that is copied out and back; copying a longer one at each read adds up."""
+"""Longest partial frame that is copied out and back; longer ones would be copied at each read."""
 
 _LENGTH_SIZE: Final = 4
 
 
 class Holder(Protocol):
-    """Somebody who holds bytes of a frame that is not whole yet."""
+    """A connection that holds bytes of an incomplete frame."""
 
     def drop(self, reason: str) -> None:
-        """Let go of everything at once, and tell the log why."""
+        """Close immediately and log the reason."""
 
 
 class PartialFrames:
-    """How many bytes of partial frames a server holds for all its connections together."""
+    """Count of the bytes of partial frames that all connections of a server hold."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -42,26 +43,25 @@ class PartialFrames:
         self.total_bytes = 0
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Record that the frame of `holder` now takes `size` bytes of memory.
+        """Record that the partial frame of `holder` now takes `size` bytes of memory.
 
-        While the total is above the limit, drops the holder whose frame is the oldest, which may be
-        `holder` itself: one who sends slowly is more likely to be up to no good than one who has
-        just begun.
+        While the total is above the limit, drops the holder whose frame is the oldest, possibly
+        `holder` itself: a slow sender is more likely to be malicious than one that has just begun.
         """
         self.total_bytes += size - self._held.get(holder, 0)
         self._held[holder] = size
         while self.total_bytes > self._bytes_max:
             oldest = next(iter(self._held))
             self.release(oldest)
-            oldest.drop(f"frames not whole yet take more than {self._bytes_max} bytes together")
+            oldest.drop(f"incomplete frames take more than {self._bytes_max} bytes in total")
 
     def release(self, holder: Holder) -> None:
-        """Forget the frame of `holder`, if it has one."""
+        """Stop counting the frame of `holder`, if it has one."""
         self.total_bytes -= self._held.pop(holder, 0)
 
 
 class _SharedBuffer(threading.local):
-    """One buffer for each thread, made when its first connection is."""
+    """One buffer for each thread, created with the thread's first connection."""
 
     def __init__(self) -> None:
         self.data = bytearray(SHARED_BYTES)
@@ -72,14 +72,14 @@ _shared = _SharedBuffer()
 
 
 class FrameBuffer:
-    """The read side of one connection, which it does not refer to: a cycle would be left of it.
+    """The read buffer of one connection. It has no reference to it, to avoid a cycle.
 
-    For each read, in this order: `space`, `received`, then `keep` with what was not consumed.
+    For each read, call `space`, `received`, then `keep` with the range that was not consumed.
 
     Attributes:
-        is_empty: nothing is held. What a read brings then lies in `shared`, from 0 on; if all of it
-            is consumed, the two calls after `space` may be left out.
-        shared, shared_view: see above.
+        is_empty: no bytes are held. The bytes of a read are then in `shared` from 0 on, and if all
+            of them are consumed, `received` and `keep` need not be called.
+        shared, shared_view: the thread's shared buffer and its view.
     """
 
     def __init__(self, partials: PartialFrames) -> None:
@@ -97,7 +97,7 @@ class FrameBuffer:
         return len(self._copy) if self._private is None else self._private_size
 
     def space(self) -> memoryview:
-        """Return where the next read shall put its bytes; never empty."""
+        """Return the buffer for the next read; never empty."""
         if self.is_empty:
             return self.shared_view
         if self._private is not None:
@@ -107,9 +107,9 @@ class FrameBuffer:
         return self.shared_view[size:]
 
     def received(self, size: int) -> tuple[bytearray, int]:
-        """Return the buffer, and where the bytes in it end after a read of `size` more bytes.
+        """Return the buffer and the end of its valid bytes after a read of `size` more bytes.
 
-        They begin at 0, are valid until `keep`, and must not be kept beyond it.
+        The bytes begin at 0 and are valid until `keep` is called.
         """
         if self._private is not None:
             self._private_size += size
@@ -117,12 +117,13 @@ class FrameBuffer:
         return self.shared, len(self._copy) + size
 
     def keep(self, start: int, end: int, holder: Holder) -> None:
-        """Remember the bytes from `start` to `end` of the buffer; those before are consumed.
+        """Hold the bytes from `start` to `end` of the buffer; those before are consumed.
 
-        `holder` is dropped if they are too many, with those of others; always the same for one.
+        Connections are dropped if all held bytes exceed the limit; see `PartialFrames.hold`.
+        `holder` must be the same object in each call.
         """
         if start == end and self.is_empty:
-            return  # the usual case: whole frames came, and nothing was held
+            return  # the usual case: only complete frames, nothing held before
         self.is_empty = start == end
         if start or start == end:
             self._partials.release(holder)
@@ -135,13 +136,13 @@ class FrameBuffer:
             self._keep_private(self._private, end, holder)
 
     def put_back(self, frames: bytes, holder: Holder) -> None:
-        """Hold frames that were consumed, as if they had just been kept; nothing else is held."""
+        """Hold frames that were consumed before. Nothing else may be held."""
         self.is_empty = False
         self._copy = frames
         self._partials.hold(holder, len(frames))
 
     def clear(self, holder: Holder) -> None:
-        """Forget everything: the connection is closed."""
+        """Discard all held bytes: the connection is closed."""
         self.is_empty = True
         self._partials.release(holder)
         self._copy, self._private = b"", None
@@ -160,7 +161,7 @@ class FrameBuffer:
         self._partials.hold(holder, len(private))
 
     def _keep_private(self, private: bytearray, end: int, holder: Holder) -> None:
-        """Make room for more of the one frame that a private buffer holds."""
+        """Enlarge the private buffer if it is full before its frame is complete."""
         frame = _frame_bytes(private, 0)
         if end == len(private) < frame:
             # A new buffer: the loop may still export the old one, which then cannot be resized.
@@ -171,5 +172,5 @@ class FrameBuffer:
 
 
 def _frame_bytes(data: bytearray, at: int) -> int:
-    """Return how many bytes the frame at `at` has, its length field counted."""
+    """Return the size in bytes of the frame at `at`, length field included."""
     return _LENGTH_SIZE + int.from_bytes(data[at : at + _LENGTH_SIZE], "big")

@@ -1,6 +1,6 @@
-"""Requests that are answered later: by a coroutine, because the answer waits for the disk.
+"""Requests answered later by a coroutine, because the response waits for the disk.
 
-Only what must wait comes here; a held pull or a send waits in a table, without a task.
+Held pulls and sends do not use this: they wait in tables, without a task each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import reply_error
 
 RUNNING_MAX: Final = 10_000
-"""Requests that wait at once; one more is answered SYSTEM_BUSY."""
+"""Coroutines that may run at once; one more request is answered SYSTEM_BUSY."""
 
 
 class LaterReplies:
@@ -28,26 +28,26 @@ class LaterReplies:
     def answer(
         self, request: Request, serve: Callable[[], Coroutine[Any, Any, RemotingCommand]]
     ) -> None:
-        """Answer the request with what `serve` returns, or with the error it raises.
+        """Answer the request with the result of `serve`, or with the error it raises.
 
-        Returns at once. A oneway request is served too, and not answered.
+        Returns immediately. A oneway request is served but not answered.
 
         Raises:
-            SystemBusyError: `running_max` requests wait already; `serve` was not called.
+            SystemBusyError: `running_max` coroutines run already; `serve` was not called.
         """
         if len(self._running) >= self._running_max:
-            raise SystemBusyError(2, f"{self._running_max} requests wait for the disk")
+            raise SystemBusyError(2, f"{self._running_max} requests are waiting for the disk")
         task = asyncio.get_running_loop().create_task(_serve(request, serve))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """Return when all have been answered; nothing new may come meanwhile."""
+        """Wait until all requests are answered; `answer` must not be called meanwhile."""
         while self._running:
             await asyncio.wait(self._running)
 
     def abandon(self) -> None:
-        """Stop as a killed process stops: nobody is answered any more."""
+        """Cancel all coroutines without answering, as a killed process would."""
         for task in self._running:
             task.cancel()
 

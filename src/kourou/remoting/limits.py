@@ -1,4 +1,4 @@
-"""Every bound of a connection, with its default and its name."""
+"""Limits of connections, with their defaults."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ class ConnectionLimits:
     """
 
     frame_bytes_max: int = FRAME_SIZE_MAX
-    """Largest frame taken, in bytes after the length field. A larger one is refused as soon as its
-    length field is read, and the connection closed."""
+    """Largest frame accepted, in bytes after the length field. A larger one closes the connection
+    as soon as its length field is read."""
 
     header_bytes_max: int = 512 * _KIB
-    """Largest header of a frame that a server takes; the connection of a larger one is closed. A
-    header is decoded at once. The longest that a client needs has the properties of a message,
-    32,767 bytes, each of which JSON may write in six."""
+    """Largest frame header that a server accepts, in bytes; a larger one closes the connection. A
+    header is decoded in one step. The longest header that a client needs carries the properties of
+    a message: 32,767 bytes, each of which JSON may write as six."""
 
     output_bytes_max: int = 64 * _MIB
-    """Bytes that may wait for one peer to read them. A peer that lets more gather is closed."""
+    """Bytes of output that one peer may leave unread. Above it, the connection is closed."""
 
     output_pause_bytes: int = _MIB
-    """Bytes that may wait for one peer before it has to read: a server takes no more requests from
-    it, and a client's own requests wait, until a quarter of them is left."""
+    """Bytes of unread output to one peer above which the connection pauses: a server reads no more
+    requests from the peer, and a client's requests wait. It resumes at a quarter of this value."""
 
     output_bytes_total_max: int = 256 * _MIB
-    """The same for all peers of one server together. Above it, the connections whose peers have
-    left the most unread are closed, until the rest fits."""
+    """Bytes of unread output to all peers of one server. Above it, the connections with the most
+    unread output are closed until the rest is within the limit."""
 
     partial_bytes_total_max: int = 256 * _MIB
-    """Bytes of frames not whole yet, over all connections. Above it, the connection that has been
-    sending its frame for the longest time is closed."""
+    """Bytes of incomplete frames, over all connections. Above it, the connection whose incomplete
+    frame is the oldest is closed."""
 
     frame_timeout_ms: int = 30_000
-    """Time in ms from the first byte of a frame to its last. A peer that needs longer is closed."""
+    """Time in ms that a frame may take from its first byte to its last. A frame that takes longer
+    closes the connection."""
 
     idle_timeout_ms: int = field(
         default=120_000, metadata={"seconds_key": "serverChannelMaxIdleTimeSeconds"}
@@ -55,37 +56,38 @@ class ConnectionLimits:
     serverChannelMaxIdleTimeSeconds and clientChannelMaxIdleTimeSeconds."""
 
     requests_waiting_max: int = field(default=65_535, metadata={"key": "clientAsyncSemaphoreValue"})
-    """Requests to one peer that wait for an answer; one more is refused."""
+    """Requests to one peer that may be pending; one more is refused."""
 
     unanswered_requests_max: int = 65_535
-    """Requests from one peer that we have not answered; one more is answered SYSTEM_BUSY."""
+    """Requests from one peer that may be unanswered; one more is answered SYSTEM_BUSY."""
 
     unanswered_bytes_max: int = 96 * _MIB
-    """Bytes of their frames. More than a broker's `pending_connection_bytes_max`, which refuses
-    with a better reason."""
+    """Frame bytes of unanswered requests from one peer. The default is above that of a broker's
+    `pending_connection_bytes_max`, which is then reached first and has the clearer error text."""
 
     unanswered_bytes_total_max: int = 512 * _MIB
-    """The same for all peers of one server together."""
+    """Frame bytes of unanswered requests from all peers of one server."""
 
     connections_max: int = 10_000
-    """Connections of one server; one more is closed at once."""
+    """Open connections of one server; one more is closed immediately."""
 
     connect_timeout_ms: int = field(default=3_000, metadata={"key": "connectTimeoutMillis"})
-    """Time in ms for a connection to be made, its TLS handshake included."""
+    """Time in ms to establish a connection, TLS handshake included."""
 
     handshake_timeout_ms: int = 10_000
-    """Time in ms that a client's TLS handshake may take at a server; Netty's default."""
+    """Time in ms that a TLS handshake may take at a server; Netty's default."""
 
     handshakes_max: int = 500
-    """Handshakes of TLS clients that wait or are under way at one port of a server; one more client
-    is closed at once. One takes about two milliseconds of a processor and 150 KiB: more of them
-    than the port can finish within their clients' patience would be work for nothing."""
+    """TLS handshakes that may be queued or in progress at one port of a server; one more connection
+    is closed immediately. A handshake takes about two milliseconds of CPU time and 150 KiB. A
+    handshake that the port cannot finish before its client times out is wasted work."""
 
     drain_timeout_ms: int = 1_000
-    """Time in ms that output already queued has to leave when we close a connection."""
+    """Time in ms that queued output has to leave after the connection is closed by this side."""
 
     sweep_interval_ms: int = 1_000
-    """Time in ms between two looks at the ages of connections and frames: how late they may end."""
+    """Interval in ms at which the ages of connections and frames are checked; the timeouts above
+    may fire this much late."""
 
     def __post_init__(self) -> None:
         for bound in fields(self):
@@ -93,7 +95,7 @@ class ConnectionLimits:
                 raise ConfigError(f"{bound.name} is {getattr(self, bound.name)}: must be above 0")
         if self.frame_bytes_max > FRAME_SIZE_MAX:
             raise ConfigError(
-                f"frame_bytes_max is {self.frame_bytes_max}: peers take at most {FRAME_SIZE_MAX}"
+                f"frame_bytes_max is {self.frame_bytes_max}: peers accept at most {FRAME_SIZE_MAX}"
             )
         for name in (
             "output_bytes_max",

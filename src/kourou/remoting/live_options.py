@@ -1,9 +1,9 @@
-"""The options of a running server, of which requests may change those that are marked live.
+"""The options of a running server; requests may change those marked live.
 
-A change holds until the server stops; what it starts with is in its file, environment and flags.
+A change lasts until the server stops: at start, options come from its file, environment and flags.
 
-Source: Configuration.java, apache/rocketmq 5.5.0, where what must not change is listed and
-everything else may; here it is the other way round.
+Source: Configuration.java, apache/rocketmq 5.5.0, which lists the options that must not change;
+here the options that may change are listed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ ConfigT = TypeVar("ConfigT")
 
 
 class LiveOptions(ABC, Generic[ConfigT]):
-    """The options of one server. A subclass says which they are and refuses keys in its words.
+    """The options of one server. A subclass defines the config class and the refusal texts.
 
     Attributes:
-        now: all options; replaced as a whole when some change.
+        now: all options; replaced as a whole by a change.
     """
 
     config_class: ClassVar[type[Any]]
     black_list: ClassVar[frozenset[str]]
-    """Keys that Java never changes by request."""
+    """Keys that Java never changes on request."""
 
     def __init_subclass__(cls) -> None:
         cls.live_keys = live_keys(cls.config_class)
@@ -40,24 +40,25 @@ class LiveOptions(ABC, Generic[ConfigT]):
 
     live_keys: ClassVar[frozenset[str]]
     fields: ClassVar[Mapping[str, str]]
-    """RocketMQ's key -> field name, of every option but secrets."""
+    """RocketMQ's key -> field name, of every option except secrets."""
 
     def __init__(self, config: ConfigT) -> None:
         self.now = config
 
     def values(self) -> dict[str, str]:
-        """Return RocketMQ's key -> value, as a properties file has it, but no secrets."""
+        """Return RocketMQ's key -> value as in a properties file, without secrets."""
         values = values_of(self.now)
         return {key: setting_text(values[name]) for key, name in self.fields.items()}
 
     def change(self, asked: Mapping[str, str]) -> bool:
-        """Change options, all of them or none; return whether one changed.
+        """Change options, all or none; return whether any changed.
 
-        A value that is so already changes nothing.
+        Keys whose value is already current are ignored.
 
         Raises:
-            NoPermissionError: an option cannot be changed while the server runs.
-            RemoteSystemError: a value is out of its range, or what `refusal` returns.
+            NoPermissionError: a key is in `black_list`, or an option is not live and `refusal`
+                returns this error.
+            RemoteSystemError: a value is out of its range, or `refusal` returned it.
         """
         if asked.keys() & self.black_list:
             raise NoPermissionError(
@@ -88,4 +89,4 @@ class LiveOptions(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def refusal(self, key: str) -> NoPermissionError | RemoteSystemError:
-        """Return why `key`, which is not live, cannot be changed."""
+        """Return the error for `key`, which is not live."""

@@ -1,18 +1,18 @@
-"""A bound on how often peers can make us write a warning."""
+"""Rate limit for warnings that peers can cause."""
 
 from __future__ import annotations
 
 from typing import Final
 
 BURST: Final = 20
-"""Warnings that may follow each other at once."""
+"""Warnings that may be logged in immediate succession."""
 
 PER_S: Final = 2.0
-"""Warnings a second that may be written for ever."""
+"""Warnings that may be logged each second in the long run."""
 
 
 class LogRate:
-    """A token bucket that counts what it swallowed."""
+    """A token bucket that counts suppressed warnings."""
 
     def __init__(self, burst: int = BURST, per_s: float = PER_S) -> None:
         self._burst = burst
@@ -22,7 +22,7 @@ class LogRate:
         self._suppressed = 0
 
     def take(self, now_s: float) -> int | None:
-        """Return how many were swallowed since the last one written; None: swallow this too."""
+        """Return the number suppressed since the last warning; None: suppress this one too."""
         gained = max(0.0, now_s - self._filled_at_s) * self._per_s
         self._tokens = min(float(self._burst), self._tokens + gained)
         self._filled_at_s = now_s

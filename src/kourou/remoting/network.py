@@ -1,7 +1,7 @@
-"""What servers and clients ask of a network, and TCP.
+"""The network interface of servers and clients, and its implementation over TCP.
 
-Everything above names a `Network`, so that a test can run a whole cluster in memory
-(`kourou.testing.network.MemoryNetwork`). One contract suite holds both to the same behaviour.
+All other code depends on `Network` only, so that a test can run a whole cluster in memory
+(`kourou.testing.network.MemoryNetwork`). One test suite checks both for the same behaviour.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class Listener(Protocol):
 
     @property
     def address(self) -> Address:
-        """What is listened on, with the port that was really given when 0 was asked."""
+        """The address listened on, with the actual port if 0 was requested."""
 
     def close(self) -> None:
-        """Accept no more; connections already accepted live on. Closing twice is harmless."""
+        """Stop accepting; connections already accepted stay open. May be called twice."""
 
 
 class Network(Protocol):
-    """How bytes get from one address to another."""
+    """Opens and accepts connections."""
 
     async def listen(
         self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
     ) -> Listener:
-        """Accept connections, each served by a protocol that `factory` makes.
+        """Accept connections, each served by a protocol created by `factory`.
 
-        Port 0 asks for any free port. `entrance` says what may come before the protocol's own
-        bytes, TLS for one; None: nothing.
+        Port 0 requests any free port. `entrance` says what may precede the protocol's own bytes,
+        such as TLS; None: nothing.
 
         Raises:
-            AddressInUseError: somebody listens there already.
+            AddressInUseError: another socket listens there already.
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
 
@@ -65,19 +65,18 @@ class Network(Protocol):
         *,
         tls: TlsContext | None = None,
     ) -> asyncio.BufferedProtocol:
-        """Connect, and return the protocol that `factory` made once it is connected.
+        """Connect and return the connected protocol, created by `factory`.
 
-        With `tls`, it is connected when the handshake is done. Cancelling leaves no connection
-        behind.
+        With `tls`, returns after the handshake. Cancelling leaves no connection behind.
 
         Raises:
-            ConnectFailedError: refused, unreachable, unknown host, not within `timeout_s`, or a
-                certificate that one of the two does not accept.
+            ConnectFailedError: refused, unreachable, unknown host, timed out after `timeout_s`, or
+                one side rejected the other's certificate.
         """
 
 
 class TcpNetwork:
-    """TCP, through the running event loop. asyncio and uvloop set TCP_NODELAY by themselves."""
+    """TCP through the running event loop. asyncio and uvloop set TCP_NODELAY themselves."""
 
     async def listen(
         self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
@@ -127,7 +126,7 @@ class TcpNetwork:
 
 
 class _TcpListener:
-    """An asyncio server, seen as a `Listener`."""
+    """Adapts an asyncio server to `Listener`."""
 
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
@@ -143,8 +142,8 @@ class _TcpListener:
 
 
 def _take_sockets(server: asyncio.Server) -> list[socket.socket]:
-    """Return the sockets that `server` has bound, listening; `server` itself is closed."""
-    # Duplicates: those of the server are the loop's own, which never lets go of them.
+    """Return listening duplicates of the sockets of `server`, and close `server`."""
+    # Duplicates, because the loop keeps the originals and never releases them.
     taken = [socket.socket(fileno=os.dup(bound.fileno())) for bound in server.sockets]
     server.close()
     try:
@@ -193,7 +192,7 @@ def format_address(address: Address) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches `host`; of names, only localhost is known to be."""
+    """Return whether `host` is a loopback address or `localhost`; other names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -201,12 +200,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    """Return the operating system's words without the address, which the caller names."""
+    """Return the error text without the address, which the caller adds."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
-    # asyncio puts the address into strerror; a failed look-up of a name has numbers of its own.
+    # asyncio puts the address into strerror. A failed name look-up has its own error numbers.
     if error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""What a connection has to send: queued during a turn of the loop, written at its end."""
+"""Output of a connection: queued during a loop iteration, written at its end."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 CLIENT_WRITE_BYTES: Final = 64 * 1024
-"""What a client writes before its turn ends: the server works on it while the rest is made."""
+"""Queued bytes that a client writes before the loop iteration ends, so that the server can work
+on them while the client produces the rest."""
 
 
 COUNTED_BYTES: Final = 16 * 1024
-"""Output of one connection that is counted only once a second: counting each small write would
-cost as much as the write."""
+"""Unread output of one connection up to which it is counted only by the sweep: counting each small
+write would cost as much as the write."""
 
 
 class Sender(Protocol):
-    """A connection, as far as its unread output is counted.
+    """A connection whose unread output is counted.
 
     Attributes:
-        unread_bytes: what its peer had not read when it was counted last.
+        unread_bytes: bytes that the peer had not read at the last count.
     """
 
     unread_bytes: int
 
     def unread_now(self) -> int:
-        """Return the bytes that were written and that the peer has not read."""
+        """Return the number of bytes that were written and not yet read by the peer."""
 
     def drop(self, reason: str) -> None:
-        """Close at once, and log the reason."""
+        """Close immediately and log the reason."""
 
 
 class UnreadOutput:
-    """The bytes that the peers of one server have not read, over all its connections.
+    """Count of the bytes that the peers of one server have not read, over all connections.
 
-    What peers read is not reported, so that the total is an upper bound: only when it exceeds the
-    limit, all connections are counted again.
+    Nothing reports when peers read, so the total is an upper bound. All connections are counted
+    again when it exceeds the limit.
 
     Attributes:
-        total: bytes, as they were counted last.
+        total: bytes at the last count.
     """
 
     def __init__(self, bytes_max: int, senders: Callable[[], Iterable[Sender]]) -> None:
-        """Start with nothing unread.
+        """Start with a count of zero.
 
         Args:
             bytes_max: above it, the senders with the most unread output are dropped.
@@ -53,19 +54,19 @@ class UnreadOutput:
         self.total = 0
 
     def count(self, sender: Sender, size: int) -> None:
-        """Note that the peer of `sender` has not read `size` bytes; may drop it, or others."""
+        """Record that the peer of `sender` has `size` bytes unread; may drop this or others."""
         self.total += size - sender.unread_bytes
         sender.unread_bytes = size
         if self.total > self._bytes_max:
             self.recount()
 
     def forget(self, sender: Sender) -> None:
-        """Count nothing of a connection that has ended."""
+        """Remove a closed connection from the count."""
         self.total -= sender.unread_bytes
         sender.unread_bytes = 0
 
     def recount(self) -> None:
-        """Count all connections, and drop the worst if they exceed the limit together."""
+        """Count all connections again; drop those with the most unread output above the limit."""
         senders = list(self._senders())
         for sender in senders:
             size = sender.unread_now()
@@ -75,19 +76,19 @@ class UnreadOutput:
             return
         for sender in sorted(senders, key=lambda one: -one.unread_bytes):
             sender.drop(
-                f"{self.total} bytes wait for all peers to read, {self._bytes_max} may: this one "
-                f"has left {sender.unread_bytes} unread"
+                f"{self.total} bytes of output are unread by all peers, the limit is "
+                f"{self._bytes_max}: this peer has {sender.unread_bytes} unread"
             )
             if self.total <= self._bytes_max:
                 return
 
 
 class Output:
-    """The frames that wait for the next write, and whether the peer reads what was written.
+    """The frames queued for the next write, and whether sending is paused.
 
     Attributes:
-        size_bytes: what waits for the next write.
-        is_paused: so much waits for the peer to read that it shall read first.
+        size_bytes: bytes queued for the next write.
+        is_paused: the peer has too much unread; sending resumes when it has read enough.
     """
 
     def __init__(self) -> None:
@@ -103,23 +104,23 @@ class Output:
         self.size_bytes += len(frames)
 
     def take(self) -> bytes:
-        """Return all that is queued, for one write."""
+        """Remove and return all queued bytes, for one write."""
         data = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
         self.clear()
         return data
 
     def clear(self) -> None:
-        """Forget what is queued."""
+        """Discard the queued frames."""
         self._frames.clear()
         self.size_bytes = 0
 
     def pause(self) -> None:
-        """Let those who want to send wait."""
+        """Make callers of `until_resumed` wait."""
         self.is_paused = True
         self._readable.clear()
 
     def resume(self) -> None:
-        """Let them send."""
+        """Wake the callers of `until_resumed`."""
         self.is_paused = False
         self._readable.set()
 
@@ -132,5 +133,5 @@ class Output:
         if self._readable.is_set():
             return
         async with asyncio.timeout(timeout_s):
-            while not self._readable.is_set():  # those woken before may have filled it again
+            while not self._readable.is_set():  # callers woken earlier may have filled it again
                 await self._readable.wait()

@@ -1,10 +1,11 @@
-"""Requests to one peer that wait for its answer, found by their opaque.
+"""Pending requests to one peer, by opaque.
 
-The opaque is ours to choose and the peer copies it into the answer. Each side of a connection
-counts for itself, so the same number may be under way in both directions.
+The requester chooses the opaque and the peer copies it into the response. Each side of a connection
+counts separately, so the same number may be in use in both directions.
 
-A timer for each request would cost more than all else here, and nearly none ever fires. So those
-whose time ends within the same 10 ms share one: never early, at most so much late.
+A timer for each request would cost more than everything else here, and hardly any timer fires. So
+requests whose deadlines fall within the same 10 ms share one timer. A timeout is never early and at
+most 10 ms late.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _TICKS_PER_S: Final = 100
 
 _TICKS_KEPT: Final = 512
-"""Ticks above which those that nobody waits for any more are let go before their time."""
+"""Number of ticks above which empty ticks are removed before they expire."""
 
 
 class Waiter(asyncio.Future[T]):
-    """Who waits for the answer to one request; told once, how it ended.
+    """A pending request; `on_answer` or `on_failure` is called once.
 
-    A future itself, as it is one for whoever waits: one object a request in place of two.
+    It is a future itself, so that a request needs one object instead of two.
 
     Attributes:
-        code: what was asked, for errors' texts.
-        timeout_s: for how long, for errors' texts.
-        opaque: the request's number; set when it is put into a table, and so are the others.
+        code: the request code, for error texts.
+        timeout_s: the request's timeout, for error texts.
+        opaque: the request's number; set by `PendingRequests.put`, as are `table` and `tick`.
+        table: the table that it is in.
+        tick: the requests with the same deadline tick.
     """
 
     __slots__ = ("code", "opaque", "table", "tick", "timeout_s")
@@ -56,20 +59,20 @@ class Waiter(asyncio.Future[T]):
     tick: dict[int, Waiter[Any]]
 
     def leave(self) -> None:
-        """Wait no more: the answer, if it comes, is dropped."""
+        """Stop waiting; a late response is dropped."""
         self.table.discard(self.opaque)
 
     @abstractmethod
     def on_answer(self, answer: RemotingCommand) -> None:
-        """Called with the answer, whatever its code."""
+        """Called with the response, whatever its code."""
 
     @abstractmethod
     def on_failure(self, error: TransportError) -> None:
-        """Called when there will be none."""
+        """Called when there will be no response."""
 
 
 class Answer(Waiter[RemotingCommand]):
-    """A future of the answer."""
+    """A future of the response."""
 
     __slots__ = ()
 
@@ -88,7 +91,7 @@ class Answer(Waiter[RemotingCommand]):
 
 
 class _Tick(dict[int, Waiter[Any]]):
-    """The requests whose time ends in one hundredth of a second, and the timer of that."""
+    """The requests whose deadlines fall into one hundredth of a second, and their timer."""
 
     __slots__ = ("timer",)
 
@@ -96,16 +99,18 @@ class _Tick(dict[int, Waiter[Any]]):
 
 
 class PendingRequests:
-    """The table of one connection. Every entry ends: by its answer, its time, or `fail_all`.
+    """The pending requests of one connection.
+
+    Every entry ends: by its response, its timeout, `discard` or `fail_all`.
 
     Args:
-        requests_max: how many may wait.
-        peer: who is asked, for errors' texts.
+        requests_max: largest number of pending requests.
+        peer: the peer's address, for error texts.
 
     Attributes:
-        peer: as above; to be set once it is known better.
-        waiting: who waits, by opaque. A fast path that knows an answer at sight takes its waiter
-            out of here and out of the waiter's `tick`, as `settle` does.
+        peer: as above; updated when the connection is made.
+        waiting: the pending requests by opaque. A fast path that recognizes a response removes the
+            waiter from here and from the waiter's `tick`, as `settle` does.
     """
 
     def __init__(self, requests_max: int, peer: Address) -> None:
@@ -121,19 +126,19 @@ class PendingRequests:
         return len(self.waiting)
 
     def next_opaque(self) -> int:
-        """Return a number that no waiting request has."""
+        """Return a number that no pending request uses."""
         self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         while self._opaque in self.waiting:
             self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         return self._opaque
 
     def add(self, code: int, timeout_s: float, ends_at_s: float) -> Answer:
-        """Return a future of the answer; its `opaque` is the request's number.
+        """Return a future of the response; its `opaque` is the request's number.
 
         Args:
-            code: what is asked, for errors' texts.
-            timeout_s: for how long, for errors' texts.
-            ends_at_s: when to give up, on the loop's clock.
+            code: the request code, for error texts.
+            timeout_s: the timeout, for error texts.
+            ends_at_s: the deadline on the loop's clock.
 
         Raises:
             TooManyRequestsError: the limit is reached.
@@ -141,17 +146,17 @@ class PendingRequests:
         answer = Answer(code, timeout_s, self._loop)
         if not self.put(answer, ends_at_s):
             raise TooManyRequestsError(
-                f"{len(self.waiting)} requests to {format_address(self.peer)} wait for an answer: "
+                f"{len(self.waiting)} requests to {format_address(self.peer)} are pending: "
                 "wait for some of them, or raise requests_waiting_max"
             )
         return answer
 
     def put(self, waiter: Waiter[Any], ends_at_s: float) -> bool:
-        """Let `waiter` wait, with a new `opaque`; False, and nothing is done, at the limit."""
+        """Add `waiter` with a new `opaque`; False, and no change, at the limit."""
         waiting = self.waiting
         if len(waiting) >= self._requests_max:
             return False
-        # As `next_opaque` does: a call less for each request.
+        # Same as `next_opaque`, inlined to save a call for each request.
         opaque = (self._opaque + 1) & _OPAQUE_MASK
         if opaque in waiting:
             opaque = self.next_opaque()
@@ -164,13 +169,13 @@ class PendingRequests:
         return True
 
     def discard(self, opaque: int) -> None:
-        """Forget a request: its answer, if it comes, is dropped."""
+        """Remove a request; a late response is dropped."""
         waiter = self.waiting.pop(opaque, None)
         if waiter is not None:
             waiter.tick.pop(opaque, None)
 
     def settle(self, command: RemotingCommand) -> None:
-        """Give an answer to who waits for it; drop it if nobody does."""
+        """Complete the pending request that `command` answers; drop `command` if there is none."""
         opaque = command.opaque
         waiter = self.waiting.pop(opaque, None)
         if waiter is None:
@@ -180,22 +185,22 @@ class PendingRequests:
         waiter.on_answer(command)
 
     def fail_all(self, reason: str) -> None:
-        """End all with `ConnectionLostError`: the connection to the peer ended."""
+        """Fail all requests with `ConnectionLostError`: the connection has ended."""
         text = f"connection to {format_address(self.peer)} ended: {reason}"
         waiting = list(self.waiting.values())
         self.waiting.clear()
         for tick in self._ticks.values():
             tick.timer.cancel()
-            tick.clear()  # they refer to it
+            tick.clear()  # breaks the reference cycle between tick and waiters
         self._ticks.clear()
         for waiter in waiting:
             waiter.on_failure(ConnectionLostError(text))
 
     def _tick(self, number: int) -> _Tick:
-        """Return the tick of that number, made now if there is none."""
+        """Return the tick with that number; create it if there is none."""
         tick = self._ticks.get(number)
         if tick is not None:
-            return tick  # empty, and therefore false
+            return tick  # `put` took it for missing because an empty tick is false
         if len(self._ticks) >= self._ticks_max:
             self._drop_empty_ticks()
         tick = self._ticks[number] = _Tick()
@@ -203,7 +208,7 @@ class PendingRequests:
         return tick
 
     def _drop_empty_ticks(self) -> None:
-        """Bound what is kept for requests with long times that are answered soon."""
+        """Remove empty ticks, which long timeouts with quick responses leave behind."""
         for number in [number for number, tick in self._ticks.items() if not tick]:
             self._ticks.pop(number).timer.cancel()
         self._ticks_max = max(_TICKS_KEPT, 2 * len(self._ticks))
@@ -211,9 +216,10 @@ class PendingRequests:
     def _expire(self, number: int) -> None:
         peer, tick = format_address(self.peer), self._ticks.pop(number)
         waiters = list(tick.items())
-        tick.clear()  # they refer to it
+        tick.clear()  # breaks the reference cycle between tick and waiters
         for opaque, waiter in waiters:
-            if self.waiting.pop(opaque, None) is not None:  # none before ended it as well
+            # An earlier waiter's callback may have ended this one already.
+            if self.waiting.pop(opaque, None) is not None:
                 name = request_name(waiter.code)
                 text = f"{peer} did not answer {name} within {waiter.timeout_s:.3g} s"
                 waiter.on_failure(RequestTimeoutError(text))

@@ -1,4 +1,4 @@
-"""Connections to servers, one an address, made when first needed and again when lost."""
+"""A client's connections to servers: one for each address, opened on demand and reopened."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ Connected = Callable[[str, Connection], None]
 
 
 class ConnectionPool:
-    """The connections of one client. Made inside a running loop.
+    """The connections of one client. Must be created inside a running loop.
 
-    Addresses are texts, `host:port`, as name servers and brokers give them.
+    Addresses are texts, `host:port`, as name servers and brokers return them.
 
     Args:
-        runtime: whose network to connect by.
-        handlers: what servers may ask of us, request code to handler; other codes are answered
+        runtime: provides the network.
+        handlers: handlers of requests from servers, by request code; other codes are answered
             "not supported".
-        limits: bounds of each connection, and the time to make one.
+        limits: bounds of each connection, and the connect timeout.
         on_connected: called with the address and each new connection, before anything is sent.
-        tls: how to speak TLS; None: plain connections.
-        serialize_type: how requests are written; one whose code does not fit the binary form is
-            written as JSON all the same.
-        fast_path: takes answers that it knows at sight.
+        tls: TLS settings; None: plain connections.
+        serialize_type: encoding of requests; a request whose code does not fit the binary
+            encoding is written as JSON.
+        fast_path: handles the responses that it recognizes.
         hooks: called around each request.
-        namespace: of the client.
+        namespace: the client's namespace.
 
     Attributes:
-        is_binary: requests are written in the binary form.
-        hooks: as given. What does not come by `request` and `oneway` must heed them by itself.
-        namespace: for who decodes answers.
+        is_binary: requests are written in the binary encoding.
+        hooks: as given. Code that sends by other means than `request` and `oneway` must call them
+            itself.
+        namespace: as given, for code that decodes responses.
 
     Raises:
-        ConfigError: a file that `tls` names cannot be used.
+        ConfigError: a file named by `tls` cannot be used.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class ConnectionPool:
         self._is_closed = False
 
     async def get(self, address: str) -> Connection:
-        """Return the open connection to `address`, made now if there is none.
+        """Return the open connection to `address`; open one if there is none.
 
-        Concurrent callers share one attempt; cancelling one of them does not end it.
+        Concurrent callers share one attempt to connect; cancelling a caller does not cancel the
+        attempt.
 
         Raises:
             ConfigError: the address does not parse.
@@ -108,7 +110,7 @@ class ConnectionPool:
             raise
 
     def at_hand(self, address: str) -> Connection | None:
-        """Return the connection to `address`, if there is one, which may be about to end."""
+        """Return the existing connection to `address`, which may already be closing, or None."""
         return self._by_address.get(address)
 
     def request(
@@ -119,24 +121,24 @@ class ConnectionPool:
         *,
         is_asked_again: bool = False,
     ) -> Coroutine[Any, Any, RemotingCommand]:
-        """Send a request to `address` and return the answer, whatever its code.
+        """Send a request to `address` and return the response, whatever its code.
 
-        A server that shuts down may answer GO_AWAY: the request, which it did not serve, is sent
-        once more on a new connection, unless this is that once (`is_asked_again`). A peer that was
-        silent for all of `timeout_s` is taken for dead, and the next request makes a new
-        connection.
+        A server that is shutting down may answer GO_AWAY without serving the request. The request
+        is then sent once more, on a new connection, unless `is_asked_again` says that this call
+        already is the second attempt. If the peer sends nothing at all for `timeout_s`, its
+        connection is aborted, and the next request opens a new one.
 
         Raises:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`; not sent.
-            RequestTimeoutError: no answer within `timeout_s`; it may have been served.
-            ConnectionLostError: closed before the answer came; it may have been served.
-            TooManyRequestsError: `requests_waiting_max` requests wait already; not sent.
-            FrameTooLargeError: larger than peers take; not sent.
+            RequestTimeoutError: no response within `timeout_s`; it may have been served.
+            ConnectionLostError: closed before the response arrived; it may have been served.
+            TooManyRequestsError: `requests_waiting_max` requests are pending already; not sent.
+            FrameTooLargeError: larger than peers accept; not sent.
             MalformedHeaderError: a text of it is not valid Unicode; not sent.
             ConfigError: the address does not parse.
             ClosedError: the pool is closed.
         """
-        # No coroutine itself: one more would cost each request a microsecond.
+        # Not a coroutine itself: one more would cost each request a microsecond.
         if self._is_hooked:
             return self._request_with_hooks(address, command, timeout_s, is_asked_again)
         return self._request(address, command, timeout_s, is_asked_again)
@@ -180,16 +182,16 @@ class ConnectionPool:
         return await self._request_on(connection, command, ends_at_s - began_s, began_s)
 
     def leave(self, address: str, connection: Connection) -> None:
-        """Send no more on a connection, whose server shuts down; it may still answer."""
+        """Stop using a connection whose server is shutting down; pending responses may arrive."""
         if self._by_address.get(address) is connection:
             del self._by_address[address]
 
     async def oneway(self, address: str, command: RemotingCommand, timeout_s: float = 3.0) -> None:
-        """Send a request that is never answered; returns when it is queued.
+        """Send a oneway request; return when it is queued.
 
         Raises:
             ConnectFailedError: no connection within `timeout_s` or `connect_timeout_ms`.
-            RequestTimeoutError: the peer did not read what came before within `timeout_s`.
+            RequestTimeoutError: the peer did not read earlier output within `timeout_s`; not sent.
             ConnectionLostError: closed; not sent.
             FrameTooLargeError, MalformedHeaderError, ConfigError, ClosedError: as `request`.
         """
@@ -201,9 +203,9 @@ class ConnectionPool:
         await connection.oneway(command, timeout_s)
 
     async def close(self) -> None:
-        """Close all connections once queued output has left, within `drain_timeout_ms`.
+        """Close all connections; queued output may leave within `drain_timeout_ms`.
 
-        Pending requests fail with ConnectionLostError, attempts to connect with ClosedError.
+        Pending requests fail with ConnectionLostError, pending connects with ClosedError.
         """
         self._is_closed = True
         attempts = list(self._attempts.values())
@@ -214,7 +216,7 @@ class ConnectionPool:
         await self._connections.close("the client is closing")
 
     def abort(self) -> None:
-        """Cut all connections at once, as a killed process would."""
+        """Abort all connections immediately, as a killed process would."""
         self._is_closed = True
         for attempt in self._attempts.values():
             attempt.cancel()
@@ -239,7 +241,9 @@ class ConnectionPool:
     def _end_attempt(self, address: str, attempt: asyncio.Task[Connection]) -> None:
         del self._attempts[address]
         if not attempt.cancelled():
-            attempt.exception()  # all who waited may have been cancelled: then nobody else looks
+            # If all callers were cancelled, nothing else retrieves the exception, and asyncio
+            # would log it.
+            attempt.exception()
 
     async def _get_within(self, address: str, timeout_s: float) -> Connection:
         connection = self._by_address.get(address)
@@ -263,7 +267,7 @@ class ConnectionPool:
 
 
 def abort_if_silent(connection: Connection, since_s: float) -> None:
-    """Take a peer for dead that did not answer in time nor sent anything else meanwhile."""
+    """Abort the connection if nothing at all was received from the peer since `since_s`."""
     if connection.last_received_s <= since_s:
         connection.abort("silent since a request was sent")
 

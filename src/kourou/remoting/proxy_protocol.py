@@ -1,11 +1,11 @@
-r"""The PROXY preamble: how a load balancer tells a server whose connection it passes on.
+r"""The PROXY preamble, in which a load balancer sends a server the address of the real client.
 
     version   form
     1         `PROXY TCP4 192.0.2.7 10.0.0.1 51234 10911\r\n`, at most 107 bytes
     2         12 bytes of signature, version and command, family, length (2 bytes), addresses, TLVs
 
-It stands before everything else, TLS included. Anybody can write it, so that it is read only from
-those who are trusted; Java reads it from everybody. What version 2 may add in TLVs is not kept.
+It precedes everything else, TLS included. Any client could send it, so it is read only from trusted
+addresses; Java reads it from any. The TLVs that version 2 may add are ignored.
 
 Source: the PROXY protocol's specification of HAProxy; ProtocolDetectionHandler in Netty's codec.
 """
@@ -30,21 +30,22 @@ _PROXIED: Final = 0x21
 _V1_WORDS: Final = 6
 
 FIRST_BYTES: Final = (_V1[0], _V2[0])
-"""How a preamble begins. No frame does: its length would be above 200 MB; nor does TLS."""
+"""The possible first bytes of a preamble. No frame starts so, because its length would be above
+200 MB; nor does a TLS hello."""
 
 
 class TrustedProxies:
-    """Those whose preambles are believed.
+    """The addresses whose preambles are trusted.
 
     Args:
-        texts: addresses and networks, as `10.0.0.7` or `10.0.0.0/24` or `fd00::/8`.
+        texts: addresses and networks, such as `10.0.0.7`, `10.0.0.0/24` or `fd00::/8`.
 
     Raises:
-        ConfigError: a text is neither.
+        ConfigError: a text is neither an address nor a network.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        import ipaddress  # noqa: PLC0415 - milliseconds, which most processes need not spend
+        import ipaddress  # noqa: PLC0415 - takes milliseconds, and most processes do not need it
 
         try:
             self._networks = [ipaddress.ip_network(text, strict=False) for text in texts]
@@ -54,26 +55,26 @@ class TrustedProxies:
 
     def trusts(self, host: str) -> bool:
         """Return whether connections from this address may begin with a preamble."""
-        address = self._parse(host.partition("%")[0])  # a link-local one names its interface
+        address = self._parse(host.partition("%")[0])  # link-local: the interface follows the %
         mapped = getattr(address, "ipv4_mapped", None) or address
         return any(mapped in network for network in self._networks)
 
 
 def preamble_bytes(head: bytes) -> int | None:
-    """Return the size of the preamble that `head` begins with; None: that takes more bytes.
+    """Return the size of the preamble that `head` begins with; None if more bytes are needed.
 
     Raises:
-        MalformedFrameError: it begins with none.
+        MalformedFrameError: `head` does not begin with a preamble.
     """
     if head[:1] == _V1[:1]:
         if head[: len(_V1)] != _V1[: len(head)]:
-            raise MalformedFrameError("begins like a PROXY preamble of version 1, and is none")
+            raise MalformedFrameError("malformed PROXY preamble of version 1: wrong signature")
         end = head.find(b"\r\n", 0, _V1_BYTES_MAX)
         if end < 0 and len(head) >= _V1_BYTES_MAX:
-            raise MalformedFrameError(f"a PROXY preamble without an end in {_V1_BYTES_MAX} bytes")
+            raise MalformedFrameError(f"PROXY preamble without an end in {_V1_BYTES_MAX} bytes")
         return None if end < 0 else end + 2
     if head[: len(_V2)] != _V2[: len(head)]:
-        raise MalformedFrameError("begins like a PROXY preamble of version 2, and is none")
+        raise MalformedFrameError("malformed PROXY preamble of version 2: wrong signature")
     if len(head) < _V2_FIXED.size:
         return None
     length: int = _V2_FIXED.unpack_from(head)[3]
@@ -81,13 +82,10 @@ def preamble_bytes(head: bytes) -> int | None:
 
 
 def claimed_source(preamble: bytes) -> tuple[str, int] | None:
-    """Return the address whose connection this is; None: the proxy's own, or not one of TCP.
-
-    Args:
-        preamble: the whole of it.
+    """Return the client address in a complete preamble; None: the proxy's own connection or no TCP.
 
     Raises:
-        MalformedFrameError: it is not what its version prescribes.
+        MalformedFrameError: the preamble violates its version's format.
     """
     return _source_v1(preamble) if preamble.startswith(_V1) else _source_v2(preamble)
 
@@ -98,14 +96,14 @@ def _source_v1(preamble: bytes) -> tuple[str, int] | None:
         return None
     family = {"TCP4": socket.AF_INET, "TCP6": socket.AF_INET6}.get(words[1])
     if family is None or len(words) != _V1_WORDS:
-        raise MalformedFrameError("a PROXY preamble of version 1 without its six words")
+        raise MalformedFrameError("PROXY preamble of version 1 without its six fields")
     host, port = words[2], words[4]
     try:
         socket.inet_pton(family, host)
     except (OSError, ValueError):
-        raise MalformedFrameError(f"a PROXY preamble names {host!r}, no {words[1]} host") from None
+        raise MalformedFrameError(f"PROXY preamble: {host!r} is not a {words[1]} host") from None
     if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise MalformedFrameError(f"a PROXY preamble names {port!r}, no port")
+        raise MalformedFrameError(f"PROXY preamble: {port!r} is not a port from 0 to 65535")
     return host, int(port)
 
 
@@ -114,12 +112,14 @@ def _source_v2(preamble: bytes) -> tuple[str, int] | None:
     if command == _LOCAL:
         return None  # a health check of the proxy itself
     if command != _PROXIED:
-        raise MalformedFrameError(f"a PROXY preamble of version and command 0x{command:02x}")
+        raise MalformedFrameError(f"PROXY preamble: unknown version or command 0x{command:02x}")
     if family not in (_TCP4, _TCP6):
         return None
     kind, host_bytes = (socket.AF_INET, 4) if family == _TCP4 else (socket.AF_INET6, 16)
     if length < 2 * host_bytes + 4:
-        raise MalformedFrameError(f"a PROXY preamble with {length} bytes for its addresses")
+        raise MalformedFrameError(
+            f"PROXY preamble with {length} bytes of addresses: expected {2 * host_bytes + 4}"
+        )
     at = _V2_FIXED.size
     host = socket.inet_ntop(kind, preamble[at : at + host_bytes])
     (port,) = struct.unpack_from(">H", preamble, at + 2 * host_bytes)

@@ -1,4 +1,4 @@
-"""A request on its way to a handler, and the way back to who sent it."""
+"""A request as handlers receive it, with the means to reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Request:
-    """A request from a peer, and the way back to it."""
+    """A request from a peer, and the connection to reply on."""
 
     __slots__ = ("_is_answered", "_size", "command", "connection")
 
@@ -29,16 +29,20 @@ class Request:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the peer wants no answer."""
+        """Whether the peer expects no response."""
         return self.command.is_oneway
 
     @property
     def remote_address(self) -> Address:
-        """Where the request came from."""
+        """The peer's address."""
         return self.connection.remote_address
 
     def reply(self, answer: RemotingCommand) -> None:
-        """Send the one answer. Ignored for a oneway request, and when the connection has closed."""
+        """Send the response. Ignored for a oneway request or if the connection has closed.
+
+        A second call is ignored and logged. A response that cannot be encoded is replaced by an
+        error.
+        """
         if self._is_answered:
             log.error("request.answered_twice code=%d", self.command.code)
             return

@@ -1,4 +1,4 @@
-"""Hooks of a client around its requests: to sign, count or change them.
+"""Hooks around a client's requests, to sign, count or change them.
 
 Source: RPCHook.java.
 """
@@ -12,18 +12,18 @@ from kourou.protocol.command import RemotingCommand
 
 
 class RequestHook(Protocol):
-    """Sees each request that leaves, and each answer. Called on the event loop; must not block.
+    """Called for each request and each response. Runs on the event loop; must not block.
 
-    What it raises ends the request, and reaches whoever made it.
+    An exception that it raises fails the request and propagates to the request's caller.
     """
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
-        """Called before a request leaves for `address`; it may change the request's fields."""
+        """Called before a request is sent to `address`; may change the request's fields."""
 
     def after_response(
         self, address: str, command: RemotingCommand, answer: RemotingCommand
     ) -> None:
-        """Called with the answer, whatever its code; not where none comes."""
+        """Called with the response, whatever its code; not called if there is none."""
 
 
 class RequestHooks:
@@ -33,15 +33,15 @@ class RequestHooks:
         self._hooks = tuple(hooks)
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether there are any hooks."""
         return bool(self._hooks)
 
     def before(self, address: str, command: RemotingCommand) -> None:
-        """Call all."""
+        """Call `before_request` of all hooks in order."""
         for hook in self._hooks:
             hook.before_request(address, command)
 
     def after(self, address: str, command: RemotingCommand, answer: RemotingCommand) -> None:
-        """Call all."""
+        """Call `after_response` of all hooks in reverse order."""
         for hook in reversed(self._hooks):
             hook.after_response(address, command, answer)

@@ -1,6 +1,6 @@
-"""What a server or client needs of the world: network, clock, randomness, a way off the loop.
+"""The environment of a server or client: network, clock, randomness, offloading, timer.
 
-They are arguments so that a simulation can replace each of them.
+They are passed as arguments so that a simulation can replace each of them.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ class Offload(Protocol):
 
 @dataclass(frozen=True)
 class Runtime:
-    """The outside world of one server or client."""
+    """The environment of one server or client."""
 
     network: Network
     clock: Clock
     random: random.Random
     offload: Offload
     timer: Callable[[], float]
-    """Seconds that pass while a callback runs, for what ends its turn after a while."""
+    """Returns elapsed seconds, also within a callback; for work that yields to the loop after some
+    time."""
 
     @classmethod
     def system(cls) -> Runtime:
-        """Return the real world: TCP, the system's clock, unseeded randomness, four threads."""
+        """Return the real environment: TCP, system clock, unseeded randomness, four threads."""
         return cls(TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s)
 
 
 class _ThreadOffload:
-    """A small thread pool. Its threads start when first needed and end with the process."""
+    """A small thread pool. Its threads start on demand and end with the process."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(OFFLOAD_THREADS, thread_name_prefix="kourou-offload")

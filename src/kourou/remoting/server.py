@@ -1,4 +1,4 @@
-"""A remoting server: accepts connections and hands their requests to handlers."""
+"""A remoting server: accepts connections and dispatches their requests to handlers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class RemotingServer:
-    """Serves one port. Made inside a running loop; started and stopped once.
+    """Serves one port. Created inside a running loop; started and stopped once.
 
     Args:
-        runtime: whose network to listen on.
-        handlers: request code to handler; all other codes are answered "not supported".
-        limits: bounds of its connections.
-        name: what it is, for the log.
-        on_connection_closed: called with each connection that has ended.
-        entrance: what may come before the first frame, TLS for one; None: nothing.
-        fast_path: serves the frames that it knows, before `handlers` are asked.
+        runtime: provides the network and the timer.
+        handlers: handlers by request code; all other codes are answered "not supported".
+        limits: limits of its connections.
+        name: the server's name in the log.
+        on_connection_closed: called with each connection that has closed.
+        entrance: what may precede the first frame, such as TLS; None: nothing.
+        fast_path: serves the frames that it recognizes, before `handlers`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RemotingServer:
         """Accept connections and return the address, with the port given when 0 was asked.
 
         Raises:
-            AddressInUseError: somebody listens there already.
+            AddressInUseError: another socket listens there already.
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
         self._listener = await self._network.listen(
@@ -69,10 +69,10 @@ class RemotingServer:
         return address
 
     def go_away(self) -> None:
-        """Accept no more connections, and send those who can be told so to other servers.
+        """Stop accepting connections, and redirect clients to other servers.
 
-        Requests that come from now on are answered GO_AWAY and not served, unless they are oneway
-        or their sender is too old to know that answer. Those already served are answered still.
+        Later requests are answered GO_AWAY and not served, unless they are oneway or their sender
+        is too old to know that code. Requests in progress are still answered.
 
         Source: NettyRemotingAbstract.processRequestCommand, isShuttingDown.
         """
@@ -83,9 +83,9 @@ class RemotingServer:
         log.info("server.left name=%s connections=%d", self._name, len(self.connections))
 
     async def stop(self) -> None:
-        """Accept no more, let queued output leave for `drain_timeout_ms`, close all connections.
+        """Stop accepting, let queued output leave within `drain_timeout_ms`, close connections.
 
-        Requests not answered by now are not answered: finish what must be before.
+        Requests that are unanswered now stay unanswered: answer those that matter before the call.
         """
         if self._listener is None:
             return
@@ -95,7 +95,7 @@ class RemotingServer:
         log.info("server.stopped name=%s", self._name)
 
     def abort(self) -> None:
-        """Accept no more and cut all connections at once, as a killed process would."""
+        """Stop accepting and abort all connections, as a killed process would."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -1,10 +1,10 @@
-"""TLS of servers and clients: what they are told, and contexts that follow their files.
+"""TLS settings of servers and clients, and contexts that reload when their files change.
 
-Certificates are renewed while a server runs: whoever needs a context asks for the current one, and
-it is made anew when a file behind it has changed. Connections that are open keep what they began
-with. Java reloads only when certificate and key have both changed; here each change is tried, and
-what does not fit together (a new certificate whose key is not written yet) leaves the old context
-in use until the next change.
+Certificates may be renewed while a server runs. `TlsContext.current` is called for each new
+connection and rebuilds the context when one of its files has changed. Open connections keep the
+context that they started with. Java reloads only when certificate and key have both changed. Here
+every change triggers a reload; if it fails (a new certificate whose key is not written yet), the
+old context stays in use until the next change.
 
 Source: TlsHelper, TlsSystemConfig, FileWatchService.
 """
@@ -28,16 +28,16 @@ VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
-"""The versions that may be asked for. Older ones are broken, and are not offered."""
+"""The versions that can be configured. Older versions are insecure and not offered."""
 
 
 class TlsMode(Enum):
-    """What a server's port takes; RocketMQ's tls.server.mode."""
+    """Kinds of connections that a server's port accepts; RocketMQ's tls.server.mode."""
 
     DISABLED = "disabled"
     """Plain connections only."""
     PERMISSIVE = "permissive"
-    """Both, told apart by their first byte."""
+    """Both, distinguished by their first byte."""
     ENFORCING = "enforcing"
     """TLS only."""
 
@@ -47,94 +47,99 @@ class ClientAuth(Enum):
 
     NONE = "none"
     OPTIONAL = "optional"
-    """One that is shown must be good."""
+    """A certificate is requested; if the client presents one, it must be valid."""
     REQUIRE = "require"
-    """Who shows none is refused."""
+    """A client without a certificate is refused."""
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class TlsServerConfig:
-    """How a server speaks TLS.
+    """TLS settings of a server.
+
+    The files are first read when the server starts.
 
     Raises:
-        ConfigError: clients are to show certificates, and nothing says which are good; or a version
-            is not one of `VERSIONS`. Whether the files are good is seen when the server starts.
+        ConfigError: client certificates are requested without `trust_cert_path`, or a version is
+            not one of `VERSIONS`.
     """
 
     cert_path: Path
-    """The server's certificate and those that lead to a root, X.509 in PEM."""
+    """The server's certificate and its intermediate certificates, X.509 in PEM."""
     key_path: Path
     """Its private key in PEM."""
     key_password: str | None = field(default=None, repr=False)
-    """The password of the key, where it has one."""
+    """The password of the key, if it has one."""
     mode: TlsMode = TlsMode.PERMISSIVE
-    """What else the port takes."""
+    """Whether the port accepts plain connections too."""
     client_auth: ClientAuth = ClientAuth.NONE
-    """Whether clients must show a certificate."""
+    """Whether clients must present a certificate."""
     trust_cert_path: Path | None = None
-    """Certificates in PEM that clients' certificates must lead to."""
+    """Root certificates in PEM against which clients' certificates are verified."""
     protocols: tuple[str, ...] = ()
-    """`TLSv1.2`, `TLSv1.3` or both; none given: both."""
+    """`TLSv1.2`, `TLSv1.3` or both; empty: both."""
     ciphers: tuple[str, ...] = ()
-    """Cipher suites of TLS 1.2 by OpenSSL's names; none given: OpenSSL's choice."""
+    """Cipher suites of TLS 1.2 by OpenSSL's names; empty: OpenSSL's choice."""
 
     def __post_init__(self) -> None:
         _check_protocols(self.protocols)
         if self.client_auth is not ClientAuth.NONE and self.trust_cert_path is None:
             raise ConfigError(
-                f"client_auth is {self.client_auth.value} without trust_cert_path: a certificate "
-                "that anybody can have made proves nothing"
+                f"client_auth is {self.client_auth.value} without trust_cert_path: certificates "
+                "cannot be verified without trusted roots; set trust_cert_path"
             )
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class TlsClientConfig:
-    """How a client speaks TLS.
+    """TLS settings of a client.
 
-    A server is believed only if its certificate leads to a trusted root and names the address we
-    asked for. Java's client believes any server by default.
+    By default a server's certificate must be signed by a trusted root and must name the address
+    connected to. Java's client accepts any certificate by default. The files are first read when
+    the context is created.
 
     Raises:
-        ConfigError: a certificate without its key or a key without its certificate; or a version
-            is not one of `VERSIONS`. Whether the files are good is seen when they are first used.
+        ConfigError: a certificate without its key, a key without its certificate, or a version
+            that is not one of `VERSIONS`.
     """
 
     trust_cert_path: Path | None = None
-    """Certificates in PEM that servers' certificates must lead to; None: those of the system."""
+    """Root certificates in PEM against which servers' certificates are verified; None: those of
+    the system."""
     is_server_verified: bool = True
-    """False believes any server: for tests only, since whoever is in between can read and write."""
+    """False accepts any certificate. For tests only: a man in the middle can read and change all
+    traffic."""
     is_host_checked: bool = True
-    """False believes a certificate whatever hosts it names, where brokers share one."""
+    """False accepts a certificate that names other hosts, for brokers that share one."""
     cert_path: Path | None = None
-    """The client's own certificate, X.509 in PEM, for servers that ask for one."""
+    """The client's own certificate, X.509 in PEM, for servers that request one."""
     key_path: Path | None = None
     """Its private key in PEM."""
     key_password: str | None = field(default=None, repr=False)
-    """The password of the key, where it has one."""
+    """The password of the key, if it has one."""
     protocols: tuple[str, ...] = ()
-    """`TLSv1.2`, `TLSv1.3` or both; none given: both."""
+    """`TLSv1.2`, `TLSv1.3` or both; empty: both."""
     ciphers: tuple[str, ...] = ()
-    """Cipher suites of TLS 1.2 by OpenSSL's names; none given: OpenSSL's choice."""
+    """Cipher suites of TLS 1.2 by OpenSSL's names; empty: OpenSSL's choice."""
 
     def __post_init__(self) -> None:
         _check_protocols(self.protocols)
         if (self.cert_path is None) != (self.key_path is None):
-            raise ConfigError("cert_path and key_path belong together: one of them is missing")
+            raise ConfigError("cert_path and key_path must be set together: one of them is missing")
 
 
 class TlsContext:
-    """A context that is made anew when the files behind it change.
+    """An SSL context that is rebuilt when its files change.
 
     Raises:
-        ConfigError: a file cannot be read, or is not what it should be.
+        ConfigError: a file cannot be read or does not contain what it should.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext], *paths: Path | None) -> None:
         self._make = make
         self._paths = [path for path in paths if path is not None]
-        self._seen = self._stamps()  # before they are read: what changes meanwhile is seen next
+        self._seen = self._stamps()  # before reading, so that a concurrent change is noticed later
         self._context = make()
 
     @classmethod
@@ -152,13 +157,14 @@ class TlsContext:
     def current(self) -> ssl.SSLContext:
         """Return the context for a new connection.
 
-        It looks at the files each time: three calls of some microseconds, next to a handshake of
-        a millisecond. Files that cannot be used leave the last good context in use.
+        Each call stats the files: up to three system calls of some microseconds, little beside a
+        handshake of a millisecond. If changed files cannot be used, the last good context stays in
+        use.
         """
         stamps = self._stamps()
         if stamps == self._seen:
             return self._context
-        self._seen = stamps  # a bad set of files is tried and told of once
+        self._seen = stamps  # unusable files are tried and logged once
         names = ";".join(map(str, self._paths))
         try:
             self._context = self._make()
@@ -169,13 +175,13 @@ class TlsContext:
         return self._context
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
-        """Return what changes with each file's content; None for one that is not there."""
+        """Return inode, size and mtime in ns of each file; None for a missing file."""
         return [_stamp(path) for path in self._paths]
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        stat = path.stat()  # follows links: secrets are often renewed by moving one
+        stat = path.stat()  # follows links: secrets are often renewed by replacing a symlink
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -218,12 +224,13 @@ def _set_versions(
         try:
             context.set_ciphers(":".join(ciphers))
         except ssl.SSLError:
-            raise ConfigError(f"ciphers {', '.join(ciphers)}: OpenSSL knows none of them") from None
+            text = f"ciphers {', '.join(ciphers)}: OpenSSL supports none of them"
+            raise ConfigError(text) from None
 
 
 def _load_chain(context: ssl.SSLContext, cert: Path, key: Path, password: str | None) -> None:
     try:
-        # Without a password OpenSSL would ask the terminal for it.
+        # With no password at all, OpenSSL would prompt for it on the terminal.
         context.load_cert_chain(cert, key, password or "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"certificate {cert} with key {key}: {_reason(error)}") from error
@@ -237,7 +244,7 @@ def _load_trust(context: ssl.SSLContext, path: Path) -> None:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Return OpenSSL's or the operating system's words."""
+    """Return the error text of OpenSSL or the operating system."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not in PEM, or not readable with this password").lower()
     return getattr(error, "strerror", None) or str(error)

@@ -1,7 +1,7 @@
-"""The settings of a server's ports beside their addresses: TLS, both ways, and load balancers.
+"""Transport settings of a server, beside addresses: TLS in both directions and load balancers.
 
-They are flat, under RocketMQ's keys, as they stand in a config file; what the rest works with is
-made of them here.
+The fields are flat, under RocketMQ's keys, as in a config file. The methods convert them into the
+objects that the rest of the code uses.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from kourou.remoting.tls import (
 @documented
 @dataclass(frozen=True, kw_only=True)
 class TransportConfig:
-    """How the ports of a server speak, and how it speaks to other servers.
+    """Transport of a server's ports and of its own connections to other servers.
 
-    Certificates and keys are PEM files. A renewed one is used from the next connection on, without
+    Certificates and keys are PEM files. A renewed file is used from the next connection on, without
     a restart.
 
     Raises:
-        ConfigError: a value is out of its range, or needs another one that is missing.
+        ConfigError: a value is out of its range, or requires another one that is missing.
     """
 
     tls_server_mode: TlsMode = field(
         default=TlsMode.PERMISSIVE, metadata={"key": "tls.server.mode"}
     )
-    """What the port takes: `permissive` plain connections and, given a certificate, TLS;
-    `enforcing` TLS only; `disabled` plain ones only."""
+    """Connections that the port accepts: `permissive`: plain and, given a certificate, TLS;
+    `enforcing`: TLS only; `disabled`: plain only."""
     tls_server_cert_path: Path | None = field(default=None, metadata={"key": "tls.server.certPath"})
-    """The server's certificate and those between it and a root. Without one, see
+    """The server's certificate and its intermediate certificates. Without one, see
     `tls_test_mode_enable`."""
     tls_server_key_path: Path | None = field(default=None, metadata={"key": "tls.server.keyPath"})
     """Its private key."""
@@ -52,32 +52,33 @@ class TransportConfig:
     tls_server_need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata={"key": "tls.server.need.client.auth"}
     )
-    """Whether clients are asked for a certificate: `none`; `optional`: one that is shown must be
-    good; `require`: who has none is refused."""
+    """Whether clients are asked for a certificate. `none`: no; `optional`: a certificate that is
+    presented must be valid; `require`: clients without one are refused."""
     tls_server_auth_client: bool = field(default=False, metadata={"key": "tls.server.authClient"})
-    """Whether clients' certificates are verified. Must be true where they are asked for: one that
-    anybody can have made proves nothing."""
+    """Whether clients' certificates are verified. Must be true where they are asked for: an
+    unverified certificate proves nothing."""
     tls_server_trust_cert_path: Path | None = field(
         default=None, metadata={"key": "tls.server.trustCertPath"}
     )
-    """The roots that clients' certificates must lead to."""
+    """The root certificates against which clients' certificates are verified."""
     tls_test_mode_enable: bool = field(default=True, metadata={"key": "tls.test.mode.enable"})
-    """Whether `kourou serve`, where no certificate is given, makes one of its own and keeps it in
-    the store's directory `tls`. Clients can trust its `server.crt`; Java's believe any by default.
-    If not, or where none can be made, the port takes plain connections only."""
+    """Whether `kourou serve` generates a self-signed certificate if none is configured, in the
+    store's directory `tls`. Clients can trust its `server.crt`; Java's clients accept any
+    certificate by default. If false, or if none can be generated, the port accepts plain
+    connections only."""
 
     tls_enable: bool = field(default=False, metadata={"key": "tls.enable"})
-    """Whether a broker speaks TLS to name servers."""
+    """Whether a broker uses TLS to connect to name servers."""
     tls_client_auth_server: bool = field(default=True, metadata={"key": "tls.client.authServer"})
-    """Whether their certificates are verified; false, Java's default, believes anybody."""
+    """Whether their certificates are verified. False, Java's default, accepts any certificate."""
     tls_client_check_host: bool = field(default=True, metadata={"key": "tls.client.checkHost"})
-    """Whether their certificates must name the address connected to; Java never looks."""
+    """Whether their certificates must name the address connected to; Java never checks."""
     tls_client_trust_cert_path: Path | None = field(
         default=None, metadata={"key": "tls.client.trustCertPath"}
     )
-    """The roots that their certificates must lead to; none given: the system's."""
+    """The root certificates against which theirs are verified; unset: the system's."""
     tls_client_cert_path: Path | None = field(default=None, metadata={"key": "tls.client.certPath"})
-    """The certificate shown to them where they ask for one."""
+    """The certificate presented to them if they request one."""
     tls_client_key_path: Path | None = field(default=None, metadata={"key": "tls.client.keyPath"})
     """Its private key."""
     tls_client_key_password: str | None = field(
@@ -86,18 +87,18 @@ class TransportConfig:
     """The password of the key, if it has one."""
 
     tls_protocols: str = field(default="", metadata={"key": "tls.protocols"})
-    """`TLSv1.2`, `TLSv1.3` or both, with a comma; empty: both."""
+    """`TLSv1.2`, `TLSv1.3` or both, separated by a comma; empty: both."""
     tls_ciphers: str = field(default="", metadata={"key": "tls.ciphers"})
-    """Cipher suites of TLS 1.2 by OpenSSL's names, with commas; empty: OpenSSL's choice."""
+    """Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas; empty: OpenSSL's choice."""
 
     proxy_protocol_trusted: tuple[str, ...] = ()
     """Addresses and networks (`10.0.0.0/24`) of load balancers, separated by `;`. A connection from
-    one of them may begin with a PROXY header, version 1 or 2, and then counts as coming from the
-    address in it. Java believes this header whoever sends it, and so any address it names."""
+    one of them may begin with a PROXY header, version 1 or 2, and is then treated as coming from
+    the address in it. Java trusts this header from any sender."""
 
     def __post_init__(self) -> None:
         if (self.tls_server_cert_path is None) != (self.tls_server_key_path is None):
-            raise ConfigError("tls_server_cert_path and tls_server_key_path belong together")
+            raise ConfigError("tls_server_cert_path and tls_server_key_path must be set together")
         if self.tls_server_mode is TlsMode.ENFORCING and self.tls_server_cert_path is None:
             raise ConfigError(
                 "tls_server_mode is enforcing, which needs tls_server_cert_path and "
@@ -107,19 +108,19 @@ class TransportConfig:
         if asked is not ClientAuth.NONE and not self.tls_server_auth_client:
             raise ConfigError(
                 f"tls_server_need_client_auth is {asked.value} and tls_server_auth_client false: "
-                "a certificate that nobody verifies proves nothing; set it true"
+                "an unverified certificate proves nothing; set tls_server_auth_client to true"
             )
         if self.tls_server_auth_client and self.tls_server_trust_cert_path is None:
             raise ConfigError("tls_server_auth_client needs tls_server_trust_cert_path")
         if (self.tls_client_cert_path is None) != (self.tls_client_key_path is None):
-            raise ConfigError("tls_client_cert_path and tls_client_key_path belong together")
-        self.tls_server()  # both refuse what they cannot be made of
+            raise ConfigError("tls_client_cert_path and tls_client_key_path must be set together")
+        self.tls_server()  # both raise ConfigError for invalid settings
         self.tls_client()
         if self.proxy_protocol_trusted:
             TrustedProxies(self.proxy_protocol_trusted)
 
     def tls_server(self) -> TlsServerConfig | None:
-        """Return how the ports speak TLS; None: not at all."""
+        """Return the TLS settings of the ports; None: no TLS, or no configured certificate."""
         cert_path, key_path = self.tls_server_cert_path, self.tls_server_key_path
         if self.tls_server_mode is TlsMode.DISABLED or cert_path is None or key_path is None:
             return None
@@ -135,7 +136,7 @@ class TransportConfig:
         )
 
     def tls_client(self) -> TlsClientConfig | None:
-        """Return how to speak TLS to other servers; None: not at all."""
+        """Return the TLS settings for connections to other servers; None: no TLS."""
         if not self.tls_enable:
             return None
         return TlsClientConfig(
@@ -151,13 +152,13 @@ class TransportConfig:
 
     @property
     def wants_own_certificate(self) -> bool:
-        """Whether the ports are to speak TLS with a certificate that the server makes itself."""
+        """Whether the ports should use a certificate that the server generates itself."""
         is_without = self.tls_server_cert_path is None
         is_on = self.tls_server_mode is not TlsMode.DISABLED
         return is_without and is_on and self.tls_test_mode_enable
 
     def entrance(self, limits: ConnectionLimits) -> Entrance:
-        """Return what the ports look at before the first frame.
+        """Return the settings for connections before their first frame.
 
         Raises:
             ConfigError: a certificate or key cannot be used.
@@ -178,5 +179,5 @@ class TransportConfig:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Return the words between the commas."""
+    """Return the words of a comma-separated list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

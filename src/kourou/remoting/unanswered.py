@@ -1,8 +1,8 @@
-"""Requests of peers that are not answered yet: their number and their bytes are bounded.
+"""Bounds on the number and the bytes of peers' unanswered requests.
 
-Whatever waits for a disk or for a message keeps its request in memory, header texts and body, also
-where the handler has no more use for them. They are counted here, at the one place where all
-requests come in, so that no handler has to.
+A request that waits for the disk or for a message stays in memory with its header texts and body,
+even if the handler no longer needs them. Requests are counted here, where all of them arrive, so
+that handlers need not count.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from kourou.remoting.limits import ConnectionLimits
 
 
 class UnansweredBytes:
-    """What the unanswered requests of all connections of one server take together.
+    """Bytes of the unanswered requests of all connections of one server.
 
     Attributes:
-        total: bytes of their frames.
+        total: frame bytes.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Unanswered:
         self._bytes = 0
 
     def add(self, size: int, count: int = 1) -> bool:
-        """Count requests, their frames of `size` bytes together; False, and none, beyond a limit.
+        """Count requests whose frames have `size` bytes in all; False, uncounted, above a limit.
 
-        `has_room` and `add_all` in one, without two more calls: it is asked for each read.
+        Combines `has_room` and `add_all` to save two calls: it runs for each read.
         """
         limits, shared = self._limits, self._shared
         counted, own, total = self._count + count, self._bytes + size, shared.total + size
@@ -47,7 +47,7 @@ class Unanswered:
         return True
 
     def has_room(self, size: int, count: int) -> bool:
-        """Tell whether so many more requests are allowed, their frames of `size` bytes in all."""
+        """Return whether `count` more requests, with frames of `size` bytes in all, are allowed."""
         limits = self._limits
         return (
             self._count + count <= limits.unanswered_requests_max
@@ -56,21 +56,21 @@ class Unanswered:
         )
 
     def add_all(self, size: int, count: int) -> None:
-        """Count requests for which `has_room` is true; their frames have `size` bytes together."""
+        """Count requests for which `has_room` returned True; frames of `size` bytes in all."""
         self._count += count
         self._bytes += size
         self._shared.total += size
 
     def remove(self, size: int, count: int = 1) -> None:
-        """Count a request no more: it is answered; or several, of `size` bytes together."""
+        """Stop counting `count` answered requests with frames of `size` bytes in all."""
         self._count -= count
         self._bytes -= size
         self._shared.total -= size
 
     def close(self) -> None:
-        """Count none of them any more: the connection has ended, and they are let go.
+        """Stop counting all requests of this connection: it is closed.
 
-        What a read that goes on still adds, and what is answered late, changes nobody's total.
+        A read still in progress and late replies no longer change the server's total.
         """
         self._shared.total -= self._bytes
         self._shared = UnansweredBytes()
