@@ -29,11 +29,11 @@ BAD: list[tuple[Callable[[], ClientConfig], str]] = [
     ),
     (lambda: ClientConfig(namesrv_lookup_interval_ms=0), "namesrv_lookup_interval_ms is 0"),
     (lambda: PushConsumerConfig(consume_threads=0), "consume_threads is 0"),
-    (lambda: PushConsumerConfig(allocation="RANDOM"), "allocation is RANDOM: one of AVG, AVG_BY"),
+    (lambda: PushConsumerConfig(allocation="RANDOM"), "allocation is RANDOM: expected one of AVG"),
     (lambda: PushConsumerConfig(pull_timeout_ms=15_000), "must be above pull_suspend_timeout_ms"),
     (
         lambda: PushConsumerConfig(consume_from_where=ConsumeFromWhere.MIN_OFFSET),
-        "consume_from_where is CONSUME_FROM_MIN_OFFSET: one of",
+        "consume_from_where is CONSUME_FROM_MIN_OFFSET: expected one of",
     ),
     (lambda: PushConsumerConfig(consume_timestamp_ms=-1), "consume_timestamp_ms is -1"),
     (lambda: PullConsumerConfig(wait_ms=0), "wait_ms is 0"),

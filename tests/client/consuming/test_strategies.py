@@ -14,11 +14,11 @@ from kourou.model.queue import MessageQueue
 @pytest.mark.parametrize(
     ("allocation", "text"),
     [
-        ("AVERAGE", "allocation is AVERAGE: one of AVG, AVG_BY_CIRCLE, CONSISTENT_HASH"),
-        ("CONFIG", r"needs more than a name: give ConfiguredQueues\(queues\)"),
-        ("MACHINE_ROOM", r"give MachineRooms\(rooms\)"),
-        ("MACHINE_ROOM_NEARBY-AVG", r"give NearbyMachineRooms\("),
-        (7, "allocation is 7: give the name of a strategy"),
+        ("AVERAGE", "allocation is AVERAGE: expected one of AVG, AVG_BY_CIRCLE, CONSISTENT_HASH"),
+        ("CONFIG", r"needs arguments: pass ConfiguredQueues\(queues\)"),
+        ("MACHINE_ROOM", r"pass MachineRooms\(rooms\)"),
+        ("MACHINE_ROOM_NEARBY-AVG", r"pass NearbyMachineRooms\("),
+        (7, "allocation is 7: expected the name of a strategy"),
     ],
 )
 def test_a_strategy_that_there_is_not_is_refused_with_what_to_give(

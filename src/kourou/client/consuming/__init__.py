@@ -1,1 +1,1 @@
-"""Consuming: push and pull consumers, and what they hold, deliver, acknowledge and tell."""
+"""Push and pull consumers: membership, pulling, delivery, acknowledgement, statistics."""

@@ -1,10 +1,11 @@
-"""What brokers ask of a consumer.
+"""Handlers of the requests that brokers send to a consumer.
 
-    40   others joined or left the group            rebalance; no answer
-    220  an administrator resets the group          go on at the offsets given; no answer
-    221  how far is it?                             offsets in memory
-    307  how does it run?                           queues, statistics, settings, stacks
-    309  hand this message to the listener          what came of it
+    code  request                                   action or response
+    40    members joined or left the group          rebalance; no response
+    220   an administrator resets the group         continue at the given offsets
+    221   query of the consumer's offsets           offsets in memory
+    307   query of the running info                 queues, statistics, settings, stacks
+    309   deliver this message to the listener      the listener's result
 
 Source: ClientRemotingProcessor.java, DefaultMQPushConsumerImpl.consumerRunningInfo,
 ConsumeMessageConcurrentlyService.consumeMessageDirectly.
@@ -48,46 +49,46 @@ from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler, reply_error
 
 THREADS_MAX: Final = 200
-"""Threads whose stacks are told."""
+"""Threads whose stacks are reported."""
 
 TASKS_MAX: Final = 200
-"""Tasks of the event loop whose stacks are told."""
+"""Tasks of the event loop whose stacks are reported."""
 
 _TASK_FRAMES_MAX: Final = 20
 
 
 class Asked(Protocol):
-    """The consumer that requests are about."""
+    """The consumer that receives the requests."""
 
     @property
     def tasks(self) -> BackgroundTasks:
-        """What ends with the consumer."""
+        """Background tasks, which end with the consumer."""
 
     def rebalance_soon(self) -> None:
-        """Look at the sharing out of queues again."""
+        """Request a rebalance pass."""
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in those of the queues that it has."""
+        """Continue the held ones of these queues at other offsets."""
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
         """Return the offsets in memory of the topic's queues."""
 
     def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
-        """Return how it runs."""
+        """Return settings, queues, statistics and, if given, stacks."""
 
     async def consume(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
-        """Hand one message to the listener, and return what came of it."""
+        """Deliver one message to the listener, and return its result."""
 
 
 class ClientRequests:
-    """Answers for one consumer.
+    """The request handlers of one consumer.
 
     Args:
-        group: the consumer group; requests for another are refused.
-        namespace: of the consumer, or empty.
+        group: the consumer group; requests for another group are ignored or refused.
+        namespace: the consumer's namespace, or empty.
 
     Attributes:
-        asked: the consumer; set before any request can come.
+        asked: the consumer; must be set before any request can arrive.
     """
 
     def __init__(self, group: str, namespace: str = "") -> None:
@@ -106,11 +107,11 @@ class ClientRequests:
         }
 
     def on_consumer_ids_changed(self, _: Request) -> None:
-        """Look at the sharing out of queues again."""
+        """Request a rebalance pass."""
         self.asked.rebalance_soon()
 
     def on_reset_offset(self, request: Request) -> RemotingCommand | None:
-        """Go on at other offsets. Java's brokers send this without wanting an answer."""
+        """Continue at other offsets. Java's brokers send this request oneway."""
         header = request.command.header(ResetOffsetRequestHeader)
         wanted = decode_reset_offsets(request.command.body)
         if header.group == self._group:
@@ -119,7 +120,7 @@ class ClientRequests:
         return response(request.command, ResponseCode.SUCCESS)
 
     def on_consumer_status(self, request: Request) -> RemotingCommand:
-        """Tell the offsets of a topic's queues, which may be newer than the committed ones."""
+        """Return the offsets of a topic's queues, which may be ahead of the committed ones."""
         header = request.command.header(GetConsumerStatusRequestHeader)
         offsets = self.asked.offsets_of(header.topic) if header.group == self._group else {}
         answer = response(request.command, ResponseCode.SUCCESS)
@@ -127,7 +128,7 @@ class ClientRequests:
         return answer
 
     def on_running_info(self, request: Request) -> RemotingCommand:
-        """Tell how the consumer runs."""
+        """Return the consumer's running info."""
         header = request.command.header(GetConsumerRunningInfoRequestHeader)
         if header.consumer_group != self._group:
             return self._unknown(request, header.consumer_group)
@@ -137,7 +138,7 @@ class ClientRequests:
         return answer
 
     def on_consume_directly(self, request: Request) -> RemotingCommand | None:
-        """Hand the message of the body to the listener; answer when that has ended."""
+        """Deliver the message in the body to the listener; answer when its call has ended."""
         header = request.command.header(ConsumeMessageDirectlyResultRequestHeader)
         if header.consumer_group != self._group:
             return self._unknown(request, header.consumer_group)
@@ -164,8 +165,8 @@ class ClientRequests:
 
 
 def thread_stacks() -> str:
-    """Return where each thread of the process is, innermost call last, and each task."""
-    frames = sys._current_frames()  # noqa: SLF001 - the documented way to see other threads
+    """Return the stacks of all threads and tasks as text, innermost call last."""
+    frames = sys._current_frames()  # noqa: SLF001 - the documented way to inspect other threads
     parts = []
     for thread in threading.enumerate()[:THREADS_MAX]:
         frame = frames.get(thread.ident or 0)
@@ -176,7 +177,7 @@ def thread_stacks() -> str:
 
 
 def _task_stacks() -> list[str]:
-    """Return where each task of the event loop waits: most listeners are coroutines."""
+    """Return the stacks of the event loop's tasks, because many listeners are coroutines."""
     try:
         tasks = asyncio.all_tasks()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Consumer: what push and pull consumers offer alike to those who watch them."""
+"""Base of push and pull consumers: hooks, statistics and health."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ class Consumer(ABC):
 
     @property
     def client_id(self) -> str:
-        """What brokers call this consumer."""
+        """The client id of this consumer at brokers."""
         return self._instance.client_id
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have `hook` called around each consumption, after those that were added before."""
+        """Call `hook` around each consumption, after the hooks added before."""
         self._hooks.add(hook)
 
     def on_queues_changed(self, listener: QueuesChanged) -> QueuesChanged:
-        """Have `listener` called when this member's queues of a subscribed topic have changed.
+        """Call `listener` when this member's queues of a subscribed topic have changed.
 
-        It is called on the event loop with the topic, all its queues and those that this member has
-        now, both sorted; what it raises is logged.
+        It is called on the event loop with the topic, all its queues and the queues that this
+        member holds, both sorted. Exceptions that it raises are logged.
 
         Returns:
-            `listener`, so that this also is a decorator.
+            `listener`, so that this can be used as a decorator.
         """
         self._queues_changed.append(listener)
         return listener
 
     def stats(self) -> dict[str, TopicStats]:
-        """Return how each topic was consumed in the last minute, by topic."""
+        """Return the consumption statistics of the last minute, by topic."""
         return self._stats.all_topics()
 
     def health(self) -> ConsumerHealth:
-        """Return how the consumer is, at this moment. Asks nobody; may be called at any time.
+        """Return the consumer's current health. Sends no request; may be called at any time.
 
         Raises:
-            ForkedError: it belongs to the process from which this one was forked.
+            ForkedError: the consumer belongs to the process from which this one was forked.
         """
         states = dict(sorted(self._queue_states().items()))
         problems = self._instance.problems()
@@ -90,16 +90,16 @@ class Consumer(ABC):
         )
 
     def _listener_problems(self) -> list[str]:
-        """Return what keeps messages from being given to listeners; none without listeners."""
+        """Return texts of problems with calling listeners."""
         return []
 
     def _own_problems(self) -> list[str]:
-        """Return what is wrong with the way in which the program uses the consumer."""
+        """Return texts of problems with the program's use of the consumer."""
         return []
 
     @abstractmethod
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
-        """Return how each queue is."""
+        """Return the state of each queue held."""
 
     def _tell_queues_changed(
         self, topic: str, queues: list[MessageQueue], own: list[MessageQueue]

@@ -1,4 +1,4 @@
-"""What a consumer does when a broker asks it for something (`client_requests`)."""
+"""Executes brokers' requests to a consumer, which `client_requests` decodes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from kourou.protocol.bodies import (
 
 
 class AskedQueues(Protocol):
-    """The queues that requests are about."""
+    """The consumer's queues, as far as requests need them."""
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return each queue as administrators see it."""
+        """Return the state of each queue in the form reported to administrators."""
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        """Return the done offset of each of the topic's queues; may be ahead of the committed."""
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets, back or forth, in those of the queues that are held."""
+        """Continue the held ones of these queues at other offsets, lower or higher."""
 
 
 class ConsumerAnswers:
-    """Does for one consumer what `client_requests.Asked` says.
+    """Implements `client_requests.Asked` for push and pull consumers.
 
     Args:
         instance: the client.
         config: its settings.
         subscriptions: by topic.
-        held: the queues that it has.
-        rebalance: its sharing out of queues.
+        held: its queues.
+        rebalance: its rebalance loop.
         stats: its counters.
     """
 
@@ -72,29 +72,29 @@ class ConsumerAnswers:
         self._began_at_ms = 0
 
     def begin(self, call: ListenerCall | None) -> None:
-        """Note that the consumer started, and with which listener if it has one."""
+        """Record the start of the consumer, and its listener if it has one."""
         self._call = call
         self._began_at_ms = self._instance.runtime.clock.now_ms()
 
     @property
     def tasks(self) -> BackgroundTasks:
-        """What ends with the consumer."""
+        """Background tasks, which end with the consumer."""
         return self._instance.tasks
 
     def rebalance_soon(self) -> None:
-        """Look at the sharing out of queues again."""
+        """Request a rebalance pass."""
         self._rebalance.wake()
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in those of the queues that are held."""
+        """Continue the held ones of these queues at other offsets."""
         await self._held.reset(wanted)
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each of the topic's queues is."""
+        """Return the done offset of each of the topic's queues."""
         return self._held.offsets_of(topic)
 
     def running_info(self, stacks: str | None) -> ConsumerRunningInfo:
-        """Return how the consumer runs."""
+        """Return the consumer's settings, queues, statistics and, if given, stacks."""
         topics = sorted(self._subscriptions)
         return ConsumerRunningInfo(
             properties=running_properties(
@@ -110,9 +110,9 @@ class ConsumerAnswers:
         )
 
     async def consume(self, message: MessageExt) -> ConsumeMessageDirectlyResult:
-        """Hand one message to the listener; nothing is acknowledged or given back for it."""
+        """Deliver one message to the listener; it is neither acknowledged nor sent back."""
         if self._call is None:
-            remark = "the consumer has no listener: a program steps through its messages"
+            remark = "the consumer has no listener: the program iterates over its messages"
             return ConsumeMessageDirectlyResult(ConsumeResult.LATER, remark=remark)
         restore_topic(message)
         if isinstance(self._call, OrderedCall):
@@ -126,7 +126,7 @@ class ConsumerAnswers:
 
 
 async def _consume_in_order(call: OrderedCall, message: MessageExt) -> ConsumeMessageDirectlyResult:
-    """Hand one message to an ordered listener, beside those of its queue that it may have."""
+    """Deliver one message to an ordered listener, independently of its queue's other messages."""
     time_s = asyncio.get_running_loop().time
     began_s = time_s()
     queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
@@ -146,7 +146,7 @@ async def _consume_in_order(call: OrderedCall, message: MessageExt) -> ConsumeMe
 
 
 def _result_of(error: BaseException | None, message: MessageExt) -> ConsumeResult:
-    """Return what the listener said; a dead letter is for later, too, as it was not consumed."""
+    """Return the listener's result; a dead letter is LATER, too, because it was not consumed."""
     if error is None or redelivery_of(error, message) is None:
         return ConsumeResult.SUCCESS
     return ConsumeResult.LATER if is_instruction(error) else ConsumeResult.THROW_EXCEPTION

@@ -1,6 +1,6 @@
-"""Settings of the consumers: frozen dataclasses, checked when made.
+"""Settings of consumers: frozen dataclasses, validated on construction.
 
-A field's metadata names RocketMQ's own setting where it has one. Durations end in `_ms`.
+A field's metadata names RocketMQ's own setting if there is one. Durations end in `_ms`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
 
 MessageFilter = Callable[[Sequence[MessageExt]], Iterable[MessageExt]]
-"""Returns those of the messages of one queue that are to be consumed; called on the event loop."""
+"""Returns the messages to consume out of messages of one queue; called on the event loop."""
 
 _START_POINTS: Final = (
     ConsumeFromWhere.LAST_OFFSET,
@@ -29,13 +29,13 @@ _START_POINTS: Final = (
 )
 
 SERVER_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
-"""Those by which brokers share queues out."""
+"""The allocation strategies that brokers support."""
 
 _MODELS: Final = (MessageModel.CLUSTERING, MessageModel.BROADCASTING)
 
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where a group starts in a queue for which it has no committed offset."""
+"""Start position of a group in a queue for which it has no committed offset."""
 
 ConfigT = TypeVar("ConfigT", bound="ConsumerConfig")
 
@@ -43,12 +43,12 @@ ConfigT = TypeVar("ConfigT", bound="ConsumerConfig")
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What push and pull consumers have in common."""
+    """Settings that push and pull consumers share."""
 
     consume_from_where: ConsumeFromWhere = field(
         default=ConsumeFromWhere.LAST_OFFSET, metadata={"key": "consumeFromWhere"}
     )
-    """Where a group starts in a queue for which it has no committed offset."""
+    """Start position of a group in a queue for which it has no committed offset."""
 
     consume_timestamp_ms: int | None = field(default=None, metadata={"key": "consumeTimestamp"})
     """Epoch milliseconds for ConsumeFromWhere.TIMESTAMP. None: half an hour before the start."""
@@ -56,49 +56,54 @@ class ConsumerConfig(ClientConfig):
     allocation: str | Allocate = field(
         default="AVG", metadata={"key": "allocateMessageQueueStrategy"}
     )
-    """How queues are divided, the same for all members of a group. AVG, AVG_BY_CIRCLE or
-    CONSISTENT_HASH by name; a strategy such as `MachineRooms(...)`; `ConfiguredQueues(...)` for
-    queues of this member alone; or a function (sorted queues, sorted client ids, own id) -> own
+    """Allocation strategy; must be the same for all members of a group. The name AVG, AVG_BY_CIRCLE
+    or CONSISTENT_HASH; a strategy object such as `MachineRooms(...)`; `ConfiguredQueues(...)` for
+    queues of this member only; or a function (sorted queues, sorted client ids, own id) -> own
     queues."""
 
     rebalance_interval_ms: int = 20_000
-    """Time in ms between two looks at who consumes what. Brokers also tell of changes at once."""
+    """Time in ms between two rebalance passes. Brokers also notify members of changes at once."""
 
     rebalance_retry_min_ms: int = 1_000
-    """Time in ms to the next look when one changed something or failed; doubled while it fails."""
+    """Time in ms to the next rebalance pass after one that changed something or failed; doubled
+    each time until a pass does neither."""
 
     message_filter: MessageFilter | None = None
-    """Which of the messages that a pull brought are consumed; the others count as done. Behind the
-    subscription's filter; what it raises is logged, and lets all pass."""
+    """Selects the messages of a pull to consume; the others count as done. Applied after the
+    subscription's filter. If it raises, that is logged and all messages are consumed."""
 
     pull_error_delay_ms: int = field(
         default=1_000, metadata={"key": "pullTimeDelayMillsWhenException"}
     )
-    """Time in ms before a failed pull is tried again."""
+    """Time in ms before a failed pull is retried."""
 
     flow_control_delay_ms: int = 50
-    """Time in ms before a queue that holds too much is looked at again."""
+    """Time in ms before a queue above one of its limits is checked again."""
 
     pull_threshold_count: int = field(default=1_000, metadata={"key": "pullThresholdForQueue"})
-    """Messages held of one queue; above it, that queue is not pulled."""
+    """Messages held of one queue above which the queue is not pulled."""
 
     pull_threshold_size_bytes: int = field(
         default=100 * MIB, metadata={"key": "pullThresholdSizeForQueue"}
     )
-    """Bytes of bodies held of one queue; above it, that queue is not pulled."""
+    """Bytes of message bodies held of one queue above which the queue is not pulled."""
 
     consume_max_span: int = field(default=2_000, metadata={"key": "consumeConcurrentlyMaxSpan"})
-    """Distance between the first and last offset held of one queue; above it, that queue is not
-    pulled. It bounds how much a crash delivers again behind a message that never ends."""
+    """Distance between the first and last offset held of one queue above which the queue is not
+    pulled. It bounds how many messages are redelivered after a crash if one is never finished."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.consume_from_where not in _START_POINTS:
             allowed = ", ".join(point.value for point in _START_POINTS)
-            raise ConfigError(f"consume_from_where is {self.consume_from_where}: one of {allowed}")
+            raise ConfigError(
+                f"consume_from_where is {self.consume_from_where}: expected one of {allowed}"
+            )
         find_strategy(self.allocation)
         if self.consume_timestamp_ms is not None and self.consume_timestamp_ms < 0:
-            raise ConfigError(f"consume_timestamp_ms is {self.consume_timestamp_ms}: not negative")
+            raise ConfigError(
+                f"consume_timestamp_ms is {self.consume_timestamp_ms}: must not be negative"
+            )
         for name, low, high in _COMMON_RANGES:
             check_range(self, name, low, high)
 
@@ -109,40 +114,42 @@ class PullConsumerConfig(ConsumerConfig):
     """Settings of a `PullConsumer`."""
 
     pull_timeout_ms: int = field(default=10_000, metadata={"key": "consumerPullTimeoutMillis"})
-    """Time in ms for one pull, all its tries included; with `pull_or_wait` beyond its wait."""
+    """Time in ms for one pull, retries included; `pull_or_wait` adds its wait."""
 
     wait_ms: int = field(default=20_000, metadata={"key": "brokerSuspendMaxTimeMillis"})
-    """Time in ms that a broker holds a `pull_or_wait` which finds nothing."""
+    """Time in ms that a broker holds a `pull_or_wait` which finds no message."""
 
     pull_bytes_max: int = field(default=2**31 - 1, metadata={"key": "pullBatchSizeInBytes"})
-    """Bytes asked for at most by one pull. Brokers have a limit of their own, mostly 256 KiB."""
+    """Most bytes requested by one pull. Brokers have their own limit, usually 256 KiB."""
 
     auto_commit: bool = field(default=True, metadata={"key": "autoCommit"})
-    """What `poll` gave and a later `poll` acknowledged is committed by itself. False: only by
-    `commit`."""
+    """Whether acknowledged messages are committed automatically; a `poll` acknowledges the messages
+    of the `poll` before it. False: only `commit` commits."""
 
     auto_commit_interval_ms: int = field(
         default=5_000, metadata={"key": "autoCommitIntervalMillis"}
     )
-    """Time in ms between two such commits. A crash repeats up to this much."""
+    """Time in ms between two automatic commits. After a crash, the messages of up to this time are
+    delivered again."""
 
     poll_timeout_ms: int = field(default=5_000, metadata={"key": "pollTimeoutMillis"})
-    """Time in ms that a `poll` waits for a message unless told otherwise."""
+    """Time in ms that a `poll` waits for a message by default."""
 
     poll_batch_size: int = field(default=10, metadata={"key": "pullBatchSize"})
-    """Messages asked for at most by one pull on behalf of `poll`, and given at most by it."""
+    """Most messages requested by one pull on behalf of `poll`, and returned by `poll` by
+    default."""
 
     pull_threshold_all: int = field(default=10_000, metadata={"key": "pullThresholdForAll"})
-    """Messages held of all queues together; above it, none is pulled."""
+    """Messages held of all queues above which no queue is pulled."""
 
     start_offset_retry_ms: int = 3_000
-    """Time in ms before a broker is asked again where the group begins in a queue."""
+    """Time in ms before a failed query for a queue's start offset is retried."""
 
     schedule_delay_ms: int = 200
-    """Time in ms between two turns of a callback for queues that does not say how long to wait."""
+    """Time in ms between two turns of a queue callback that returns no delay."""
 
     schedule_threads: int = 20
-    """Threads for callbacks for queues that are plain functions."""
+    """Threads for queue callbacks that are plain functions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,110 +165,115 @@ class PushConsumerConfig(ConsumerConfig):
     message_model: MessageModel = field(
         default=MessageModel.CLUSTERING, metadata={"key": "messageModel"}
     )
-    """CLUSTERING: each message goes to one member of the group. BROADCASTING: to every member, at
-    offsets that each keeps in a file of its own; what fails is logged, and not delivered again."""
+    """CLUSTERING: each message is delivered to one member of the group. BROADCASTING: to every
+    member; each stores its offsets in a local file, and failed messages are logged and not
+    redelivered."""
 
     local_offset_directory: Path | None = field(
         default=None, metadata={"key": "rocketmq.client.localOffsetStoreDir"}
     )
-    """Where BROADCASTING keeps its offsets, as `<client id>/<group>/offsets.json`. None:
+    """Directory of the offsets of BROADCASTING, in `<client id>/<group>/offsets.json`. None:
     `.rocketmq_offsets` in the home directory, which Java's clients use too."""
 
     client_rebalance: bool = field(default=True, metadata={"key": "clientRebalance"})
-    """Whether members share queues out by themselves. False: brokers tell each its queues, by AVG
-    or AVG_BY_CIRCLE; the same for all members. Ignored in BROADCASTING."""
+    """Whether members assign the queues themselves. False: brokers assign them, by AVG or
+    AVG_BY_CIRCLE. Must be the same for all members. Ignored in BROADCASTING."""
 
     pull_threshold_topic_count: int | None = field(
         default=None, metadata={"key": "pullThresholdForTopic"}
     )
-    """Messages held of all this member's queues of a topic; each queue has an equal part of it, in
-    place of `pull_threshold_count`. None: no limit of topics."""
+    """Limit of messages held of one topic by this member, divided equally among its queues; it
+    replaces `pull_threshold_count`. None: no limit for topics."""
 
     pull_threshold_topic_size_bytes: int | None = field(
         default=None, metadata={"key": "pullThresholdSizeForTopic"}
     )
-    """The same for bytes of bodies, in place of `pull_threshold_size_bytes`."""
+    """Limit of bytes of message bodies held of one topic by this member, divided equally among its
+    queues; it replaces `pull_threshold_size_bytes`. None: no limit for topics."""
 
     consume_threads: int = field(default=20, metadata={"key": "consumeThreadMax"})
-    """Messages given to listeners at a time, and threads for listeners that are plain functions."""
+    """Listener calls that may run at a time, and threads for listeners that are plain
+    functions."""
 
     consume_batch_size: int = field(default=1, metadata={"key": "consumeMessageBatchMaxSize"})
-    """Messages of one queue that a listener of batches gets at most in one call."""
+    """Most messages of one queue in one call of a batch listener."""
 
     consume_timeout_ms: int = field(default=900_000, metadata={"key": "consumeTimeout"})
-    """Time in ms that a listener may take. Checked once in this time: then the message is sent back
-    for another delivery, and what the listener says later counts no more."""
+    """Time in ms that a listener call may take, checked at this interval. An overdue message is
+    sent back for redelivery, and the later result of the call is ignored."""
 
     pull_batch_size: int = field(default=32, metadata={"key": "pullBatchSize"})
-    """Messages asked for at most by one pull."""
+    """Most messages requested by one pull."""
 
     pull_batch_bytes: int = field(default=262_144, metadata={"key": "pullBatchSizeInBytes"})
-    """Bytes asked for at most by one pull. Brokers have a limit of their own."""
+    """Most bytes requested by one pull. Brokers have their own limit."""
 
     pull_interval_ms: int = field(default=0, metadata={"key": "pullInterval"})
     """Time in ms between two pulls of a queue that has messages."""
 
     pull_suspend_timeout_ms: int = 15_000
-    """Time in ms that a broker holds a pull which finds nothing."""
+    """Time in ms that a broker holds a pull which finds no message."""
 
     pull_timeout_ms: int = 30_000
-    """Time in ms for a pull, its suspension included."""
+    """Timeout in ms of a pull, including the time that the broker holds it."""
 
     max_reconsume_times: int | None = field(default=None, metadata={"key": "maxReconsumeTimes"})
-    """Deliveries again of a failed message before the broker puts it into `%DLQ%group`. None: the
-    group's own retryMaxTimes, which is 16 unless an administrator set another; in order, for
-    ever."""
+    """Redeliveries of a failed message before the broker stores it in `%DLQ%group`. None: the
+    group's own retryMaxTimes, 16 unless an administrator changed it; for ordered listeners, no
+    limit."""
 
     suspend_queue_ms: int = field(default=1_000, metadata={"key": "suspendCurrentQueueTimeMillis"})
-    """Time in ms, 10 to 30,000, before an ordered listener gets the message again that it failed
-    with. Its queue waits till then; others do not."""
+    """Time in ms, 10 to 30,000, before a message on which an ordered listener failed is delivered
+    again. Its queue is suspended until then; other queues are not."""
 
     consume_continuously_ms: int = field(
         default=60_000, metadata={"key": "rocketmq.client.maxTimeConsumeContinuously"}
     )
-    """Time in ms for which an ordered listener gets messages of one queue while others wait."""
+    """Time in ms for which an ordered listener receives messages of one queue while others wait."""
 
     handover_ms: int = 2_000
-    """Time in ms that a queue which may have been another member's rests before this member starts
-    it, so that the other can end and commit what it was doing: for that it takes a quarter. Ordered
-    consumers do not rest, but wait for locks."""
+    """Delay in ms before this member starts a queue that another member may have held, so that the
+    other can finish its running listener calls and commit. It takes at most a quarter of this time
+    for the calls. Ordered consumers wait for the queue's lock instead."""
 
     lock_interval_ms: int = field(
         default=20_000, metadata={"key": "rocketmq.client.rebalance.lockInterval"}
     )
-    """Time in ms between two requests for the locks that an ordered consumer holds."""
+    """Time in ms between two renewals of the locks that an ordered consumer holds."""
 
     lock_expiry_ms: int = field(
         default=30_000, metadata={"key": "rocketmq.client.rebalance.lockMaxLiveTime"}
     )
-    """Time in ms after which an ordered consumer believes in a lock no more that it could not ask
-    for again. At most 45 s: brokers give it to others after a minute."""
+    """Time in ms after which an ordered consumer considers a lock that it could not renew as lost.
+    At most 45 s: brokers grant it to others after a minute."""
 
     lock_timeout_ms: int = 1_000
-    """Time in ms for a request to lock or unlock queues."""
+    """Timeout in ms of a request to lock or unlock queues."""
 
     send_back_timeout_ms: int = 5_000
-    """Time in ms for giving a failed message back to its broker."""
+    """Timeout in ms of sending a failed message back to its broker."""
 
     local_retry_delay_ms: int = 5_000
-    """Time in ms before a message that could not be given back is delivered again from memory."""
+    """Time in ms before a message that no broker accepted back is delivered again from memory."""
 
     persist_offset_interval_ms: int = field(
         default=5_000, metadata={"key": "persistConsumerOffsetInterval"}
     )
-    """Time in ms between two commits of what is done. A crash repeats up to this much."""
+    """Time in ms between two commits of offsets. After a crash, the messages of up to this time are
+    delivered again."""
 
     shutdown_timeout_ms: int = field(
         default=10_000, metadata={"key": "awaitTerminationMillisWhenShutdown"}
     )
-    """Time in ms that running listeners get to end at `close`; their messages are then delivered
-    again to somebody else. Threads cannot be stopped: the function runs on, its result unheard."""
+    """Time in ms that `close` waits for running listener calls; messages of calls that take longer
+    are redelivered to another member. A thread cannot be stopped: its function continues, and its
+    result is ignored."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.message_model not in _MODELS:
             allowed = ", ".join(_MODELS)
-            raise ConfigError(f"message_model is {self.message_model}: one of {allowed}")
+            raise ConfigError(f"message_model is {self.message_model}: expected one of {allowed}")
         for name, low, high in _PUSH_RANGES:
             check_range(self, name, low, high)
         if self.pull_threshold_topic_count is not None:
@@ -270,8 +282,8 @@ class PushConsumerConfig(ConsumerConfig):
             check_range(self, "pull_threshold_topic_size_bytes", 1, 102_400 * MIB)
         if not self.client_rebalance and self.allocation not in SERVER_STRATEGIES:
             raise ConfigError(
-                f"allocation is {self.allocation}, client_rebalance is False: brokers know "
-                f"{' and '.join(SERVER_STRATEGIES)} only"
+                f"allocation is {self.allocation}, client_rebalance is False: brokers support "
+                f"only {' and '.join(SERVER_STRATEGIES)}"
             )
         if self.max_reconsume_times is not None:
             check_range(self, "max_reconsume_times", 0, 2**31 - 1)
@@ -288,10 +300,10 @@ class PushConsumerConfig(ConsumerConfig):
 
 
 def starting(config: ConfigT, start: Start | None) -> ConfigT:
-    """Return the config of a group that starts where `start` says; None: as the config says.
+    """Return the config with the start position `start`; None: the config unchanged.
 
     Raises:
-        ConfigError: `start` is something else.
+        ConfigError: `start` is not a `Start`.
     """
     if start is None:
         return config
@@ -321,7 +333,7 @@ _COMMON_RANGES: Final = (
     ("pull_threshold_size_bytes", 1, 1_024 * MIB),
     ("consume_max_span", 1, 65_535),
 )
-"""Field, lowest and highest value; RocketMQ's own ranges where it has them."""
+"""Field, lowest and highest value; RocketMQ's own ranges if it has them."""
 
 _PULL_RANGES: Final = (
     ("pull_timeout_ms", 1, 3_600_000),

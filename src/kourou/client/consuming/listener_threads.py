@@ -1,6 +1,6 @@
 """Threads for listeners that are plain functions.
 
-They are a pool of each consumer's own, so that a listener that blocks keeps up nothing but itself:
+Each consumer has its own pool, so that a blocking listener delays only its own consumer's messages:
 heartbeats, pulls and other consumers run elsewhere.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ListenerThreads:
-    """At most so many threads, started when first needed."""
+    """A pool of at most `threads_max` threads, started on demand."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._name = name
@@ -25,11 +25,11 @@ class ListenerThreads:
     def __call__(
         self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[T]:
-        """Run `function` on a thread. Cancelling stops waiting for it, not the function."""
+        """Run `function` on a thread. Cancelling ends the wait, not the function."""
         return asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
 
     def resize(self, threads_max: int) -> None:
-        """Have at most so many threads from now on; those that run functions first end them."""
+        """Set the maximum number of threads; functions that are running or queued finish first."""
         old, self._executor = (
             self._executor,
             ThreadPoolExecutor(threads_max, thread_name_prefix=self._name),
@@ -37,5 +37,5 @@ class ListenerThreads:
         old.shutdown(wait=False)
 
     def close(self) -> None:
-        """Take no more work; threads end with the functions that they run."""
+        """Refuse new work and cancel queued work; threads end with their running functions."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""PullConsumer: polls queues that it was assigned, or reads any queue at any offset."""
+"""PullConsumer: polls assigned or subscribed queues, or reads any queue at any offset."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["PullConsumer", "PullResult", "PullStatus"]
 
 
 class PullConsumer(Polling):
-    """Asks for messages when it wants them, in one of four ways.
+    """Receives messages on request, in one of four ways.
 
-    By polling queues that were assigned by hand. The consumer then is no member of its group:
-    brokers do not list it, and it takes nothing away from the members. What it shares with them
-    are the committed offsets:
+    By polling queues that the program assigns. The consumer then is not a member of its group:
+    brokers do not list it, and it does not affect the members' assignment. It shares only the
+    group's committed offsets with them:
 
         async with PullConsumer("audit", "localhost:9876") as consumer:
             await consumer.assign(await consumer.fetch_subscribe_message_queues("OrderPlaced"))
@@ -43,40 +43,40 @@ class PullConsumer(Polling):
                 for message in await consumer.poll():
                     check(message)
 
-    By polling topics, whose queues are shared out among the members of the group, pull and push
+    By polling topics, whose queues are assigned among the members of the group, pull and push
     consumers alike:
 
             consumer.subscribe("OrderPlaced", tags="eu || us")
             async for message in consumer:
                 await check(message)
 
-    Or queue by queue, at offsets that the caller keeps:
+    By reading single queues at offsets that the program stores:
 
             result = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    Or by a callback for each queue of this member's share, at times: `call_for_queues`.
+    By a callback that is called repeatedly for each assigned queue: `call_for_queues`.
 
-    A poll acknowledges what the poll before it gave, and `commit` all that was given. Acknowledged
-    offsets are committed every `auto_commit_interval_ms` and at the end, unless `auto_commit` is
-    off. What the last poll gave is not: a consumer that ends without another poll or `commit` gets
-    it again, so that nothing is lost that was being worked on. SIGTERM skips the commit at the end,
-    unless the program is run by `kourou.run(main())`.
+    A poll acknowledges the messages of the poll before it, and `commit` all messages returned.
+    Acknowledged offsets are committed every `auto_commit_interval_ms` and at the end, unless
+    `auto_commit` is False. Messages of the last poll are not acknowledged: if the consumer ends
+    without another poll or `commit`, they are delivered again, so that unfinished work is not lost.
+    SIGTERM skips the commit at the end, unless the program is run by `kourou.run(main())`.
 
-    One task polls, steps through the consumer and commits; everything else may be called from any.
+    Only one task may poll, iterate and commit; all other methods may be called from any task.
 
     Args:
-        group: whose offsets are meant, and whom brokers count reads for.
-        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
-            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
-        start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
-            time zone, in local time. None: where `config` says, which is the latest by default.
-        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+        group: the group whose offsets are used, and for which brokers count reads.
+        namesrv_addr: `host:port`, or several joined by `;`. None: from the environment variable
+            KOUROU_NAMESRV or NAMESRV_ADDR, else 127.0.0.1:9876.
+        start: start position of a new group in a queue: "earliest", "latest" or a datetime, in
+            local time if it has no time zone. None: as in `config`, by default the latest.
+        credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        runtime: the outside world, for tests; None for the real one.
+        runtime: the environment, for tests; None: the real one.
 
     Raises:
-        InvalidGroupError, ConfigError: an argument is no valid name or address.
+        InvalidGroupError, ConfigError: an argument is not a valid name or address.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PullConsumer(Polling):
         )
         self._rebalance.on_queues_changed = self._tell_queues_changed
         self._is_rebalancing = False
-        self._unchecked: dict[str, SubscriptionData] = {}  # brokers are being asked about them
+        self._unchecked: dict[str, SubscriptionData] = {}  # brokers are checking their filters
         self._watch = TopicWatch(instance)
         self._answers = requests.asked = ConsumerAnswers(
             instance,
@@ -120,13 +120,13 @@ class PullConsumer(Polling):
         )
 
     async def start(self) -> None:
-        """Begin to work; no server is asked for anything before the first call or subscription.
+        """Start the consumer. Without subscriptions it sends no request before the first call.
 
         Raises:
             ClosedError: it was started before.
-            RemoteError: a topic is subscribed by `sql`, by which a broker cannot filter.
-            InvalidGroupError: topics are subscribed, and this process has a consumer of the group
-                with the same `instance_name` already.
+            RemoteError: a broker cannot filter by the `sql` of a subscription.
+            InvalidGroupError: topics are subscribed, and this process already has a consumer of the
+                group with the same `instance_name`.
         """
         if self._mode is Mode.SUBSCRIBED:
             self._acquire_group()
@@ -152,9 +152,9 @@ class PullConsumer(Polling):
             self._join()
 
     async def close(self) -> None:
-        """Commit what is acknowledged, if `auto_commit`; leave the group, and disconnect.
+        """Commit acknowledged messages if `auto_commit`, leave the group and disconnect.
 
-        Calls under way fail; a `poll` gives nothing. Closing twice is harmless.
+        Pending calls fail; a pending `poll` returns no messages. May be called twice.
         """
         if self._instance.is_open:
             await self._polled.end_turns()
@@ -173,11 +173,11 @@ class PullConsumer(Polling):
             await self._instance.close()
 
     def abort(self) -> None:
-        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        """End immediately without any request, as a killed process would; nothing is committed."""
         self._instance.abort()
         self._end()
 
-    # What is polled
+    # Assignments and subscriptions
 
     async def assign(
         self,
@@ -188,17 +188,17 @@ class PullConsumer(Polling):
     ) -> None:
         """Poll these queues from now on, and no others.
 
-        Queues that were polled already go on where they are. Others begin at the group's committed
-        offset or, if it has none, where `consume_from_where` says.
+        Queues that were polled already continue at their position. Others start at the group's
+        committed offset or, if it has none, as `consume_from_where` says.
 
         Args:
-            queues: none ends all polling.
-            tags: `*`, or tags joined by `||`; of the queues that are new.
+            queues: if empty, polling ends.
+            tags: `*`, or tags joined by `||`; for the new queues.
             sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
 
         Raises:
-            UsageError: topics are subscribed: a consumer does one or the other; or both expressions
-                are given.
+            UsageError: topics are subscribed (a consumer either assigns or subscribes), or both
+                expressions are given.
             FilterSyntaxError: the expression does not parse.
             RemoteError: a broker cannot filter by `sql`.
             ClosedError: the consumer is not open.
@@ -213,24 +213,24 @@ class PullConsumer(Polling):
         await self._polled.replace(wanted)
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
-        """Poll this member's share of a topic's queues; before the start or after it.
+        """Poll the queues of a topic that are assigned to this member; before or after the start.
 
-        A second time replaces the expression; what was pulled by then is given by the old one. All
-        members of a group must subscribe the same, or messages are lost to some of them.
+        A second call replaces the expression; messages already pulled are still returned. All
+        members of a group must have the same subscriptions; otherwise members miss messages.
 
-        After the start, brokers are asked first whether they can filter by `sql`, and the topic is
-        polled when they said so. If one cannot, the next poll raises RemoteError, and what was
-        subscribed before stays.
+        After the start, brokers first check that they can filter by `sql`; then the topic is
+        polled. If one cannot, the next poll raises RemoteError, and the previous subscription
+        stays.
 
         Args:
-            topic: it need not exist yet.
+            topic: need not exist yet.
             tags: `*`, or tags joined by `||`.
             sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
 
         Raises:
-            UsageError: queues are assigned: a consumer does one or the other; or both expressions
-                are given.
-            InvalidTopicError: the topic is no valid name.
+            UsageError: queues are assigned (a consumer either assigns or subscribes), or both
+                expressions are given.
+            InvalidTopicError: the topic is not a valid name.
             FilterSyntaxError: the expression does not parse.
             InvalidGroupError: as `start`.
             ClosedError: the consumer is closed.
@@ -240,12 +240,12 @@ class PullConsumer(Polling):
         self._want(subscription_of(topic, tags, sql, now_ms), None)
 
     def call_for_queues(self, topic: str, callback: QueueCallback) -> QueueCallback:
-        """Have `callback` called with each queue that this member has of a topic, again and again.
+        """Call `callback` repeatedly with each queue of a topic assigned to this member.
 
-        In place of polling, before the start or after it: Java's MQPullConsumerScheduleService. The
-        callback does what it likes with the queue, and returns how long to wait before its next
-        turn, in ms, or None for `schedule_delay_ms`. What it raises is logged, and it has another
-        turn after that time. Nothing is committed but by itself:
+        Replaces polling, before or after the start, like Java's MQPullConsumerScheduleService. The
+        callback may use the queue in any way, and returns the delay before its next turn in ms, or
+        None for `schedule_delay_ms`. Exceptions that it raises are logged, and the next turn
+        follows after `schedule_delay_ms`. Only the callback itself commits:
 
             async def take(queue: MessageQueue) -> int | None:
                 offset = await consumer.committed(queue) or 0
@@ -257,20 +257,21 @@ class PullConsumer(Polling):
 
             consumer.call_for_queues("OrderPlaced", take)
 
-        A queue has one turn at a time, and none while it is paused. When it goes to another member,
-        the turn under way has half a second to end; the other begins after two.
+        A queue has one turn at a time, and none while it is paused. When it moves to another
+        member, the running turn has half a second to end; the other member starts after two
+        seconds.
 
         Args:
-            topic: it need not exist yet.
-            callback: a coroutine function, called on the event loop; or a plain one, called on one
-                of `schedule_threads` threads.
+            topic: need not exist yet.
+            callback: a coroutine function, called on the event loop, or a plain function, called on
+                one of `schedule_threads` threads.
 
         Returns:
             `callback`.
 
         Raises:
-            UsageError: queues are assigned: a consumer does one or the other; or the callback is no
-                function of a queue.
+            UsageError: queues are assigned (a consumer either assigns or subscribes), or the
+                callback does not take one queue.
             InvalidTopicError, InvalidGroupError, ClosedError: as `subscribe`.
         """
         check_topic(topic)
@@ -300,7 +301,7 @@ class PullConsumer(Polling):
             self._join_by(subscription)
 
     def unsubscribe(self, topic: str) -> None:
-        """Poll the topic no more: its queues are committed and given up soon."""
+        """Stop polling the topic: its queues are committed and released soon."""
         self._unchecked.pop(topic, None)
         if self._mode is Mode.SUBSCRIBED and self._subscriptions.pop(topic, None) is not None:
             self._rebalance.wake()
@@ -310,13 +311,13 @@ class PullConsumer(Polling):
     def on_topic_queues_changed(
         self, topic: str, listener: TopicQueuesChanged
     ) -> TopicQueuesChanged:
-        """Have `listener` called when the topic gets or loses queues, whoever consumes them.
+        """Call `listener` when the topic's readable queues change, regardless of their consumers.
 
-        Routes are looked at every `route_refresh_interval_ms`. It is called on the event loop with
-        the topic and all its readable queues, sorted; what it raises is logged.
+        Routes are refreshed every `route_refresh_interval_ms`. It is called on the event loop with
+        the topic and all its readable queues, sorted. Exceptions that it raises are logged.
 
         Raises:
-            InvalidTopicError: the topic is no valid name.
+            InvalidTopicError: the topic is not a valid name.
         """
         check_topic(topic)
         self._watch.add(topic, listener)
@@ -328,7 +329,7 @@ class PullConsumer(Polling):
 
     def _enter(self, mode: Mode) -> None:
         if self._mode not in (Mode.NONE, mode):
-            raise UsageError("a consumer is assigned queues or subscribes topics, not both")
+            raise UsageError("a consumer either assigns queues or subscribes to topics, not both")
         self._mode = mode
 
     def _join_by(self, subscription: SubscriptionData) -> None:
@@ -337,7 +338,7 @@ class PullConsumer(Polling):
         self._join()
 
     async def _join_if_served(self, subscription: SubscriptionData) -> None:
-        """Join if brokers can filter so, unless the program has thought better of it meanwhile."""
+        """Join once brokers have accepted the filter, unless the subscription changed meanwhile."""
         topic, refusal = subscription.topic, None
         try:
             await self._check_filters((subscription,))
@@ -352,7 +353,7 @@ class PullConsumer(Polling):
             self._polled.fail(refusal)
 
     def _join(self) -> None:
-        """Take part in the sharing out of queues, or look at it again."""
+        """Start rebalancing, or request a pass; send heartbeats."""
         if not self._is_rebalancing:
             self._is_rebalancing = True
             self._rebalance.start()
@@ -377,7 +378,7 @@ class PullConsumer(Polling):
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
 
-    # What brokers, loops and watchers ask
+    # Callbacks of the client instance
 
     def _consumer_data(self) -> ConsumerData | None:
         if self._mode is not Mode.SUBSCRIBED:

@@ -1,4 +1,4 @@
-"""PushConsumer: consumes topics as one member of a group."""
+"""PushConsumer: consumes topics as a member of a group."""
 
 from __future__ import annotations
 
@@ -56,40 +56,40 @@ __all__ = ["Listener", "PushConsumer"]
 log = logging.getLogger(__name__)
 
 BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
-"""Java's, of a consumer that broadcasts and has no name of its own."""
+"""Java's default instance name of a broadcasting consumer."""
 
 UNUSED_WARN_S: Final = 10.0
-"""After the start of a consumer without a listener, until it warns that nothing loops over it."""
+"""Seconds after the start at which a consumer without a listener or a loop logs a warning."""
 
 NOBODY_CONSUMES: Final = (
-    "no listener, and no loop over the consumer: messages of its queues wait, and no other member "
-    "of the group gets them"
+    "no listener, and no loop over the consumer: the messages of its queues are not consumed, "
+    "neither by it nor by another member of the group"
 )
 
 
 class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
-    """Consumes topics as one member of a group: each message goes to one member.
+    """Consumes topics as a member of a group: each message is delivered to one member.
 
-    Queues are shared out among the members, anew whenever one comes or goes. Delivery is at least
-    once and in any order: a message is delivered again if its listener raises, if its consumer
-    ends before the offset is committed, or when its queue changes hands. What a listener does
-    should not be harmed by a second time; `message.msg_id` and the keys tell a message's copies.
+    Queues are assigned among the members, again whenever one joins or leaves. Delivery is at least
+    once and in any order: a message is redelivered if its listener raises, if its consumer ends
+    before the offset is committed, or when its queue moves to another member. A listener should be
+    idempotent; `message.msg_id` and the keys identify redeliveries.
 
-    With a listener, a plain function called on one of `consume_threads` threads of the consumer's
-    own, or a coroutine function called on the event loop. Returning acknowledges the message;
-    raising has it delivered again after 10 s, 30 s, 1 min ... and after `max_reconsume_times`
-    puts it into the dead-letter topic `%DLQ%group`:
+    With a listener: a plain function, called on one of `consume_threads` threads that belong to the
+    consumer, or a coroutine function, called on the event loop. Returning acknowledges the message;
+    raising has it redelivered after 10 s, 30 s, 1 min ..., and after `max_reconsume_times` it is
+    stored in the dead-letter topic `%DLQ%group`:
 
         consumer = PushConsumer("billing", "localhost:9876")
         consumer.subscribe("OrderPlaced", tags="eu || us")
         consumer.listen(charge)
         kourou.run(consumer)  # within a coroutine: async with consumer: await run_forever()
 
-    Or by iteration. Start the consumer when the loop is about to begin: it gets its share of the
-    queues at the start, and their messages wait for the loop; after 10 s without one the log and
-    `health` say so. Asking for the next message acknowledges the one before. Leaving the loop, by
-    break or exception, leaves its message unacknowledged: the next loop over this consumer gets it
-    again, else another member. Several tasks may iterate at once:
+    By iteration: start the consumer just before the loop. Queues are assigned to it at the start,
+    and their messages wait for the loop; after 10 s without a loop, the log and `health` report it.
+    Requesting the next message acknowledges the one before. Leaving the loop, by break or
+    exception, leaves its message unacknowledged: it is delivered again to the next loop over this
+    consumer, or else to another member. Several tasks may iterate concurrently:
 
         async with consumer:
             async for message in consumer:
@@ -98,24 +98,24 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
                 except PaymentsDownError:
                     await consumer.give_back(message, RetryLater(delay_ms=60_000))
 
-    A listener or loop body that never ends holds back the commits of its queue, which then is
-    pulled no further than `consume_max_span`; after `consume_timeout_ms` the message is given back.
+    A listener or loop body that never ends blocks the commits of its queue, which then is pulled no
+    further than `consume_max_span`; after `consume_timeout_ms` the message is sent back.
 
     Args:
-        group: what the members share; also names the topics of retries and dead letters.
-        namesrv_addr: `host:port`, or several joined by `;`. None: what the environment's
-            KOUROU_NAMESRV or NAMESRV_ADDR names, else 127.0.0.1:9876.
-        start: where a new group starts in a queue: "earliest", "latest" or a datetime; without a
-            time zone, in local time. None: where `config` says, which is the latest by default.
-        credentials: sign each request, for clusters that want that: `Credentials`, or a function
+        group: the name of the group; also part of the names of its retry and dead-letter topics.
+        namesrv_addr: `host:port`, or several joined by `;`. None: from the environment variable
+            KOUROU_NAMESRV or NAMESRV_ADDR, else 127.0.0.1:9876.
+        start: start position of a new group in a queue: "earliest", "latest" or a datetime, in
+            local time if it has no time zone. None: as in `config`, by default the latest.
+        credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        runtime: the outside world, for tests; None for the real one.
-        run_blocking: runs listeners that are plain functions; None for threads.
-        disk: where BROADCASTING keeps its offsets, for tests; None as the config says.
+        runtime: the environment, for tests; None: the real one.
+        run_blocking: runs listeners that are plain functions; None: threads.
+        disk: directory of the offsets of BROADCASTING, for tests; None: as in the config.
 
     Raises:
-        InvalidGroupError, ConfigError: an argument is no valid name or address.
+        InvalidGroupError, ConfigError: an argument is not a valid name or address.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         config = starting(given_config(config, PushConsumerConfig, credentials), start)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
-            # Its offsets are kept under the client id, which must be the same after a restart.
+            # Its offsets are stored under the client id, which must be the same after a restart.
             config = dataclasses.replace(config, instance_name=BROADCAST_INSTANCE_NAME)
         self._config = config
         self._disk = disk
@@ -142,7 +142,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
-        self._is_over = asyncio.Event()  # closed, or a signal asks for it
+        self._is_over = asyncio.Event()  # closed, or a signal arrived
         self._requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
@@ -158,7 +158,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._compose()
 
     def _compose(self) -> None:
-        """Make the parts; nothing runs yet, and nothing is subscribed."""
+        """Construct the collaborators; starts nothing."""
         config, instance = self._config, self._instance
         self._subscriptions = Subscriptions(instance, self.group)
         self._ready = ReadyMessages()
@@ -207,7 +207,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that this member has now, sorted; those of the retry topic too.
+        """The queues that this member holds, sorted, including those of the retry topic.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
@@ -216,23 +216,23 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         return self._held.queues
 
     def subscribe(self, topic: str, tags: str | None = SUB_ALL, *, sql: str | None = None) -> None:
-        """Consume a topic; before the start or after it. A second time replaces the first.
+        """Subscribe to a topic, before or after the start. A second call replaces the first.
 
-        All members of a group must subscribe the same, or messages are lost to some of them.
+        All members of a group must have the same subscriptions; otherwise members miss messages.
 
-        After the start, it holds soon: brokers are asked first whether they can filter by `sql`. If
-        one cannot, that is logged, and what was subscribed before stays. Messages that were pulled
-        by then are still consumed.
+        After the start, the subscription takes effect with a delay: brokers first check that they
+        can filter by `sql`. If one cannot, that is logged, and the previous subscription stays.
+        Messages already pulled are still consumed.
 
         Args:
-            topic: it need not exist yet.
+            topic: need not exist yet.
             tags: `*`, or tags joined by `||`.
             sql: instead of tags, an SQL92 expression over properties, all of which are texts:
                 `amount > 5 AND region IN ('eu', 'us')`. Brokers need enablePropertyFilter.
 
         Raises:
-            InvalidTopicError: the topic is no valid name.
-            FilterSyntaxError: the expression does not parse; the text says where.
+            InvalidTopicError: the topic is not a valid name.
+            FilterSyntaxError: the expression does not parse; the text has the position.
             UsageError: both expressions are given.
             ClosedError: the consumer is closed.
         """
@@ -248,31 +248,31 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             self._rebalance.wake()
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume the topic no more, before the start or after it.
+        """Unsubscribe from a topic, before or after the start.
 
-        Its queues are given up soon: what is done of them is committed, what a listener has may be
-        delivered again to another member.
+        Its queues are released soon: done messages are committed; a message that a listener is
+        processing may be redelivered to another member.
         """
         if self._subscriptions.leave(topic) and self._instance.is_open:
             self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
             self._rebalance.wake()
 
     async def start(self) -> None:
-        """Join the group, and return when this member has its queues or after a few seconds.
+        """Join the group; return when this member holds its queues, or after a few seconds.
 
-        A topic that does not exist yet is consumed soon after it was created. Cancelling leaves the
+        A topic that does not exist yet is consumed soon after it is created. Cancelling leaves the
         consumer closed.
 
         Raises:
             UsageError: no topic is subscribed.
-            InvalidGroupError: this process has a consumer of the group with the same
-                `instance_name` already.
+            InvalidGroupError: this process already has a consumer of the group with the same
+                `instance_name`.
             ConnectFailedError: no name server answered within `request_timeout_ms`.
             RemoteError: a broker cannot filter by a subscription's `sql`.
-            ClosedError: the consumer was started before, or is closed meanwhile.
+            ClosedError: the consumer was started before, or closed meanwhile.
         """
         if not self._subscriptions.wanted:
-            raise UsageError("subscribe a topic before the start")
+            raise UsageError("subscribe to a topic before the start")
         self._instance.start()
         try:
             self._acquire_group()
@@ -288,15 +288,16 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         try:
             await self._rebalance.wait_first_pass(self._instance.request_timeout_s)
         except BaseException:
-            await self.close()  # messages may have been handled by now
+            await self.close()  # listeners may already have handled messages
             raise
 
     async def close(self) -> None:
-        """Leave the group: take no more messages, let listeners end, commit, disconnect.
+        """Leave the group: stop deliveries, wait for running listeners, commit, disconnect.
 
         Waits at most `shutdown_timeout_ms` for listeners and for loops in other tasks, and some
-        seconds for brokers. What was not acknowledged by then is delivered again to other members.
-        Loops over the consumer end. Cancelling skips what is left to do. Closing twice is harmless.
+        seconds for brokers. Messages that are not acknowledged by then are redelivered to other
+        members. Loops over the consumer end. Cancelling skips the remaining steps. May be called
+        twice.
         """
         if not self._instance.stop():
             await self._instance.wait_ended()
@@ -313,17 +314,17 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             await self._shut_down()
 
     def abort(self) -> None:
-        """End at once and tell nobody, as a killed process would: nothing more is committed."""
+        """End immediately without any request, as a killed process would; nothing is committed."""
         self._instance.abort()
         self._end()
 
     async def run_forever(self) -> None:
-        """Wait until SIGINT (Ctrl-C) or SIGTERM, then `close`; or until somebody else closes.
+        """Wait until SIGINT (Ctrl-C) or SIGTERM, then `close`; or until the consumer is closed.
 
-        At a signal, every consumer that waits here is closed: its listeners end, what they have
-        done is committed, and this returns. A second signal ends the process at once. Signals are
-        heeded only on the main thread, and only where the program has set no handler of its own for
-        them; the earlier handlers are restored. Cancelling ends the wait and closes nothing.
+        A signal closes every consumer that waits here: running listeners end, done messages are
+        committed, and this method returns. A second signal ends the process immediately. Signals
+        are handled only on the main thread, and only if the program has not set its own handlers
+        for them; earlier handlers are restored. Cancelling ends the wait without closing.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
@@ -332,8 +333,8 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._instance.check_open()
         if self._call is None:
             raise UsageError(
-                f"the consumer of group {self.group} has no listener: give it one before the "
-                "start, as by `consumer.listen(function)`, or loop over it by `async for` instead"
+                f"the consumer of group {self.group} has no listener: add one before the start, "
+                "for example by `consumer.listen(function)`, or use `async for` instead"
             )
         loop, is_over = asyncio.get_running_loop(), self._is_over
         with end_signals.calling(lambda: loop.call_soon_threadsafe(is_over.set)):
@@ -390,7 +391,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         )
 
     async def _shut_down(self) -> None:
-        """Disconnect; what was to be finished or committed was, or never will be."""
+        """Disconnect. Unfinished messages and uncommitted offsets are left."""
         try:
             await self._instance.close()
         finally:
@@ -410,7 +411,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
 
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:
-            raise UsageError(f"{action} before the start, not after")
+            raise UsageError(f"{action} must be called before the start")
 
     async def _warn_unless_used(self) -> None:
         await asyncio.sleep(UNUSED_WARN_S)
@@ -424,7 +425,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     def _has_listener(self) -> bool:
         return self._call is not None
 
-    # What brokers and loops ask
+    # Callbacks of the client instance
 
     def _consumer_data(self) -> ConsumerData:
         return ConsumerData(

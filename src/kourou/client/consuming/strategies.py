@@ -1,4 +1,4 @@
-"""Strategies by which queues are shared out, by the names that settings give them.
+"""Allocation strategies by name, as used in settings.
 
 Source: the AllocateMessageQueueStrategy classes of apache/rocketmq 5.5.0.
 """
@@ -27,7 +27,7 @@ STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
         ConsistentHash.name: ConsistentHash(),
     }
 )
-"""Strategies by the name that RocketMQ gives them. All members of a group must use one."""
+"""Strategies by RocketMQ's names. All members of a group must use the same one."""
 
 _TO_BE_MADE: Final = MappingProxyType(
     {
@@ -36,20 +36,20 @@ _TO_BE_MADE: Final = MappingProxyType(
         NEARBY.rstrip("-"): "NearbyMachineRooms(queue_room, consumer_room)",
     }
 )
-"""Strategies that need more than a name, and how to give it."""
+"""Strategies that need arguments, and how to construct them."""
 
 
 def find_strategy(allocation: object) -> Allocate:
-    """Return the strategy that a name stands for; a function or strategy is returned as it is.
+    """Return the strategy with a name; a function or strategy object is returned unchanged.
 
     Raises:
-        ConfigError: there is none of this name, or it needs more than the name.
+        ConfigError: the name is unknown, or the strategy needs arguments.
     """
     if not isinstance(allocation, str):
         if callable(allocation):
             return allocation
         raise ConfigError(
-            f"allocation is {allocation!r}: give the name of a strategy, or a function of "
+            f"allocation is {allocation!r}: expected the name of a strategy, or a function of "
             "(queues, consumer_ids, self_id)"
         )
     found = STRATEGIES.get(allocation)
@@ -57,7 +57,7 @@ def find_strategy(allocation: object) -> Allocate:
         return found
     for name, made in _TO_BE_MADE.items():
         if allocation == name or allocation.startswith(f"{name}-"):
-            raise ConfigError(f"allocation {allocation} needs more than a name: give {made}")
+            raise ConfigError(f"allocation {allocation} needs arguments: pass {made}")
     raise ConfigError(
-        f"allocation is {allocation}: one of {', '.join(STRATEGIES)}, or a strategy object"
+        f"allocation is {allocation}: expected one of {', '.join(STRATEGIES)}, or a strategy object"
     )

@@ -191,7 +191,9 @@ def test_only_what_a_loop_has_can_be_given_back_and_only_once() -> None:
             consumer = iterated(w)
             async with consumer:
                 left = await take_first(consumer)
-                with pytest.raises(UsageError, match="not what a loop over this consumer has now"):
+                with pytest.raises(
+                    UsageError, match="not the current message of a loop over this consumer"
+                ):
                     await consumer.give_back(left)
                 async for message in consumer:
                     with pytest.raises(UsageError, match="names other messages"):

@@ -71,7 +71,7 @@ def test_what_is_returned_acknowledges_and_is_told_once(
     run_virtual(main())
     [told] = entries(caplog, "listener.returned")
     assert f"type={type(value).__name__} " in told.getMessage()
-    assert "raise to get it again" in told.getMessage()
+    assert "raise to have it redelivered" in told.getMessage()
 
 
 @pytest.mark.parametrize("value", [None, True])

@@ -320,5 +320,7 @@ def test_a_forked_child_is_kept_from_the_database_of_its_parent(database: SeenIn
 
 
 def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent/x.db: unable to open database file: name a file"):
+    with pytest.raises(
+        UsageError, match=r"absent/x.db: unable to open database file: choose a file"
+    ):
         SeenInSqlite(tmp_path / "absent" / "x.db")

@@ -247,7 +247,9 @@ def test_health_names_the_workers_that_an_exit_ended(*, is_coroutine: bool) -> N
         [problem] = loop.run_until_complete(running)
     finally:
         loop.close()
-    assert problem.startswith("1 of 2 workers of the listener have ended, the last by SystemExit(")
+    assert problem.startswith(
+        "1 of 2 workers of the listener have stopped, the last one: SystemExit("
+    )
 
 
 def test_at_every_moment_only_what_is_done_is_committable() -> None:

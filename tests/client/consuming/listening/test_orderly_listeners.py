@@ -201,7 +201,7 @@ def test_what_is_returned_is_told_once_for_all_queues(caplog: pytest.LogCaptureF
 
     run_virtual(main())
     [once] = told(caplog, "listener.returned")
-    assert "raise to get it again" in once.getMessage()
+    assert "raise to have it redelivered" in once.getMessage()
 
 
 def test_some_of_a_batch_are_given_up_and_some_come_again() -> None:

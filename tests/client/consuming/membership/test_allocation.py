@@ -142,7 +142,7 @@ def test_a_strategy_that_raises_changes_nothing_and_is_named_once(
         if f"topic={TOPIC} reason=the strategy" in record.message
     ]
     assert len(told) == 1
-    assert "strategy moody gave" in told[0].message
+    assert "strategy moody returned" in told[0].message
 
 
 def test_pull_consumers_share_by_the_strategy_too() -> None:

@@ -242,7 +242,7 @@ def test_misuse_is_refused_with_what_to_do_instead() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.cluster.push_consumer()
-            with pytest.raises(UsageError, match="subscribe a topic"):
+            with pytest.raises(UsageError, match="subscribe to a topic"):
                 await consumer.start()
             with pytest.raises(InvalidTopicError):
                 consumer.subscribe("a b")

@@ -72,5 +72,7 @@ def test_a_strategy_that_gives_what_the_topic_has_not_is_named() -> None:
     ) -> Sequence[MessageQueue]:
         return [*all_queues, MessageQueue("T", "b", 7)]
 
-    with pytest.raises(UsageError, match=r"strategy greedy gave .*queue_id=7.*none of the queues"):
+    with pytest.raises(
+        UsageError, match=r"strategy greedy returned .*queue_id=7.*not a queue of the topic"
+    ):
         plan_changes([], [QUEUE], ["me"], "me", greedy)

@@ -139,7 +139,9 @@ def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
                 await asyncio.sleep(100)
                 assert owned(consumer) == []
                 (problem,) = consumer.health().problems
-                assert "wants group consumers to pop topic T, which is not built" in problem
+                assert (
+                    "requires group consumers to pop topic T, which is not implemented" in problem
+                )
                 async with w.cluster.admin() as admin:
                     await admin.set_request_mode(TOPIC, "consumers", is_pop=False)
                 await w.send(*BODIES)
@@ -148,7 +150,9 @@ def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
-    told = [one.message for one in caplog.records if "wants group consumers to pop" in one.message]
+    told = [
+        one.message for one in caplog.records if "requires group consumers to pop" in one.message
+    ]
     assert len(told) == 1
     assert "kourou group set-mode" in told[0]
 
@@ -165,5 +169,5 @@ def test_one_that_broadcasts_has_all_queues_whoever_shares_them_out() -> None:
 
 def test_a_strategy_that_brokers_do_not_know_is_refused_at_once() -> None:
     for allocation in ("CONSISTENT_HASH", lambda queues, _, __: queues):
-        with pytest.raises(ConfigError, match="brokers know AVG and AVG_BY_CIRCLE only"):
+        with pytest.raises(ConfigError, match="brokers support only AVG and AVG_BY_CIRCLE"):
             PushConsumerConfig(allocation=allocation, client_rebalance=False)

@@ -154,7 +154,7 @@ def test_a_wrong_expression_is_named_with_its_place_before_anything_is_sent() ->
             assert caught.value.position == 9
             with pytest.raises(FilterSyntaxError, match="ignores what follows b"):
                 consumer.subscribe(TOPIC, sql="b LIKE 'x%'")
-            with pytest.raises(UsageError, match="give one"):
+            with pytest.raises(UsageError, match="pass only one"):
                 consumer.subscribe(TOPIC, tags="a", sql="b = 'x'")
 
     run_virtual(main())

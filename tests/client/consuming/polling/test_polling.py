@@ -142,7 +142,7 @@ def test_seeking_moves_what_is_given_next() -> None:
                 assert message.queue_offset == 0
                 await consumer.seek_to_end(Q0)
                 assert await consumer.poll(100) == []
-                with pytest.raises(UsageError, match="holds 0 to 30: cannot seek 31"):
+                with pytest.raises(UsageError, match=r"cannot seek 31: .* has offsets 0 to 30"):
                     await consumer.seek(Q0, 31)
                 with pytest.raises(UsageError, match="assign it first"):
                     await consumer.seek(Q1, 0)

@@ -174,7 +174,7 @@ def test_bad_message_is_held_back_while_no_broker_takes_it_as_a_dead_letter() ->
                 assert w.got == GOOD[:1]
                 assert await w.committed() == 1
                 [problem] = consumer.health().problems
-                assert "message BAD cannot be read" in problem
+                assert "message BAD is unreadable" in problem
                 hook.is_on = False
                 await w.until_got(*GOOD, timeout_s=60)
                 await asyncio.sleep(1)

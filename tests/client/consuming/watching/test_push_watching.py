@@ -256,7 +256,7 @@ def test_a_listener_that_blocks_the_loop_is_told_of_once(
 
     run_virtual(main())
     [entry] = [one.getMessage() for one in caplog.records if "event_loop.blocked" in one.msg]
-    assert "heartbeats come late" in entry
+    assert "heartbeats are late" in entry
 
 
 def test_the_lag_counts_from_where_the_group_is_before_anything_is_done() -> None:

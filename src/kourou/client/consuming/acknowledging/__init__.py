@@ -1,1 +1,1 @@
-"""What ends a delivery: done, again later, or a dead letter."""
+"""Results of a delivery: acknowledged, redelivered later, or stored as a dead letter."""

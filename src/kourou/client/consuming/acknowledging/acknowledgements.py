@@ -1,4 +1,4 @@
-"""What ends a delivery: the message is done, or somebody delivers it again.
+"""Acknowledges deliveries or sends their messages back for redelivery.
 
 Source: ConsumeMessageConcurrentlyService.processConsumeResult, ProcessQueue.cleanExpiredMsg.
 """
@@ -33,20 +33,20 @@ from kourou.protocol.message_decoding import Undecodable
 log = logging.getLogger(__name__)
 
 _OVERDUE_MAX: Final = 16
-"""Messages of one queue given back in one look, as in Java: the rest waits for the next."""
+"""Overdue messages of one queue sent back in one check, as in Java; the rest follow in the next."""
 
 _OVERDUE: Final = Redelivery(level=3, reason="the listener took longer than consume_timeout_ms")
-"""10 seconds: the delay of a message whose listener takes too long."""
+"""Level 3, 10 seconds: the delay of a message whose listener takes too long."""
 
 
 class Acknowledgements:
-    """What ends a delivery in a group that shares its messages: done, or given back.
+    """Acknowledges or sends back messages of a clustering group.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
         config: its timeouts.
-        offsets: where the offsets go that become committable.
+        offsets: receives the offsets that become committable.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Acknowledgements:
         self._offsets = offsets
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Note that the message is done. Does nothing once the queue belongs to another member."""
+        """Mark the message as done. Does nothing once the queue belongs to another member."""
         process_queue, message = delivery.process_queue, delivery.message
         offset = process_queue.remove(message)
         if offset is not None:
             self._offsets.update(process_queue.queue, offset)
 
     def acknowledge_all(self, deliveries: Iterable[Delivery]) -> None:
-        """Note that the messages are done, as `acknowledge` does with each."""
+        """Mark the messages as done, as `acknowledge` does for each."""
         messages: defaultdict[ProcessQueue, list[MessageExt]] = defaultdict(list)
         for delivery in deliveries:
             messages[delivery.process_queue].append(delivery.message)
@@ -79,12 +79,13 @@ class Acknowledgements:
                 self._offsets.update(process_queue.queue, offset)
 
     async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
-        """Have a broker deliver the message again later; return whether one took it.
+        """Have a broker redeliver the message later; return whether one accepted it.
 
-        Its own broker is asked to, else a copy is sent to the group's retry topic. A delay that is
-        no level is asked for by such a copy, too; a broker without timers refuses that, and takes
-        the next level. A message that is no longer this member's is left alone, and counts as
-        taken.
+        The message is sent back to its broker or, if that fails, a copy is sent to the group's
+        retry topic. A delay that is not a delay level needs a copy, too. A broker without scheduled
+        messages refuses such a copy; the message is then sent back at the shortest level that is
+        not shorter. If the queue no longer belongs to this member, nothing is sent and the result
+        is True.
         """
         if not delivery.is_wanted:
             return True
@@ -100,7 +101,7 @@ class Acknowledgements:
         return True
 
     async def _send_back(self, delivery: Delivery, how: Redelivery) -> bool:
-        """Ask the message's broker to deliver it again; return whether it will."""
+        """Send the message back to its broker; return whether the broker accepted it."""
         message = delivery.message
         instance, config = self._instance, self._config
         timeout_s = config.send_back_timeout_ms / 1000
@@ -137,14 +138,14 @@ class Acknowledgements:
                 how=how,
             )
         except KourouError as error:
-            # Of a delay the level that follows heals this, and a broker without timers is no fault.
+            # A broker without scheduled messages is no fault, and a delay level is tried next.
             level = logging.WARNING if how.delay_ms is None else logging.DEBUG
             log.log(level, "message.not_sent_again msg_id=%s reason=%s", message.msg_id, error)
             return False
         return True
 
     async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
-        """Have a message that cannot be read become a dead letter; return whether it is one."""
+        """Store an unreadable message as a dead letter; return whether a broker accepted it."""
         return await bury(
             self._instance,
             self._group,
@@ -155,10 +156,10 @@ class Acknowledgements:
 
 
 class BroadcastAcknowledgements(Acknowledgements):
-    """What ends a delivery in a group whose members each get all messages: done, well or badly."""
+    """Acknowledges messages of a broadcasting group, failed ones too: it has no redelivery."""
 
     async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
-        """Drop the message: there is no broker that would deliver it to this member again."""
+        """Drop the message: a broker cannot redeliver it to a single member."""
         del how
         if delivery.is_wanted:
             log.warning("message.dropped msg_id=%s reason=broadcasting", delivery.message.msg_id)
@@ -166,7 +167,7 @@ class BroadcastAcknowledgements(Acknowledgements):
         return True
 
     async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
-        """Drop the message: a group that broadcasts has no dead letters."""
+        """Drop the message: a broadcasting group has no dead letters."""
         message, error = undecodable
         log.error("message.unreadable queue=%s msg_id=%s reason=%s", queue, message.msg_id, error)
         return True
@@ -180,10 +181,11 @@ async def bury(
     *,
     timeout_s: float,
 ) -> bool:
-    """Have a message that cannot be read become a dead letter; return whether it is one.
+    """Store an unreadable message as a dead letter; return whether a broker accepted it.
 
-    Its broker is asked by the record's position, so that the dead letter is what is stored. A batch
-    that is one record is sent as a plain copy: brokers keep those in topics of their kind only.
+    The message is sent back by its record's position, so that the dead letter has the stored bytes.
+    A batch stored as one record is sent as a copy without the batch flag instead: brokers store
+    such batches only in topics of that kind.
     """
     message, error = undecodable
     try:
@@ -215,9 +217,9 @@ async def give_back_overdue(
     process_queues: Iterable[ProcessQueue],
     acknowledgements: Acknowledgements,
 ) -> None:
-    """Give back the messages that listeners had at the last call already and have not ended.
+    """Send back the messages whose listener calls were already running at the previous check.
 
-    To be called every `consume_timeout_ms`. What such a listener says later counts no more.
+    To be called every `consume_timeout_ms`. The later result of such a listener call is ignored.
     """
     for process_queue in list(process_queues):
         for message in process_queue.overdue(_OVERDUE_MAX):

@@ -1,4 +1,4 @@
-"""Giving messages back, also when no broker takes them: such a one is delivered from memory."""
+"""Sends messages back for redelivery; redelivers from memory those that no broker accepts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kourou.client.instance import ClientInstance
 
 
 class GivingBack:
-    """Has messages delivered again that were not consumed.
+    """Has failed messages redelivered.
 
     Args:
-        instance: whose tasks wait, and end with it.
-        acknowledgements: asks brokers.
-        ready: where messages go that no broker takes.
-        delay_ms: how long to wait then.
+        instance: owns the tasks that wait; they end with it.
+        acknowledgements: sends messages back to brokers.
+        ready: receives the messages that no broker accepted.
+        delay_ms: time in ms before such a message is delivered again.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class GivingBack:
         self._delay_s = delay_ms / 1000
 
     async def give_back(self, delivery: Delivery, how: Redelivery) -> None:
-        """Have a broker deliver the message again, or deliver it from memory after a while."""
+        """Send the message back or, if no broker accepts it, redeliver it from memory later."""
         if not await self._acknowledgements.give_back(delivery, how):
             self._deliver_later(delivery, how)
 
     def _deliver_later(self, delivery: Delivery, how: Redelivery) -> None:
-        """Deliver the message again from memory, after a while; till then it stays held.
+        """Redeliver the message from memory after the delay; it stays held until then.
 
-        Not before the time that its listener asked for: such a message is given back when a broker
-        takes it.
+        If its listener asked for a delay or a dead letter, the message is not redelivered from
+        memory. Sending it back is retried until a broker accepts it.
         """
         process_queue, message = delivery.process_queue, delivery.message
         process_queue.postpone(message)

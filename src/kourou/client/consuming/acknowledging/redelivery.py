@@ -1,16 +1,16 @@
-"""What a listener raises to say when its message is to come again, or that it never is; pure.
+"""Exceptions by which a listener controls the redelivery of its message; pure.
 
     raise RetryLater()                     as any other exception: after 10 s, 30 s, 1 min ...
     raise RetryLater(level=5)              after the broker's delay level 5, which is 1 min
     raise RetryLater(delay_ms=90_000)      after a minute and a half
-    raise DeadLetter("no such account")    never: into the dead-letter topic `%DLQ%group` at once
+    raise DeadLetter("no such account")    never: stored in the dead-letter topic `%DLQ%group`
 
-A listener of batches names the messages it means; those it does not name are done:
+A listener of batches names the messages concerned; the others are done:
 
     raise RetryLater(messages=failed)
 
-The two may come in an ExceptionGroup, as of an `asyncio.TaskGroup`. Each delivery counts, whenever
-it comes: after `max_reconsume_times` the message is a dead letter.
+Both may be raised in an ExceptionGroup, for example by an `asyncio.TaskGroup`. Every redelivery
+counts, whatever its delay: after `max_reconsume_times` the message becomes a dead letter.
 
 Source: ConsumeConcurrentlyContext.java (delayLevelWhenNextConsume, ackIndex).
 """
@@ -27,9 +27,9 @@ from kourou.model.message import MessageExt
 from kourou.protocol.headers_send import REASON_CHARS_MAX
 
 LEVEL_MAX: Final = 100
-"""Highest delay level that may be asked for; a broker takes its own highest for those above it."""
+"""Highest delay level that may be requested; a broker applies its own highest to those above it."""
 DELAY_MAX_MS: Final = 365 * 86_400_000
-"""Longest delay that may be asked for, in ms: a year."""
+"""Longest delay that may be requested, in ms: a year."""
 
 _BY_BROKER: Final = 0
 _NEVER: Final = -1
@@ -37,13 +37,14 @@ _NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:
-    """How a message is given back.
+    """The redelivery of a message.
 
     Attributes:
-        level: the delay level; 0: the broker's own order of delays; negative: dead letter.
-        delay_ms: wait so long instead, in ms.
-        reason: why, in one line, for the dead letter that it may become.
-        is_asked_for: the listener said so, and is not to be called before the time it named.
+        level: the delay level; 0: the broker increases the delay each time; negative: dead letter.
+        delay_ms: the delay in ms, instead of a level.
+        reason: one line, stored in the dead letter that the message may become.
+        is_asked_for: the listener requested this delay or a dead letter, and must not be called
+            earlier.
     """
 
     level: int = _BY_BROKER
@@ -53,18 +54,18 @@ class Redelivery:
 
 
 DEFAULT: Final = Redelivery()
-"""Later and later, as the broker decides."""
+"""The broker chooses the delay, longer each time."""
 
 
 class RetryLater(Exception):  # noqa: N818  # an instruction, not an error
-    """Raised by a listener: deliver the message again later.
+    """Raised by a listener to have the message redelivered later.
 
     Args:
-        reason: why; told by the dead letter, should it become one.
-        level: a delay level, from 1; None leaves it to the broker, which waits longer each time.
-        delay_ms: how long to wait, in ms, instead of a level. It is kept to the time where the
-            broker delivers at times; else the shortest level is taken that is not shorter.
-        messages: which of a batch are meant; None: all.
+        reason: stored in the dead letter, should the message become one.
+        level: a delay level, from 1; None: the broker chooses one, longer each time.
+        delay_ms: the delay in ms, instead of a level. It is exact if the broker supports scheduled
+            messages; otherwise the shortest level that is not shorter is used.
+        messages: the messages of a batch to redeliver; None: all.
 
     Raises:
         UsageError: `level` or `delay_ms` is out of its range, or both are given.
@@ -80,7 +81,7 @@ class RetryLater(Exception):  # noqa: N818  # an instruction, not an error
     ) -> None:
         super().__init__(reason)
         if level is not None and delay_ms is not None:
-            raise UsageError("retry later at a level or after a delay, not both")
+            raise UsageError("RetryLater takes level or delay_ms, not both")
         if level is not None and not 1 <= level <= LEVEL_MAX:
             raise UsageError(f"level is {level}: allowed are 1 to {LEVEL_MAX}")
         if delay_ms is not None and not 1 <= delay_ms <= DELAY_MAX_MS:
@@ -91,11 +92,11 @@ class RetryLater(Exception):  # noqa: N818  # an instruction, not an error
 
 
 class DeadLetter(Exception):  # noqa: N818  # an instruction, not an error
-    """Raised by a listener: never deliver the message again; keep it as a dead letter.
+    """Raised by a listener to store the message as a dead letter and not redeliver it.
 
     Args:
-        reason: why; the dead letter's property `KOUROU_DLQ_REASON` tells it.
-        messages: which of a batch are meant; None: all.
+        reason: stored in the dead letter's property `KOUROU_DLQ_REASON`.
+        messages: the messages of a batch to store as dead letters; None: all.
     """
 
     def __init__(self, reason: str = "", *, messages: Iterable[MessageExt] | None = None) -> None:
@@ -104,7 +105,7 @@ class DeadLetter(Exception):  # noqa: N818  # an instruction, not an error
 
 
 def redelivery_of(error: BaseException, message: MessageExt) -> Redelivery | None:
-    """Return how `message` is given back after its listener raised `error`; None: it is done."""
+    """Return the redelivery of `message` after its listener raised `error`; None: it is done."""
     failed: BaseException | None = None
     for one in _leaves(error):
         if not isinstance(one, RetryLater | DeadLetter):
@@ -115,12 +116,12 @@ def redelivery_of(error: BaseException, message: MessageExt) -> Redelivery | Non
 
 
 def is_instruction(error: BaseException) -> bool:
-    """Return whether a listener that raised this did nothing but say what is to become of it."""
+    """Return whether `error` consists of RetryLater and DeadLetter only."""
     return all(isinstance(one, RetryLater | DeadLetter) for one in _leaves(error))
 
 
 def level_not_shorter(delay_ms: int) -> int:
-    """Return the shortest of RocketMQ's delay levels that waits so long; the longest if none."""
+    """Return RocketMQ's shortest delay level of at least `delay_ms`; the longest if none is."""
     for level, waits_ms in enumerate(DELAY_LEVELS_MS, 1):
         if waits_ms >= delay_ms:
             return level
@@ -128,7 +129,7 @@ def level_not_shorter(delay_ms: int) -> int:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what happened, in one short line without control characters."""
+    """Return the error as one short line without control characters."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # the listener's own class

@@ -1,4 +1,6 @@
-"""Sends a failed message to the retry topic: its broker does not take it back, or takes no times.
+"""Sends a copy of a failed message to the group's retry topic.
+
+Used if its broker does not accept the message sent back, or for a delay that is not a level.
 
 Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage.
 """
@@ -19,7 +21,7 @@ from kourou.model.route import publish_queues
 from kourou.model.topic import retry_topic
 
 _FIRST_DELAY_LEVEL: Final = 3
-"""10 seconds; one level more for each time that the message was given back."""
+"""Level 3, 10 seconds; one level more for each earlier redelivery."""
 
 _DEFAULT_QUEUE_NUMS: Final = 1
 
@@ -33,30 +35,30 @@ async def send_to_retry_topic(
     timeout_s: float,
     how: Redelivery = DEFAULT,
 ) -> None:
-    """Store a copy of the message for a later delivery to the group, on any broker that can.
+    """Store a copy of the message on a broker of the retry topic, for later redelivery.
 
-    A broker other than that of the message is taken where there is one. The copy counts one more
-    delivery; beyond `max_reconsume_times` the broker makes it a dead letter. A message that is to
-    be one at once counts more than that.
+    Brokers other than the message's own are preferred. The copy counts one more delivery; above
+    `max_reconsume_times` the broker stores it as a dead letter. To have it stored as a dead letter
+    immediately, the limit in the request is set below that count.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
         message: as pulled.
-        max_reconsume_times: None: what the broker has for the group.
+        max_reconsume_times: None: the broker's limit for the group.
         timeout_s: for each of two requests.
-        how: when it is to come again.
+        how: the requested redelivery.
 
     Raises:
-        TransportError: no answer came; it may be stored.
-        RemoteError: no broker has the retry topic, or the one that was asked refused.
+        TransportError: no response arrived; the copy may be stored.
+        RemoteError: no broker has the retry topic, or the broker refused the copy.
     """
     topic = retry_topic(group)
     route = await instance.routes.get(topic, timeout_s)
     queues = publish_queues(topic, route)
     others = [queue for queue in queues if queue.broker_name != message.broker_name]
     if not queues:
-        raise NoRouteError(f"no broker takes messages of {topic}")
+        raise NoRouteError(f"no broker accepts messages for {topic}")
     queue: MessageQueue = instance.runtime.random.choice(others or queues)
     reconsume_times = message.reconsume_times + 1
     properties = {

@@ -1,1 +1,1 @@
-"""Listeners and loops: who is called with which message, many at a time or in order."""
+"""Delivery of messages to listeners and loops, concurrently or in order."""

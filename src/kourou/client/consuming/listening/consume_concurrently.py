@@ -1,12 +1,11 @@
-"""Delivers messages to a listener, many at a time and in any order.
+"""Delivers messages to a listener concurrently, in any order.
 
     the listener    then
     returns         the message is done
-    raises          it is given back to its broker, which delivers it again later, or when and
-                    if at all `redelivery` says;
-                    and after `max_reconsume_times` puts it into the dead-letter topic;
-                    if the broker does not take it, a copy goes to the retry topic on another;
-                    if none takes it, it is delivered again from memory
+    raises          it is sent back to its broker, which redelivers it as `redelivery` says, and
+                    after `max_reconsume_times` stores it in the dead-letter topic;
+                    if its broker does not accept it, a copy is sent to the retry topic on another;
+                    if no broker accepts it, it is redelivered from memory
 
 Source: ConsumeMessageConcurrentlyService.java.
 """
@@ -38,12 +37,12 @@ class ConcurrentConsumption:
     """The workers that call a listener.
 
     Args:
-        call: calls the listener, with one message or batch at a time by each worker.
+        call: calls the listener; each worker calls it with one message or batch at a time.
         config: number of workers, size of batches, timeouts.
-        clock: says since when a listener has a message.
-        ready: where the messages come from.
-        acknowledgements: told what is done.
-        giving_back: told what is not.
+        clock: time at which deliveries start.
+        ready: source of the messages.
+        acknowledgements: acknowledges messages that are done.
+        giving_back: has failed messages redelivered.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class ConcurrentConsumption:
         self._workers = Workers(work, "listener")
 
     def start(self) -> None:
-        """Begin to call the listener."""
+        """Start the workers."""
         call = self._call
         if not call.is_batch:
             if not call.is_coroutine:
@@ -79,29 +78,29 @@ class ConcurrentConsumption:
         self._workers.resize(self._config.consume_threads)
 
     def resize(self, count: int) -> None:
-        """Call the listener so many times at once from now on; no call is cut short."""
+        """Change the number of workers; no running call is cut short."""
         if self._workers.resize(count) and self._runs is not None:
             self._runs.interrupt()
 
     def problems(self) -> list[str]:
-        """Return why messages are not consumed by as many workers as are wanted, in words."""
+        """Return a text for workers that ended unexpectedly, if any."""
         return self._workers.problems()
 
     async def close(self) -> None:
-        """Let the calls under way end, at most for `shutdown_timeout_ms`; `ready` is closed.
+        """Wait at most `shutdown_timeout_ms` for running calls; `ready` must be closed already.
 
-        What is cut short then, see `end_calls`, is not acknowledged. A listener may close its own
-        consumer: its own call is not waited for.
+        Calls cut short then (see `end_calls`) are not acknowledged. If a listener closes its own
+        consumer, its own call is not waited for.
         """
         await end_calls(self._workers.others(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
-        """End all calls now, but the one that asks for it; return without waiting for their end."""
+        """Cancel all calls except the caller's own, without waiting for their end."""
         for worker in self._workers.others():
             worker.cancel()
 
     async def _wait(self) -> bool:
-        """Wait for messages; return False if there will be none, or not for this worker."""
+        """Wait for messages; return False if `ready` is closed or this worker is surplus."""
         if not self._workers.is_wanted():
             return False
         self._workers.begin_waiting()
@@ -121,7 +120,7 @@ class ConcurrentConsumption:
                 await asyncio.sleep(0)
 
     async def _work_in_runs(self) -> None:
-        """Work as `_work` does, with a listener that is called in runs unless there are hooks."""
+        """Like `_work`, but call the listener in runs while there are no hooks."""
         call, runs = self._call, self._runs
         assert runs is not None, "it was started"
         count = 0
@@ -142,7 +141,8 @@ class ConcurrentConsumption:
         try:
             await self._deliver_with_others(delivery)
         except Exception:
-            # A worker must outlive its worst message; that one holds back the commit.
+            # An internal error must not end the worker. The message is not done, so it blocks the
+            # committable offset.
             log.exception("delivery.broken msg_id=%s", delivery.message.msg_id)
 
     async def _finish(self, unfinished: Unfinished) -> None:
@@ -161,7 +161,7 @@ class ConcurrentConsumption:
             await self._end(delivery, outcome.error)
 
     async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
-        """Acknowledge what the listener returned from, and give back what it failed with."""
+        """Acknowledge the message if the listener succeeded, else have it redelivered."""
         how = None if error is None else redelivery_of(error, delivery.message)
         if how is None:
             self._acknowledgements.acknowledge(delivery)

@@ -1,13 +1,13 @@
-"""The order in which one queue is consumed: what comes next, what was given, what is done; pure.
+"""States of the messages of one queue that is consumed in order; pure.
 
     waiting ──take──▶ taken ──finish──▶ finished ──commit──▶ done
        ▲                │                   │
        └────put_back────┴─────roll_back─────┘
 
-Taken is what the listener has in its hands; finished is what it returned from and did not commit
-yet, which there is only where the listener decides when to commit. All three are runs of
-neighbouring messages in the order of their offsets, so that what is done never lies behind what is
-not: the offset that may be committed is that of the first message that is not done.
+Taken messages are being processed by the listener. Finished messages were processed but are not
+committed yet; messages stay in this state only if the listener decides when to commit. Each state
+holds a contiguous range of messages in offset order, so that a done message never follows one that
+is not done: the committable offset is that of the first message that is not done.
 
 Source: ProcessQueue.takeMessages, commit, rollback, makeMessageToConsumeAgain.
 """
@@ -25,7 +25,7 @@ class QueueOrder:
     """The messages that a process queue holds, in order.
 
     Args:
-        process_queue: holds them until they are done; must not be given messages but by `put`.
+        process_queue: holds them until they are done; its messages must be passed to `put`.
     """
 
     __slots__ = ("_finished", "_taken", "_waiting", "process_queue")
@@ -43,26 +43,26 @@ class QueueOrder:
 
     @property
     def taken(self) -> Sequence[MessageExt]:
-        """What was taken and is neither finished, done nor put back."""
+        """Messages taken and neither finished, done nor put back."""
         return self._taken
 
     @property
     def finished(self) -> Sequence[MessageExt]:
-        """What was finished and is neither done nor rolled back."""
+        """Messages finished and neither done nor rolled back."""
         return self._finished
 
     def put(self, messages: Sequence[MessageExt]) -> None:
-        """Have messages wait that the process queue has just begun to hold."""
+        """Add messages that were just added to the process queue; they wait."""
         waiting = self._waiting
         is_behind = (
             not waiting or not messages or messages[0].queue_offset > waiting[-1].queue_offset
         )
         waiting.extend(messages)
-        if not is_behind:  # pulled once more
+        if not is_behind:  # pulled again
             self._waiting = deque(sorted(waiting, key=_offset))
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Take the next messages, at most `limit`; none while what was taken before is out."""
+        """Take the next messages, at most `limit`; none while earlier ones are still taken."""
         if self._taken or self.process_queue.is_dropped:
             return []
         waiting = self._waiting
@@ -70,26 +70,26 @@ class QueueOrder:
         return list(self._taken)
 
     def finish(self, count: int | None = None) -> None:
-        """Note that the listener returned from the first `count` that are taken; None: from all."""
+        """Mark the first `count` taken messages as finished; None: all."""
         self._finished += self._taken[:count]
         self._taken = [] if count is None else self._taken[count:]
 
     def commit(self) -> int | None:
-        """Note that all that is finished is done; return the offset that may be committed now.
+        """Mark all finished messages as done; return the committable offset.
 
-        None if there was nothing, or the queue is another member's now.
+        None if there were none, or the queue belongs to another member now.
         """
         done, self._finished = self._finished, []
         return self.process_queue.remove_all(done)
 
     def forget(self, message: MessageExt) -> None:
-        """Note that a message that was taken is done by other ways, such as a dead letter."""
+        """Remove a taken message that was done by other means, such as a dead letter."""
         self._taken = [one for one in self._taken if one is not message]
 
     def put_back(self, failed: Collection[MessageExt] | None = None) -> None:
-        """Have what was taken taken again; None: all of it.
+        """Put taken messages back to waiting; None: all.
 
-        With `failed`, what comes before the first of these is finished; the rest is taken again.
+        With `failed`, the messages before the first of these are finished; the rest are put back.
         """
         taken = self._taken
         first = 0
@@ -101,12 +101,12 @@ class QueueOrder:
         self._taken = []
 
     def put_back_behind(self, count: int) -> None:
-        """Have what was taken taken again, but for the first `count`."""
+        """Put the taken messages back to waiting, except the first `count`."""
         self._waiting.extendleft(reversed(self._taken[count:]))
         del self._taken[count:]
 
     def roll_back(self) -> None:
-        """Have all taken again that was taken or finished and is not done."""
+        """Put all taken and finished messages back to waiting."""
         self._waiting.extendleft(reversed([*self._finished, *self._taken]))
         self._finished = []
         self._taken = []

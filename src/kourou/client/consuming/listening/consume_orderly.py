@@ -1,18 +1,19 @@
-"""Delivers the messages of each queue one after the other, in order, under the queue's lock.
+"""Delivers the messages of each queue in order, one call at a time, under the queue's lock.
 
     the listener               then
-    returns                    the messages are done, or where it commits by itself: finished
-    raises                     the queue waits `suspend_queue_ms`, and gives the same again
-    raises for the last time   the messages become dead letters, and the queue goes on
-    raises RetryLater          as other exceptions, but after the delay that it names
-    raises DeadLetter          the messages become dead letters, and the queue goes on
+    returns                    the messages are done; if it commits itself: finished
+    raises                     the queue is suspended for `suspend_queue_ms`, then the same messages
+                               are delivered again
+    raises for the last time   the messages become dead letters, and the queue continues
+    raises RetryLater          as other exceptions, but after the requested delay
+    raises DeadLetter          the messages become dead letters, and the queue continues
 
-No message is skipped: one that no broker takes as a dead letter is given again. Queues do not wait
-for each other, but for one of `consume_threads` turns, of which each lasts
-`consume_continuously_ms` at most while others wait.
+No message is skipped: one that no broker accepts as a dead letter is delivered again. Queues are
+independent of each other, except that at most `consume_threads` of them have a turn at a time. A
+turn lasts at most `consume_continuously_ms` while other queues wait for one.
 
-A queue whose lock is not held for certain rests, and asks for the lock again. A listener of single
-messages is called in runs (`ordered_runs`) while no hook wants to be told of each call.
+A queue without a valid lock is not delivered; its lock is requested again. A listener of single
+messages is called in runs (`ordered_runs`) while there are no hooks.
 
 Source: ConsumeMessageOrderlyService.java.
 """
@@ -43,47 +44,47 @@ from kourou.model.queue import MessageQueue
 log = logging.getLogger(__name__)
 
 _RELOCK_S: Final = 0.1
-"""Before a lock that is not held any more is asked for."""
+"""Seconds before a lost lock is requested."""
 
 _NOT_LOCKED_S: Final = 3.0
-"""Before it is asked for again, in seconds."""
+"""Seconds before a lock that was not granted is requested again."""
 
 
 class Locks(Protocol):
-    """Which queues are this member's alone."""
+    """The queue locks of this member."""
 
     def held_s(self, queue: MessageQueue) -> float:
-        """Return how long the queue is nobody else's for certain, in seconds; negative: it is not.
+        """Return for how many seconds the lock is still valid; negative: it is not valid.
 
-        Another answer may come before: what was lost meanwhile is dropped.
+        The lock may be lost earlier; the process queue is dropped then.
         """
 
     async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        """Ask for locks, and return those that are held."""
+        """Request locks, and return the queues granted."""
 
 
 class NoLocks:
-    """The locks of a member that gets every queue, whoever else there is."""
+    """Grants all locks, for a broadcasting group, whose members do not compete for queues."""
 
     def held_s(self, queue: MessageQueue) -> float:
-        """Return that it needs none."""
+        """Return infinity: the lock never expires."""
         del queue
         return math.inf
 
     async def lock(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        """Grant all."""
+        """Return all queues as granted."""
         return set(queues)
 
 
 class _Lane:
-    """One queue on its way through the listener.
+    """The ordered delivery of one queue.
 
     Attributes:
-        order: what comes next.
+        order: the queue's messages by state.
         call: calls the listener.
-        runs: calls it with many messages in a row; None of one that takes batches.
-        is_ending: no call begins any more.
-        task: runs until it ends.
+        runs: calls the listener in runs; None for a batch listener.
+        is_ending: no more calls are started.
+        task: delivers the messages.
     """
 
     def __init__(self, order: QueueOrder, call: OrderedCall, runs: OrderedRuns | None) -> None:
@@ -96,28 +97,28 @@ class _Lane:
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """Begin no more calls."""
+        """Start no more calls."""
         self.is_ending = True
         self.interrupt()
         self.wake()
 
     def interrupt(self) -> None:
-        """Look after the call under way whether there is to be another."""
+        """End the current run after its running call."""
         if self.runs is not None:
             self.runs.interrupt()
 
     def wake(self) -> None:
-        """Have it look at once whether there is something to do."""
+        """Wake the task from `wait` or `rest`."""
         self._changed.set()
 
     async def wait(self) -> None:
-        """Wait until there may be something to do."""
+        """Wait until there may be messages, or the lane is ending."""
         self._changed.clear()
         if not self.order.is_waiting and not self.is_ending:
             await self._changed.wait()
 
     async def rest(self, seconds: float) -> None:
-        """Do nothing for so long, whatever comes, unless it is to end."""
+        """Sleep for `seconds`, or until the lane is ending."""
         try:
             async with asyncio.timeout(seconds):
                 while not self.is_ending:
@@ -128,15 +129,15 @@ class _Lane:
 
 
 class OrderlyConsumption:
-    """The lanes of the queues that are held, one task each.
+    """Delivers the held queues in order, with one lane and task for each.
 
     Args:
-        call: makes what calls the listener for a queue.
-        config: number of turns, size of batches, limits of time.
-        clock: says when a listener last got a message.
-        locks: which queues may be consumed.
-        acknowledgements: takes dead letters.
-        offsets: where the offsets go that become committable.
+        call: creates the call of the listener for each queue.
+        config: number of turns, size of batches, time limits.
+        clock: time at which deliveries start.
+        locks: the queue locks.
+        acknowledgements: stores dead letters.
+        offsets: receives the offsets that become committable.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class OrderlyConsumption:
         self._is_closed = False
 
     def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """Consume messages that `process_queue` has begun to hold, after those it held before."""
+        """Deliver messages that were added to `process_queue`, after those it held before."""
         lane = self._lanes.get(process_queue)
         if lane is None:
             if self._is_closed or process_queue.is_dropped or not messages:
@@ -172,10 +173,10 @@ class OrderlyConsumption:
         lane.wake()
 
     async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Begin no more calls with messages of the queue, and let the one under way end.
+        """Start no more calls for the queue, and wait at most `timeout_s` for the running one.
 
         Returns:
-            Whether none is under way any more. One whose task asks for this is not waited for.
+            Whether no call is running. If the caller is that call itself, it is not waited for.
         """
         lane = self._lanes.get(process_queue)
         if lane is None:
@@ -189,25 +190,25 @@ class OrderlyConsumption:
         return is_ended
 
     def resize(self, count: int) -> None:
-        """Consume so many queues at once from now on; no call is cut short."""
+        """Change the number of queues with a turn at a time; no running call is cut short."""
         self._turns.resize(count)
         if self._turns.is_crowded:
             for lane in self._lanes.values():
                 lane.interrupt()
 
     def problems(self) -> list[str]:
-        """Return why messages of queues are not consumed, in words."""
+        """Return a text for each queue whose task ended unexpectedly."""
         return [
-            f"{lane.queue}: its listener's task has ended by {reason}: restart the consumer"
+            f"{lane.queue}: its listener task has stopped: {reason}; restart the consumer"
             for lane in self._lanes.values()
             if (reason := why_ended(lane.task)) is not None
         ]
 
     async def close(self) -> None:
-        """Let the calls under way end, at most for `shutdown_timeout_ms`, and begin no more.
+        """Start no more calls, and wait at most `shutdown_timeout_ms` for the running ones.
 
-        What is cut short then, see `end_calls`, is not acknowledged. A listener may close its own
-        consumer: its own call is not waited for.
+        Calls cut short then (see `end_calls`) are not acknowledged. If a listener closes its own
+        consumer, its own call is not waited for.
         """
         self._is_closed = True
         for lane in self._lanes.values():
@@ -215,7 +216,7 @@ class OrderlyConsumption:
         await end_calls(self._others(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
-        """End all calls now, but the one that asks for it; return without waiting for their end."""
+        """Cancel all calls except the caller's own, without waiting for their end."""
         self._is_closed = True
         for task in self._others():
             task.cancel()
@@ -249,7 +250,7 @@ class OrderlyConsumption:
             await lane.rest(_NOT_LOCKED_S)
 
     async def _take_turn(self, lane: _Lane) -> float:
-        """Call the listener for a while; return how long the queue is to rest then, in seconds."""
+        """Call the listener during one turn; return the queue's suspension after it in seconds."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + self._config.consume_continuously_ms / 1000
         count = 0
@@ -266,7 +267,7 @@ class OrderlyConsumption:
         return 0
 
     async def _call_some(self, lane: _Lane, lasts_s: float, locked_s: float) -> float:
-        """Call the listener once or in a run; return how long the queue is to rest then."""
+        """Call the listener once or in a run; return the queue's suspension in seconds."""
         order = lane.order
         try:
             if lane.runs is None or lane.call.watch.told:
@@ -279,16 +280,16 @@ class OrderlyConsumption:
             outcome = OrderedOutcome(await lane.call.finish(unfinished))
             return await self._settle(lane, [unfinished.delivery.message], outcome)
         except Exception:
-            # A lane must outlive its worst message, and must not skip it.
+            # An internal error must not end the lane, and must not skip the message.
             log.exception("delivery.broken queue=%s", lane.queue)
             return self._config.suspend_queue_ms / 1000
         finally:
-            order.put_back()  # what nobody decided about, as when the task is cancelled
+            order.put_back()  # messages without an outcome, for example after cancellation
 
     async def _settle(
         self, lane: _Lane, messages: Sequence[MessageExt], outcome: OrderedOutcome
     ) -> float:
-        """Do what follows from how a call with `messages` ended; return how long to rest then."""
+        """Apply the outcome of a call with `messages`; return the queue's suspension in seconds."""
         order, config = lane.order, self._config
         for message, how in outcome.dead(messages, config.max_reconsume_times):
             delivery = Delivery(order.process_queue, message)

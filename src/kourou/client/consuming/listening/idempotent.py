@@ -1,7 +1,7 @@
-"""Idempotent: a listener that handles each message once, however often it is delivered.
+"""Idempotent listener: handles each message once, however often it is delivered.
 
-Delivery is at least once: a producer that retries, a rebalance or a crash makes duplicates. This
-turns them away by what identifies a message, as far as its seen-store remembers.
+Delivery is at least once: retries of producers, rebalances and crashes cause duplicates. They are
+detected by the identity of the message, for as long as the seen-store remembers it.
 """
 
 from __future__ import annotations
@@ -19,54 +19,55 @@ from kourou.model.message import MessageExt
 from kourou.model.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 
 Identity = Callable[[MessageExt], str]
-"""Returns a text that two deliveries share if and only if they are to be handled once."""
+"""Returns a text that is equal for two deliveries if and only if only one of them is handled."""
 
 _PARTS: Final = "\x01"
 
 
 def by_unique_id(message: MessageExt) -> str:
-    """Return the id that the producer gave the message; retries and re-deliveries keep it.
+    """Return the id that the producer assigned; retries and redeliveries keep it.
 
-    Two calls of `send` make two ids: what a program sends twice is caught by `by_key` only.
+    Each call of `send` assigns a new id: to detect messages that a program sends twice, use
+    `by_key`.
     """
     properties = message.properties
     return properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID) or message.offset_msg_id
 
 
 def by_key(message: MessageExt) -> str:
-    """Return topic and keys of the message: one order number is handled once per topic.
+    """Return topic and keys of the message: each key, such as an order number, once per topic.
 
     Raises:
         InvalidMessageError: the message has no key.
     """
     if not message.keys:
         raise InvalidMessageError(
-            f"message {message.msg_id} of {message.topic} has no key to know it by: "
+            f"message {message.msg_id} of {message.topic} has no key to identify it: "
             "send it with keys, or use by_unique_id"
         )
     return _PARTS.join((message.topic, *message.keys))
 
 
 class Idempotent:
-    """A listener for `PushConsumer.listen` that calls `handler` once a message.
+    """A listener for `PushConsumer.listen` that calls `handler` once for each message.
 
     With `SeenInMemory` the handler takes the message, and may be a coroutine function. With
-    `SeenInSqlite` it is a plain function of message and connection, and what it writes with the
-    connection is committed together with the record that the message was handled.
+    `SeenInSqlite` it is a plain function of message and connection; its writes through the
+    connection are committed in one transaction with the record that the message was handled.
 
-    A handler that raises leaves the message unseen: it is retried as without this class. A
-    duplicate that arrives while the first is being handled raises `DuplicateInProgressError`, and
-    so is delivered again later: it must not be acknowledged before the first has succeeded.
+    If the handler raises, the message stays unseen and is redelivered as without this class. A
+    duplicate that arrives while the first delivery is being handled raises
+    `DuplicateInProgressError` and is redelivered: it must not be acknowledged before the first
+    delivery has succeeded.
 
     Args:
-        handler: what is to happen once.
-        seen: where handled messages are remembered.
-        identity: what makes two messages one: `by_unique_id`, `by_key`, or a function of your own.
+        handler: called once for each message.
+        seen: records handled messages.
+        identity: identifies a message: `by_unique_id`, `by_key`, or your own function.
 
     Raises:
-        UsageError: the handler is no function that takes what it would be given; or a coroutine
-            function with `SeenInSqlite`, whose transaction must not stay open while other
-            coroutines run.
+        UsageError: the handler does not take these arguments; or it is a coroutine function with
+            `SeenInSqlite`, whose transaction must not stay open while other coroutines run.
     """
 
     @overload
@@ -105,7 +106,10 @@ class Idempotent:
         seen: SeenInMemory | SeenInSqlite,
         identity: Identity = by_unique_id,  # noqa: ARG004  # the signature of __init__
     ) -> Self:
-        """Make the kind that fits `handler`: a consumer asks a listener whether to await it."""
+        """Create the subclass for coroutine functions if `handler` is one.
+
+        A consumer checks whether its listener is a coroutine function.
+        """
         connection = ("a connection",) if isinstance(seen, SeenInSqlite) else ()
         check_function(handler, "the handler", "a message", *connection)
         if not is_coroutine_function(handler):
@@ -122,7 +126,7 @@ class Idempotent:
 
         Raises:
             DuplicateInProgressError: it is being handled right now.
-            UsageError: the handler is no coroutine function, but wants to be awaited.
+            UsageError: the handler returned an awaitable but is not a coroutine function.
         """
         with self._seen.once(self._identity(message)) as turn:
             if isinstance(turn, sqlite3.Connection):
@@ -132,7 +136,7 @@ class Idempotent:
 
 
 class _IdempotentCoroutine(Idempotent):
-    """The same for a coroutine function."""
+    """`Idempotent` for a coroutine function."""
 
     async def __call__(self, message: MessageExt) -> None:
         with cast(SeenInMemory, self._seen).once(self._identity(message)) as is_first:
@@ -141,11 +145,11 @@ class _IdempotentCoroutine(Idempotent):
 
 
 def _check_done(outcome: object) -> None:
-    """Refuse what was not done yet: the message would count as handled."""
+    """Refuse an awaitable result: the work is not done, but the message would count as handled."""
     if inspect.isawaitable(outcome):
         if inspect.iscoroutine(outcome):
             outcome.close()
         raise UsageError(
-            "the handler returned something to be awaited: make it a coroutine function (async "
-            "def), which SeenInMemory takes, or a function that is done when it returns"
+            "the handler returned an awaitable: make it a coroutine function (async def), which "
+            "SeenInMemory accepts, or a function that does its work before it returns"
         )

@@ -1,7 +1,7 @@
-"""Consumption by `async for`: asking for the next message acknowledges the one before.
+"""Consumption by `async for`: requesting the next message acknowledges the one before.
 
-Unless it was given back: then it is delivered again later, or lies among the dead letters, and
-asking for the next says nothing more about it.
+Except if it was given back: then it is redelivered or stored as a dead letter, and requesting the
+next message has no effect on it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ log = logging.getLogger(__name__)
 
 
 _Body = tuple[asyncio.Task[object] | None, float, tuple[ConsumeContext, float] | None]
-"""A loop's body that has a message: its task, since when, in seconds of the loop's clock, and what
-hooks were told, if there are any: a context costs as much as a short body."""
+"""A loop body that has a message: its task, its start in seconds of the loop's clock, and the
+result of `ConsumeWatch.begin`, or None without hooks: a context costs as much as a short body."""
 
 
 class Iteration:
     """The loops over one consumer.
 
     Args:
-        ready: where the messages come from.
-        acknowledgements: told what is done.
-        giving_back: told what is not.
-        clock: says since when a body has a message.
-        watch: told of each body.
+        ready: source of the messages.
+        acknowledgements: acknowledges messages that are done.
+        giving_back: has messages redelivered.
+        clock: time at which deliveries start.
+        watch: reports each loop body to hooks and statistics.
 
     Attributes:
-        is_used: whether a loop ever began.
+        is_used: a loop was started at some time.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Iteration:
         self._clock = clock
         self._watch = watch
         self._bodies: dict[Delivery, _Body] = {}
-        self._given_back: set[Delivery] = set()  # of those, what their loops say no more about
+        self._given_back: set[Delivery] = set()  # given back by a body that still runs
         self._changed = asyncio.Event()
         self.is_used = False
 
@@ -75,10 +75,10 @@ class Iteration:
         return MessageLoop(self)
 
     async def step(self, held: _Held, loop: asyncio.AbstractEventLoop) -> MessageExt:
-        """Acknowledge what a loop's body had, and give it the next message.
+        """Acknowledge the message of a loop's last body, and return the next message.
 
         Raises:
-            StopAsyncIteration: the consumer closes.
+            StopAsyncIteration: the consumer is closing.
         """
         delivery, held.delivery = held.delivery, None
         if delivery is not None:
@@ -88,9 +88,9 @@ class Iteration:
             raise StopAsyncIteration
         return delivery.message
 
-    # The event loop is given, as to ask which one runs costs a system call on Python 3.11.
+    # `loop` is a parameter because `get_running_loop` costs a system call on Python 3.11.
     async def take(self, loop: asyncio.AbstractEventLoop) -> Delivery | None:
-        """Wait for a message and hand it to the body of a loop; None when the consumer closes."""
+        """Wait for a message, and take it for a loop body; None when the consumer closes."""
         delivery = self._ready.take_now() or await self._ready.take()
         if delivery is not None:
             told = self._watch.begin([delivery.message]) if self._watch.told else None
@@ -99,7 +99,7 @@ class Iteration:
         return delivery
 
     def end(self, delivery: Delivery, loop: asyncio.AbstractEventLoop, *, is_done: bool) -> None:
-        """Acknowledge what `take` gave, or have it taken again before all others."""
+        """Acknowledge a taken message, or put it back at the front of all messages."""
         body = self._bodies.pop(delivery)
         self._changed.set()
         if delivery in self._given_back:
@@ -113,16 +113,17 @@ class Iteration:
             self._ready.put_first(delivery)
 
     async def give_back(self, message: MessageExt, error: Exception) -> None:
-        """Have a message that a body has delivered again as `error` says, or never.
+        """Have a loop body's message redelivered, or stored as a dead letter, as `error` says.
 
         Raises:
-            UsageError: no body has it, or it was given back, or `error` means others.
+            UsageError: no body has the message, it was given back before, or `error` names other
+                messages.
         """
         delivery = next((one for one in self._bodies if one.message is message), None)
         if delivery is None or delivery in self._given_back:
             raise UsageError(
-                f"message {message.msg_id} is not what a loop over this consumer has now, or was "
-                "given back before; a listener raises instead"
+                f"message {message.msg_id} is not the current message of a loop over this "
+                "consumer, or was given back before; in a listener, raise instead"
             )
         how = redelivery_of(error, message)
         if how is None:
@@ -140,7 +141,7 @@ class Iteration:
             )
         try:
             await self._giving_back.give_back(delivery, how)
-        except BaseException:  # cancelled: nobody knows whether a broker took it
+        except BaseException:  # cancelled: it is unknown whether a broker accepted it
             delivery.process_queue.postpone(message)
             self._ready.put_first(Delivery(delivery.process_queue, message))
             raise
@@ -154,7 +155,7 @@ class Iteration:
         *,
         is_done: bool,
     ) -> None:
-        """Tell hooks and statistics how a body ended."""
+        """Report the outcome of a body to hooks and statistics."""
         _, began_s, told = body
         if told is not None:
             self._watch.end(told, error, is_done=is_done)
@@ -163,7 +164,7 @@ class Iteration:
             self._watch.count(delivery.message.topic, 1, elapsed_ms, is_ok=is_done)
 
     async def wait_for_others(self, timeout_ms: int) -> None:
-        """Wait until the loop bodies of other tasks have ended, but not longer than that."""
+        """Wait at most `timeout_ms` until the loop bodies of other tasks have ended."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while {task for task, _, _ in self._bodies.values()} - {asyncio.current_task()}:
@@ -175,20 +176,20 @@ class Iteration:
 
 @dataclass(slots=True)
 class _Held:
-    """What the body of one loop has now."""
+    """The message that the body of one loop has, if any."""
 
     delivery: Delivery | None = None
 
 
 class MessageLoop:
-    """What one `async for` steps through.
+    """The iterator of one `async for`.
 
-    Leaving the `async for`, by whatever way, drops the only reference to this object. That is how
-    it is told from asking for the next message, and why there is a `__del__`: the closing of an
-    async generator would come some turns of the event loop too late for a loop that follows.
+    Leaving the `async for` in any way drops the only reference to this object. `__del__` uses this
+    to distinguish leaving from requesting the next message. An async generator would be closed some
+    loop iterations too late for a loop that follows.
 
-    So no frame may refer to it: a traceback that is kept keeps the frames below it, too (Python
-    3.13), and the coroutine of a step knows only what the body holds.
+    So no frame may refer to this object, because a stored traceback keeps its frames alive (Python
+    3.13). The coroutine of a step therefore refers only to `_Held`.
     """
 
     def __init__(self, iteration: Iteration) -> None:
@@ -213,12 +214,12 @@ class MessageLoop:
             is_here = False
         if is_here:
             end()
-        else:  # the garbage collector found it, on another thread
+        else:  # freed by the garbage collector on another thread
             self._loop.call_soon_threadsafe(end)
 
 
 class Iterating(ABC):
-    """The methods by which a push consumer is looped over."""
+    """The methods of a push consumer for `async for` loops."""
 
     _instance: ClientInstance
     _iteration: Iteration
@@ -232,25 +233,25 @@ class Iterating(ABC):
         """
         self._instance.check_open()
         if self._has_listener():
-            raise UsageError("the consumer has a listener: messages go there")
+            raise UsageError("the consumer has a listener, which receives all messages")
         return self._iteration.messages()
 
     async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
-        """Give back the message that a loop has now, as a listener does that raises `error`.
+        """Give back the current message of a loop, as if a listener had raised `error`.
 
-        Asking for the next message then does not acknowledge this one. If no broker takes it, it is
-        delivered again by this consumer, in some seconds; so it is at once if this is cancelled. A
-        group that broadcasts drops it.
+        Requesting the next message then does not acknowledge this one. If no broker accepts it,
+        this consumer redelivers it after a few seconds; if this call is cancelled, immediately. A
+        broadcasting group drops it.
 
         Args:
-            message: what the loop gave, that very object.
-            error: what went wrong: `RetryLater` and `DeadLetter` are instructions, all else has it
-                delivered again after 10 s, 30 s, 1 min ... and tells a dead letter why it died.
-                None: as `RetryLater()`.
+            message: the message object that the loop returned.
+            error: `RetryLater` or `DeadLetter` as instruction. After any other error the message is
+                redelivered after 10 s, 30 s, 1 min ..., and a dead letter stores the error. None:
+                as `RetryLater()`.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
-            UsageError: no loop over this consumer has the message, or it was given back before; or
+            UsageError: no loop over this consumer has the message, it was given back before, or
                 `error` names other messages.
         """
         self._instance.check_open()
@@ -258,4 +259,4 @@ class Iterating(ABC):
 
     @abstractmethod
     def _has_listener(self) -> bool:
-        """Return whether messages go to a listener."""
+        """Return whether the consumer has a listener."""

@@ -1,4 +1,4 @@
-"""Calls of a listener, and how one ended."""
+"""Calls of a listener and their outcomes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from kourou.remoting.runtime import Offload
 log = logging.getLogger(__name__)
 
 Listener = Callable[[MessageExt], Awaitable[object] | object]
-"""Consumes one message: returning acknowledges it, raising has it delivered again."""
+"""Consumes one message: returning acknowledges it, raising has it redelivered."""
 
 BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
-"""Consumes messages of one queue: returning acknowledges all, raising has all delivered again."""
+"""Consumes messages of one queue: returning acknowledges all, raising has all redelivered."""
 
 _CUT_SHORT: Final[BaseException | None] = asyncio.CancelledError()
-"""What a call ended with that neither returned nor raised something of its listener's."""
+"""Outcome of a call that was cancelled before the listener returned or raised."""
 
 
 class ListenerCall:
-    """Calls a listener, and notes how it went.
+    """Calls a listener, and reports each call.
 
     Args:
-        listener: takes one message, or with `is_batch` a list of them.
-        is_batch: what `listener` takes.
+        listener: takes one message or, with `is_batch`, a list of messages.
+        is_batch: the listener takes lists.
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
-        watch: told of each call.
-        returned: looks at what the listener returns; None if no other call of it has one.
+        watch: reports each call to hooks and statistics.
+        returned: checks the listener's return values; None: a new one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ListenerCall:
         self.returned = returned or ReturnedValues()
 
     async def __call__(self, messages: Sequence[MessageExt]) -> ConsumeContext:
-        """Call the listener with messages of one queue, and return how it ended."""
+        """Call the listener with messages of one queue, and return the outcome."""
         began = self.watch.begin(messages)
         try:
             error = await self._call(list(messages) if self.is_batch else messages[0])
@@ -75,7 +75,7 @@ class ListenerCall:
         on_done: Callable[[list[Delivery]], None],
         clock: Clock,
     ) -> ListenerRuns:
-        """Return what calls the listener in runs, unless it takes batches; see `ListenerRuns`."""
+        """Return runs of the listener, which must not take batches; see `ListenerRuns`."""
         return ListenerRuns(
             self.listener,
             run_blocking=None if self.is_coroutine else self.run_blocking,
@@ -87,7 +87,7 @@ class ListenerCall:
         )
 
     async def finish(self, unfinished: Unfinished) -> BaseException | None:
-        """Deal with what ended a run: await it, or say why it failed; return the error."""
+        """Finish the call that ended a run: await its result or log its error; return the error."""
         message = unfinished.delivery.message
         time_s = asyncio.get_running_loop().time
         began_s, error = time_s() - unfinished.elapsed_s, _CUT_SHORT
@@ -112,7 +112,7 @@ class ListenerCall:
         return None
 
     async def _call(self, argument: MessageExt | list[MessageExt]) -> BaseException | None:
-        """Return what the listener raised; None if it returned."""
+        """Call the listener; return the exception that it raised, or None."""
         me = asyncio.current_task()
         try:
             if self.is_coroutine:
@@ -130,9 +130,10 @@ class ListenerCall:
     def _call_plain(
         self, argument: MessageExt | list[MessageExt]
     ) -> tuple[object, BaseException | None]:
-        """Return what the listener returned and what it raised; for any thread.
+        """Call the listener; return its result and its exception. Runs on any thread.
 
-        Returned, as no future takes a StopIteration: who waits for it would wait for ever.
+        The exception is returned because a future cannot hold StopIteration: its waiter would wait
+        forever.
         """
         try:
             return self.listener(argument), None
@@ -142,16 +143,16 @@ class ListenerCall:
             return None, error
 
     def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
-        """Log why the listener failed, and return it.
+        """Log the listener's error, and return it.
 
         Raises:
-            CancelledError: it did not: its caller is cancelled.
+            CancelledError: the calling task is being cancelled, so it is not the listener's error.
         """
         if isinstance(error, asyncio.CancelledError):
             me = asyncio.current_task()
             if me is not None and me.cancelling():
                 raise error
-            # The listener's own, of something that it awaited: a failure like any other.
+            # Raised by something that the listener awaited: a failure like any other.
             log.warning("listener.cancelled msg_id=%s", message.msg_id, exc_info=error)
             return error
         if is_instruction(error):
@@ -172,7 +173,7 @@ def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:
 
 
 def is_coroutine_function(listener: Callable[..., Any]) -> bool:
-    """Return whether calling the listener makes a coroutine: also for objects with `__call__`."""
+    """Return whether the listener, or its `__call__` method, is a coroutine function."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-        getattr(listener, "__call__", None)  # noqa: B004  # not whether: which one
+        getattr(listener, "__call__", None)  # noqa: B004  # the method itself is needed
     )

@@ -1,13 +1,13 @@
-"""Runs: calls of a listener one after the other, and once for many of them what follows.
+"""Runs: consecutive calls of a listener on one thread or task, acknowledged in groups.
 
-To hand one message to a thread and its outcome back costs several times what most listeners do. So
-a thread takes the messages itself, one after the other for as long as there are some, and the loop
-acknowledges together what ended meanwhile. No message belongs to a thread before its call begins:
-one that takes long holds up no other. Coroutine functions are called in the same way, by as many
-tasks: what ends in one turn of the loop is acknowledged together in the next.
+Passing one message to a thread and its outcome back costs several times as much as most listeners.
+So a thread takes messages itself, one after the other while there are any, and the event loop
+acknowledges in one step all calls that ended meanwhile. A message is assigned to a thread only when
+its call starts, so that a slow call delays no other message. Coroutine functions are called in the
+same way by tasks: calls that end in one loop iteration are acknowledged together in the next.
 
-Which message comes next is the business of who makes the runs: any that waits, or in order the next
-of one queue (`ordered_runs`).
+The creator of the runs decides which message is next: any message that is ready, or the next of one
+queue (`ordered_runs`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
 
 THREAD_PATIENCE_S: Final = 0.001
-"""How long the first thread that was woken has the others sleep, in seconds. A listener that blocks
-for longer is not held up noticeably by that, and one that does not needs no second thread."""
+"""Seconds between waking the first thread and waking the others. For a listener that blocks longer,
+this delay is negligible; one that does not block as long needs no second thread."""
 
 
 TURN_MESSAGES: Final = 32
-"""Messages after which a task lets others have the loop, if its listener never waits."""
+"""Messages after which a task yields to the event loop, if its listener never waits."""
 
 
 class Unfinished(NamedTuple):
-    """What ended a run: a call that the event loop has to deal with.
+    """The call that ended a run and must be finished on the event loop.
 
     Attributes:
-        delivery: what the listener got.
-        elapsed_s: how long that took, in seconds.
-        error: what it raised; None if it returned something to wait for.
-        outcome: what is to be awaited, if it raised nothing.
+        delivery: the delivery that was passed to the listener.
+        elapsed_s: duration of the call in seconds.
+        error: the listener's exception; None if it returned an awaitable.
+        outcome: the awaitable that it returned.
     """
 
     delivery: Delivery
@@ -52,21 +52,22 @@ class Unfinished(NamedTuple):
 
 
 class ListenerRuns:
-    """The runs of one listener, on any number of threads or tasks. Made within the event loop.
+    """The runs of one listener on any number of threads or tasks. Created on the event loop.
 
     Args:
         listener: called with one message.
-        run_blocking: runs it off the event loop; None of a coroutine function.
-        take: returns the next message, wanted or not, and raises IndexError to end the run. For
-            any thread.
-        on_done: told on the loop of messages that are done, in the order in which they ended.
-        clock: says since when the listener has a message.
-        watch: told how many calls ended well.
-        returned: looks at what the listener returns.
+        run_blocking: runs it off the event loop; None for a coroutine function.
+        take: returns the next delivery, still held or not; raises IndexError to end the run. Called
+            from any thread.
+        on_done: called on the event loop with deliveries that are done, in the order in which they
+            ended.
+        clock: time at which deliveries start.
+        watch: counts successful calls.
+        returned: checks the listener's return values.
 
     Attributes:
-        time_s: measures calls, in seconds. Of threads not the loop's time, which may stand still
-            while the loop waits.
+        time_s: clock for durations, in seconds. Threads do not use the loop's time, because in
+            virtual time it may not advance while the loop waits.
     """
 
     def __init__(
@@ -91,18 +92,19 @@ class ListenerRuns:
         self.time_s = self._loop.time if run_blocking is None else time.perf_counter
         self._done: deque[tuple[Delivery, float]] = deque()
         self._is_loop_told = False
-        self._interrupted: list[bool] = []  # replaced when it is filled: each run looks at its own
+        self._interrupted: list[bool] = []  # replaced when set: each run checks its own list
 
     def interrupt(self) -> None:
-        """End all runs under way after the call that each is in; more can follow. On the loop."""
+        """End all current runs after their running call; new ones may start. Event loop only."""
         interrupted, self._interrupted = self._interrupted, []
         interrupted.append(True)
 
     async def run(self) -> Unfinished | None:
-        """Call the listener until no message waits, a call fails, or a hook wants to be told.
+        """Call the listener until no message is ready, a call fails, or a hook is added.
 
-        What comes after a failure is left to other runs. What is done is told of when this returns.
-        Cancelling leaves a call to its thread; what it ends with is told of later.
+        Messages after a failure are left to other runs. All successful calls have been reported to
+        `on_done` when this returns. Cancelling leaves a running call to its thread, which reports
+        its end later.
 
         Raises:
             KeyboardInterrupt, SystemExit: the listener raised it to end the program.
@@ -115,7 +117,7 @@ class ListenerRuns:
             self._tell_done()
 
     def _run_on_thread(self) -> Unfinished | None:
-        # Looked up once: the loop below is all that a message costs here.
+        # Looked up once, because the loop below is the cost of each message.
         take, listener, now_ms = self._take, self._listener, self._clock.now_ms
         time_s, done, hooks = self.time_s, self._done, self._watch.told
         interrupted = self._interrupted
@@ -123,7 +125,7 @@ class ListenerRuns:
         while not hooks and not interrupted:
             try:
                 delivery = take()
-            except IndexError:  # asking first would not help: another thread may be faster
+            except IndexError:  # not checked first: another thread may be faster
                 return None
             message = delivery.message
             if not delivery.process_queue.start(message, now_ms()):
@@ -139,18 +141,18 @@ class ListenerRuns:
             if not is_ended:
                 return Unfinished(delivery, time_s() - began_s, outcome=outcome)
             done.append((delivery, time_s() - began_s))
-            # Whoever clears it looks at `done` after that: none is forgotten.
+            # `_tell_done` resets the flag before it reads `done`, so no delivery is missed.
             if not self._is_loop_told:
                 self._is_loop_told = True
                 try:
                     self._loop.call_soon_threadsafe(self._tell_done)
-                except RuntimeError:  # the loop has ended, and nobody is left to hear of it
+                except RuntimeError:  # the loop is closed: nothing can be reported
                     return None
         return None
 
     async def _run_on_loop(self) -> Unfinished | None:
-        """Let others have the loop after some messages, if the listener never waits."""
-        # No coroutine but the listener's own for each message: they would cost as much as it.
+        """Yield to the event loop after `TURN_MESSAGES`, in case the listener never waits."""
+        # No coroutine for each message besides the listener's own: it would cost as much.
         take, listener, now_ms = self._take, self._listener, self._clock.now_ms
         time_s, done, hooks = self.time_s, self._done, self._watch.told
         interrupted = self._interrupted
@@ -183,7 +185,7 @@ class ListenerRuns:
         return None
 
     def _tell_done(self) -> None:
-        """Tell of what was done since the last time. On the loop only."""
+        """Report deliveries done since the last call. Event loop only."""
         self._is_loop_told = False
         if not self._done:
             return

@@ -1,4 +1,4 @@
-"""How a push consumer gets its listener."""
+"""Registration of a push consumer's listener."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ContextListenerT = TypeVar("ContextListenerT", bound=ContextListener)
 
 
 class Listening(ABC):
-    """The methods that take a listener.
+    """The methods that register a listener.
 
-    It is a plain function, called on one of `consume_threads` threads of the consumer's own, or a
-    coroutine function, called on the event loop. Each method returns the listener, so that
-    it also is a decorator, and raises UsageError if the consumer was started or has a listener, or
-    if this is no function that takes what it would be given. A listener that calls `sys.exit` ends
-    the program; what it was given is delivered again.
+    A listener is a plain function, called on one of `consume_threads` threads that belong to the
+    consumer, or a coroutine function, called on the event loop. Each method returns the listener,
+    so that it can be used as a decorator. It raises UsageError if the consumer was started, has a
+    listener already, or if the listener does not take the arguments. A listener that calls
+    `sys.exit` ends the program; its messages are redelivered.
     """
 
     group: str
@@ -44,9 +44,9 @@ class Listening(ABC):
     _threads: ListenerThreads | None
 
     def listen(self, listener: ListenerT) -> ListenerT:
-        """Have `listener` called with each message, many at a time and in any order.
+        """Call `listener` with each message, concurrently and in any order.
 
-        Returning acknowledges the message; raising gives it back, to be delivered again later.
+        Returning acknowledges the message; raising has it redelivered later.
         """
         run_blocking = self._prepare("listen", listener, _MESSAGE)
         self._call = ListenerCall(
@@ -55,9 +55,10 @@ class Listening(ABC):
         return listener
 
     def listen_in_batches(self, listener: BatchListenerT) -> BatchListenerT:
-        """Have `listener` called with up to `consume_batch_size` messages of one queue.
+        """Call `listener` with up to `consume_batch_size` messages of one queue.
 
-        It gets what is there, and does not wait for more. Raising gives all of them back.
+        A batch has the messages that are ready; it does not wait for more. Raising has all of them
+        redelivered.
         """
         run_blocking = self._prepare("listen_in_batches", listener, _MESSAGES)
         self._call = ListenerCall(
@@ -66,16 +67,16 @@ class Listening(ABC):
         return listener
 
     def listen_orderly(self, listener: ListenerT) -> ListenerT:
-        """Have `listener` called with the messages of each queue one after the other, in order.
+        """Call `listener` with the messages of each queue in order, one at a time.
 
-        No other member gets messages of the queue meanwhile: it is locked, but for a group that
-        broadcasts. Producers put messages that belong together into one queue by `sharding_key`.
+        The queue is locked at its broker, so that no other member consumes it, except in a
+        broadcasting group. Producers send related messages to one queue by `sharding_key`.
 
-        Returning acknowledges the message. Raising has the queue wait for `suspend_queue_ms`, or as
-        long as a `RetryLater` says, and the same message given again, without an end; with
-        `max_reconsume_times`, or for a `DeadLetter`, it goes into `%DLQ%group`, and the queue goes
-        on. A listener that never ends holds up its queue, and keeps it from other members until
-        `consume_timeout_ms` after they were to have it.
+        Returning acknowledges the message. Raising suspends the queue for `suspend_queue_ms`, or
+        for the delay of a `RetryLater`; then the same message is delivered again, without limit by
+        default. After `max_reconsume_times`, or for a `DeadLetter`, it is stored in `%DLQ%group`,
+        and the queue continues. A listener call that never ends blocks its queue. If the queue is
+        assigned to another member, that member gets it only `consume_timeout_ms` later.
         """
         run_blocking = self._prepare("listen_orderly", listener, _MESSAGE)
         self._call = OrderedCall(
@@ -84,10 +85,10 @@ class Listening(ABC):
         return listener
 
     def listen_orderly_in_batches(self, listener: BatchListenerT) -> BatchListenerT:
-        """Have `listener` called as by `listen_orderly`, with up to `consume_batch_size` messages.
+        """Call `listener` as `listen_orderly` does, with up to `consume_batch_size` messages.
 
-        Raising has all of them given again; a `RetryLater` or `DeadLetter` that names messages, the
-        first of those and all after it.
+        Raising has all of them delivered again. A `RetryLater` or `DeadLetter` that names messages
+        affects the first of those and all after it.
         """
         run_blocking = self._prepare("listen_orderly_in_batches", listener, _MESSAGES)
         self._call = OrderedCall(
@@ -96,12 +97,12 @@ class Listening(ABC):
         return listener
 
     def listen_orderly_and_commit(self, listener: ContextListenerT) -> ContextListenerT:
-        """Have `listener` called as by `listen_orderly_in_batches`, and commit when it says so.
+        """Call `listener` as `listen_orderly_in_batches` does; the listener decides when to commit.
 
-        It gets messages and an `OrderlyContext`. After `context.commit()` all is done that it was
-        given of the queue so far; after `context.rollback()` it is given all again since the last
-        commit. A queue that goes to another member begins there, too. Returning without either
-        has the next messages given.
+        It is called with messages and an `OrderlyContext`. After `context.commit()` all messages of
+        the queue delivered so far are done. After `context.rollback()` all messages since the last
+        commit are delivered again; so are they if the queue moves to another member. If it returns
+        without either, the next messages are delivered.
         """
         run_blocking = self._prepare(
             "listen_orderly_and_commit", listener, _MESSAGES, "an OrderlyContext"
@@ -117,14 +118,14 @@ class Listening(ABC):
 
     @abstractmethod
     def _check_new(self, action: str) -> None:
-        """Refuse what can be done before the start only.
+        """Check that the consumer was not started.
 
         Raises:
-            UsageError: the consumer was started.
+            UsageError: it was started; `action` is only possible before.
         """
 
     def _prepare(self, action: str, listener: object, *takes: str) -> Offload:
-        """Return what runs a listener that is a plain function."""
+        """Check the listener, and return the offload that runs it if it is a plain function."""
         self._check_new(action)
         check_function(listener, "the listener", *takes)
         if self._call is not None:

@@ -1,4 +1,4 @@
-"""Calls of an ordered listener, and what follows from how one ended."""
+"""Calls of an ordered listener, and the outcome's effect on the queue."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 SUSPENSION_MIN_MS: Final = 10
 SUSPENSION_MAX_MS: Final = 30_000
-"""Bounds of how long a queue rests after its listener failed; Java's."""
+"""Bounds in ms of a queue's suspension after its listener failed; Java's values."""
 
 
 class Decision:
-    """What a listener that commits by itself decided about a queue.
+    """The decision of a committing listener about a queue, during one call.
 
     Attributes:
-        is_committed: all that was given is done.
-        is_rolled_back: all that was not committed is given again.
-        delay_ms: so many ms later; None: as configured.
+        is_committed: all delivered messages are done.
+        is_rolled_back: all uncommitted messages are delivered again.
+        delay_ms: delay in ms of that redelivery; None: as configured.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Decision:
         self.delay_ms: int | None = None
 
     def take(self, error: BaseException | None) -> OrderedOutcome:
-        """Return what was decided, given how the call ended, and forget it for the next."""
+        """Return the outcome of a call that raised `error` or returned, and reset for the next."""
         is_ok = error is None
         outcome = OrderedOutcome(
             error,
@@ -57,11 +57,11 @@ class Decision:
 
 
 class OrderlyContext:
-    """What a listener that commits by itself says about the queue of its messages.
+    """Commits or rolls back the messages of a queue, on behalf of a committing listener.
 
-    It counts when the listener has returned. One that raises has its messages given again, and
-    commits nothing. Until something is committed, what was given is held in memory and counts
-    towards `pull_threshold_count`: commit before as many are out.
+    The decision takes effect when the listener returns. If it raises, its messages are delivered
+    again and nothing is committed. Uncommitted messages stay in memory and count towards
+    `pull_threshold_count`: commit before that many are uncommitted.
 
     Attributes:
         queue: the queue.
@@ -72,26 +72,26 @@ class OrderlyContext:
         self._decision = decision
 
     def commit(self) -> None:
-        """Have all done that was given of the queue up to now, these messages included.
+        """Mark all messages of the queue delivered so far as done, this call's included.
 
         Raises:
             UsageError: this call has rolled back already.
         """
         if self._decision.is_rolled_back:
-            raise UsageError("a call commits or rolls back, not both")
+            raise UsageError("a call may commit or roll back, not both")
         self._decision.is_committed = True
 
     def rollback(self, delay_ms: int | None = None) -> None:
-        """Have all given again that was not committed, these messages included.
+        """Have all uncommitted messages of the queue delivered again, this call's included.
 
         Args:
-            delay_ms: after so many ms, from 10 to 30,000; None: after `suspend_queue_ms`.
+            delay_ms: delay in ms, from 10 to 30,000; None: `suspend_queue_ms`.
 
         Raises:
             UsageError: this call has committed already, or `delay_ms` is out of its range.
         """
         if self._decision.is_committed:
-            raise UsageError("a call commits or rolls back, not both")
+            raise UsageError("a call may commit or roll back, not both")
         if delay_ms is not None and not SUSPENSION_MIN_MS <= delay_ms <= SUSPENSION_MAX_MS:
             raise UsageError(
                 f"delay_ms is {delay_ms}: allowed are {SUSPENSION_MIN_MS} to {SUSPENSION_MAX_MS}"
@@ -101,18 +101,18 @@ class OrderlyContext:
 
 
 ContextListener = Callable[[list[MessageExt], OrderlyContext], Awaitable[object] | object]
-"""Consumes messages of one queue in order, and commits or rolls back by its context."""
+"""Consumes messages of one queue in order, and commits or rolls back through its context."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedOutcome:
-    """How a call ended.
+    """Outcome of a call of an ordered listener.
 
     Attributes:
-        error: what the listener raised.
-        is_committed: what is finished is done.
-        is_rolled_back: what is finished, and the messages of the call, are given again.
-        delay_ms: how long the queue is to rest for that; None: as configured.
+        error: the listener's exception.
+        is_committed: finished messages are done.
+        is_rolled_back: finished messages and those of the call are delivered again.
+        delay_ms: the queue's suspension in ms after a rollback; None: as configured.
     """
 
     error: BaseException | None = None
@@ -121,15 +121,16 @@ class OrderedOutcome:
     delay_ms: int | None = None
 
     def is_failed(self, message: MessageExt) -> bool:
-        """Return whether the message must be given again, unless it is dead."""
+        """Return whether the message failed, so that it is delivered again or a dead letter."""
         return self.error is not None and redelivery_of(self.error, message) is not None
 
     def dead(
         self, messages: Sequence[MessageExt], max_reconsume_times: int | None
     ) -> Iterator[tuple[MessageExt, Redelivery]]:
-        """Yield the messages that are dead letters now, and how they are given back.
+        """Yield the failed messages that become dead letters, and their redelivery.
 
-        They were given again as often as may be, without a limit for None, or the listener says so.
+        These are the messages delivered `max_reconsume_times` before (None: no limit), and those
+        that the listener declared dead letters.
         """
         if self.error is None:
             return
@@ -144,7 +145,7 @@ class OrderedOutcome:
                 yield message, replace(how, level=-1, delay_ms=None)
 
     def rest_s(self, messages: Sequence[MessageExt], suspend_queue_ms: int) -> float:
-        """Return how long the queue rests before these messages are given again, in seconds."""
+        """Return the queue's suspension in seconds before these messages are delivered again."""
         rest_ms = self.delay_ms
         if self.error is not None:
             for message in messages:
@@ -164,14 +165,14 @@ class OrderedCall(ListenerCall):
     """Calls an ordered listener with the messages of one queue.
 
     Args:
-        listener: takes one message, with `is_batch` a list of them, with `is_committing` a list and
-            an `OrderlyContext`.
-        is_batch: what `listener` takes.
-        is_committing: nothing is done before the listener says so.
+        listener: takes one message; with `is_batch` a list of messages; with `is_committing` a list
+            and an `OrderlyContext`.
+        is_batch: the listener takes lists.
+        is_committing: messages are done only when the listener commits.
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
-        watch: told of each call.
-        queue: whose messages they are; None of what is only there to make others of.
-        returned: looks at what the listener returns; None if no other call of it has one.
+        watch: reports each call to hooks and statistics.
+        queue: the queue of the messages; None for the template that `for_queue` is called on.
+        returned: checks the listener's return values; None: a new one.
     """
 
     def __init__(
@@ -200,16 +201,16 @@ class OrderedCall(ListenerCall):
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread is in the listener, also one that nobody waits for any more."""
+        """Whether a thread is executing the listener, even if its call was abandoned."""
         return self._threads.is_busy
 
     @property
     def is_committing(self) -> bool:
-        """Whether nothing is done before the listener says so."""
+        """Whether messages are done only when the listener commits."""
         return self._decision is not None
 
     def for_queue(self, queue: MessageQueue) -> Self:
-        """Return what calls the listener for one queue."""
+        """Return a new call of the same listener for one queue."""
         return type(self)(
             self._user_listener,
             is_batch=self.is_batch,
@@ -221,12 +222,15 @@ class OrderedCall(ListenerCall):
         )
 
     async def deliver(self, messages: Sequence[MessageExt]) -> OrderedOutcome:
-        """Call the listener and return what follows."""
+        """Call the listener and return the outcome."""
         error = (await self(messages)).error
         return OrderedOutcome(error) if self._decision is None else self._decision.take(error)
 
     def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
-        """Log why the listener failed; of a message that comes each second, now and then."""
+        """Log the listener's error; at DEBUG unless the number of redeliveries is a power of two.
+
+        An ordered message may fail every second without limit.
+        """
         times = message.reconsume_times
         if times & (times - 1) and not isinstance(error, asyncio.CancelledError):
             log.debug("listener.failed_again msg_id=%s error=%r", message.msg_id, error)
@@ -238,8 +242,8 @@ class _OneThread:
     """Runs blocking functions off the event loop, one at a time.
 
     Attributes:
-        run_blocking: does it.
-        is_busy: a function runs.
+        run_blocking: the underlying offload.
+        is_busy: a function is running.
     """
 
     def __init__(self, run_blocking: Offload) -> None:

@@ -1,8 +1,8 @@
-"""Runs of an ordered listener: messages of one queue one after the other, with one hop to a thread.
+"""Runs of an ordered listener: consecutive messages of one queue with one hop to a thread.
 
-A run ends before the next message where the lock may be another's, the queue was given up, the
-consumer closes, or the queue's turn is over. All that is looked at between two messages is a flag
-or a clock, which any thread may.
+A run ends before the next message if the lock may be invalid, the queue was dropped, the consumer
+closes, or the queue's turn is over. Between two messages only flags and a clock are read, which is
+safe on any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.clock import Clock
 
 RUN_MESSAGES: Final = 64
-"""Messages that a run is given at most. The hop is paid once for them: more would save little."""
+"""Most messages in a run. They share the cost of one hop; a higher limit would save little."""
 
 
 class OrderedRuns:
@@ -27,9 +27,9 @@ class OrderedRuns:
 
     Args:
         call: calls the listener with one message.
-        order: the messages.
-        clock: says when the listener last got one.
-        on_finished: called when messages of `order` were finished.
+        order: the queue's messages by state.
+        clock: time at which deliveries start.
+        on_finished: called after messages of `order` were finished.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class OrderedRuns:
         self._ends_at_s = self._locked_until_s = 0.0
 
     async def run(self, lasts_s: float, locked_s: float) -> Unfinished | None:
-        """Call the listener with the messages that come next, until a call fails.
+        """Call the listener with the next messages until a call fails.
 
-        What it returned from is finished when this returns, the rest put back. What failed is
-        still taken then.
+        On return, successful messages are finished, a failed one is still taken, and the others are
+        put back.
 
         Args:
-            lasts_s: begin no more calls after so many seconds, but one at least.
-            locked_s: begin none after so many seconds.
+            lasts_s: start no more calls after this many seconds, except the first.
+            locked_s: start no call at all after this many seconds.
         """
         order, process_queue = self._order, self._order.process_queue
         now_s = self._time_s()
@@ -68,12 +68,12 @@ class OrderedRuns:
         try:
             unfinished = await self._runs.run()
         finally:
-            self._given.clear()  # also where a thread that nobody waits for would take more
+            self._given.clear()  # an abandoned thread must not take more
             order.put_back_behind(0 if unfinished is None else 1)
         return unfinished
 
     def interrupt(self) -> None:
-        """End the run under way after the call that it is in; more can follow."""
+        """End the current run after its running call; new ones may start."""
         self._locked_until_s = -math.inf
 
     def _next(self) -> Delivery:
@@ -85,6 +85,6 @@ class OrderedRuns:
         return self._given.popleft()
 
     def _finish(self, deliveries: list[Delivery]) -> None:
-        # Nobody counts on what a thread ended that was not waited for: nothing is taken then.
+        # If the run was abandoned, no messages are taken any more, and this finishes none.
         self._order.finish(len(deliveries))
         self._on_finished()

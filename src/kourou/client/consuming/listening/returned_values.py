@@ -1,8 +1,8 @@
-"""What a listener returned: nothing, mostly; and what is said where it is something else.
+"""Checks of a listener's return values.
 
-Returning acknowledges, whatever is returned: only raising has a message delivered again. Who comes
-from Java may return what there would be a status, which is told once. A generator is refused: it
-would have done nothing yet, so that its message would be lost.
+A message is acknowledged whatever the listener returns; only an exception has it redelivered. A
+status, as Java's listeners return, is reported once in the log. An awaitable must be awaited first.
+A generator is an error: it has done no work yet, so its message would be lost.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ _REMEDY: Final = "a listener does its work before it returns, or is an `async de
 
 
 class ReturnedValues:
-    """What one listener returned.
+    """Checks the return values of one listener.
 
     Attributes:
-        known: types of values of which nothing needs to be done or said any more; for a look-up
-            before `is_done` is called. Those of what is to be awaited are never among them.
+        known: types that `is_done` has accepted already, for a look-up before calling it. Never
+            contains types of awaitables.
     """
 
     def __init__(self) -> None:
         self.known: set[type] = {type(None)}
 
     def is_done(self, value: object) -> bool:
-        """Return whether the listener has done its work; if not, `value` is to be awaited.
+        """Return whether the listener has done its work; if not, `value` must be awaited.
 
-        For any thread.
+        Logs a warning for the first value of a type other than None, except True. May be called
+        from any thread.
 
         Raises:
-            UsageError: it returned a generator.
+            UsageError: `value` is a generator.
         """
         kind = type(value)
         if kind in self.known:
@@ -49,6 +50,6 @@ class ReturnedValues:
             log.warning(
                 "listener.returned type=%s remedy=%s",
                 kind.__name__,
-                "the message is acknowledged whatever is returned: raise to get it again",
+                "the message is acknowledged whatever is returned: raise to have it redelivered",
             )
         return True

@@ -1,7 +1,7 @@
-"""Which messages a program has handled: remembered in memory, or in the program's own database.
+"""Seen-stores: record the messages that a program has handled, in memory or in its own database.
 
-A store answers one question, "is this the first time?", and keeps the answer only if the handler
-ends without raising. `Idempotent` asks it around each call of a handler.
+A store answers whether a message is seen for the first time, and records it only if the handler
+ends without raising. `Idempotent` uses it around each call of a handler.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kourou.errors import DuplicateInProgressError, UsageError
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 SETTLED_AFTER_MS: Final = 60 * 60 * 1000
-"""A time is believed when the clock has gone on for so long since, in ms: a clock that is wrong for
-less deletes nothing."""
+"""A wall-clock time is trusted once the clock has advanced this many ms beyond it: a clock that is
+wrong for a shorter time deletes nothing."""
 _FORGET_EVERY: Final = 1_000
-"""Handled messages between two looks for old entries: one delete in a thousand transactions."""
+"""Handled messages between two deletions of old entries: one delete in a thousand transactions."""
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS kourou_seen (
@@ -38,16 +38,16 @@ CREATE TABLE IF NOT EXISTS kourou_seen_clock (
   candidate_ms INTEGER NOT NULL
 )
 """
-"""One row. `settled_ms` is the latest time since which the clock has gone on for
-`SETTLED_AFTER_MS`; `candidate_ms` is the time that is to follow it."""
+"""One row. `settled_ms` is the latest time beyond which the clock has advanced by
+`SETTLED_AFTER_MS`; `candidate_ms` is the next time to become settled."""
 _AGE_INDEX: Final = "CREATE INDEX IF NOT EXISTS kourou_seen_at_ms ON kourou_seen (at_ms)"
 
 
 class SeenInMemory:
-    """Remembers the last `entries_max` handled messages, until the process ends.
+    """Records the last `entries_max` handled messages, until the process ends.
 
-    Catches what a producer or a rebalance repeats within minutes; after a restart it knows nothing.
-    Safe for threads and coroutines. An entry takes about 200 bytes.
+    Detects duplicates from producers' retries or rebalances within minutes. After a restart it is
+    empty. Safe for threads and coroutines. An entry takes about 200 bytes.
 
     Raises:
         UsageError: `entries_max` is below 1.
@@ -66,15 +66,15 @@ class SeenInMemory:
 
     @contextmanager
     def once(self, identity: str) -> Iterator[bool]:
-        """Give whether this is the first time; an exception inside leaves it unseen.
+        """Yield whether `identity` is new; an exception inside the context leaves it unseen.
 
         Raises:
-            DuplicateInProgressError: the first time has not ended yet.
+            DuplicateInProgressError: the first delivery is still being handled.
         """
         with self._lock:
             if identity in self._in_progress:
                 raise DuplicateInProgressError(
-                    f"{identity} is being handled right now; this delivery will be made again"
+                    f"{identity} is being handled right now; this delivery will be repeated"
                 )
             if identity in self._seen:
                 self._seen.move_to_end(identity)
@@ -99,28 +99,29 @@ class SeenInMemory:
 
 
 class SeenInSqlite:
-    """Remembers handled messages in a SQLite database, in one transaction with what they did.
+    """Records handled messages in a SQLite database, in one transaction with their effects.
 
-    The handler gets the open connection beside the message and writes its effect with it. Both are
-    committed together when it returns: then effect and record are on the disk (synchronous=FULL);
-    after a raise, a crash or a power cut before that, neither is, and the message comes again.
+    The handler is called with the message and the open connection, and writes its effects through
+    it. When it returns, effects and record are committed together and are durable
+    (synchronous=FULL). After an exception, a crash or a power failure before that, neither is, and
+    the message is redelivered.
 
     The tables are `kourou_seen` and `kourou_seen_clock`. Handlers run one after the other, because
     SQLite has one writer; several processes may share the file.
 
     Args:
-        path: the database; made if it is missing.
-        keep_ms: how long an entry is kept at least. A duplicate that comes later counts as new:
-            keep it for longer than a producer, a retry or a reset of offsets may reach back. Ages
-            are of the wall clock, as they must outlive the process. A step forward of that is
-            believed once it has lasted for an hour, a step back never: entries are then kept for
+        path: the database; created if it is missing.
+        keep_ms: minimum age in ms of an entry before it is deleted. A later duplicate counts as
+            new: choose a longer time than producers, redeliveries or offset resets may reach back.
+            Ages are wall-clock times, because entries outlive the process. A forward step of the
+            clock is trusted once it has lasted for an hour. After a backward step, entries are kept
             longer, until the clock has caught up.
         busy_timeout_ms: how long to wait for another process's transaction.
-        clock: tells the time of an entry.
+        clock: the wall clock for entries' times.
 
     Raises:
         UsageError: a time is below 1 ms, or the file cannot be opened.
-        sqlite3.Error: the file is no database.
+        sqlite3.Error: the file is not a database.
     """
 
     def __init__(
@@ -140,15 +141,13 @@ class SeenInSqlite:
         self._lock = threading.Lock()
         self._until_forget = 0
         self._settled_ms = self._candidate_ms = 0
-        # Any thread of a consumer's pool may come; the lock lets them in one at a time.
+        # Threads of a consumer's pool share the connection; the lock admits one at a time.
         try:
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
         except sqlite3.OperationalError as error:
-            raise UsageError(
-                f"{path}: {error}: name a file in a directory that can be written"
-            ) from error
+            raise UsageError(f"{path}: {error}: choose a file in a writable directory") from error
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
@@ -161,15 +160,15 @@ class SeenInSqlite:
 
     @contextmanager
     def once(self, identity: str) -> Iterator[sqlite3.Connection | None]:
-        """Give a connection within a transaction if this is the first time, else None.
+        """Yield a connection with an open transaction if `identity` is new, else None.
 
-        Leaving commits; an exception inside takes everything back.
+        Leaving the context commits; an exception inside it rolls back.
 
         Raises:
-            UsageError: the transaction was ended inside, so that effect and record are apart.
-            ForkedError: the database was opened by the process from which this one was forked:
-                going on with its connection could damage the file.
-            sqlite3.Error: the database failed; nothing was kept.
+            UsageError: the handler ended the transaction, so effects and record are not atomic.
+            ForkedError: this process was forked from the one that opened the database; using its
+                connection could damage the file.
+            sqlite3.Error: the database failed; nothing was committed.
         """
         self._guard.check("SeenInSqlite")
         with self._lock:
@@ -185,7 +184,7 @@ class SeenInSqlite:
                 raise
 
     def close(self) -> None:
-        """Close the database; waits for a handler that is running. Does nothing in a fork."""
+        """Close the database after a running handler has ended; do nothing in a forked process."""
         if self._guard.is_forked:
             return
         with self._lock:
@@ -198,7 +197,7 @@ class SeenInSqlite:
             self._forget_old(now_ms)
             self._until_forget = _FORGET_EVERY
         self._until_forget -= 1
-        # Of a clock that was set far back, an entry would look old once the clock is right again.
+        # If the clock was set far back, the entry would look old once the clock is right again.
         at_ms = max(now_ms, self._settled_ms)
         noted = self._connection.execute(
             "INSERT OR IGNORE INTO kourou_seen (identity, at_ms) VALUES (?, ?)", (identity, at_ms)
@@ -206,7 +205,7 @@ class SeenInSqlite:
         return noted.rowcount == 1
 
     def _forget_old(self, now_ms: int) -> None:
-        """Delete old entries by the time before, if the clock has gone on for long since."""
+        """Delete entries that are old by the settled time, and update the settled time."""
         execute = self._connection.execute
         query = "SELECT settled_ms, candidate_ms FROM kourou_seen_clock"
         settled_ms, candidate_ms = execute(query).fetchone() or (now_ms, now_ms)
@@ -223,7 +222,7 @@ class SeenInSqlite:
 def _commit(connection: sqlite3.Connection) -> None:
     if not connection.in_transaction:
         raise UsageError(
-            "the handler ended the transaction: leave commit and rollback to SeenInSqlite, or "
-            "effect and record are not kept together"
+            "the handler ended the transaction: leave commit and rollback to SeenInSqlite, so that "
+            "effects and record stay atomic"
         )
     connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""Tasks that do the same work: as many as are wanted now, which may change while they work."""
+"""A resizable pool of worker tasks, and turns: a resizable semaphore."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kourou.client.background import why_ended
 log = logging.getLogger(__name__)
 
 _CANCELLATION_S: Final = 1.0
-"""What a listener may take to clean up after it was cancelled."""
+"""Seconds that a cancelled listener has to clean up."""
 
 
 class Workers:
-    """The tasks of one kind of work.
+    """A pool of tasks that run the same coroutine.
 
     Args:
-        work: what each does. It calls `is_wanted` whenever it could end, and waits for more to do
-            between `begin_waiting` and `end_waiting`, where cancelling it must lose nothing.
-        name: what they are called.
+        work: run by each task. It must call `is_wanted` wherever it can end, and must wait for work
+            between `begin_waiting` and `end_waiting`, where cancelling must lose nothing.
+        name: name of the tasks.
     """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -33,7 +33,7 @@ class Workers:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def resize(self, count: int) -> bool:
-        """Have so many; return whether some must end that do something now."""
+        """Set the number of tasks; return whether busy tasks are surplus and must end."""
         while len(self._tasks) < count:
             name = f"{self._name} {len(self._tasks)}"
             self._tasks.append(asyncio.create_task(self._work(), name=name))
@@ -48,48 +48,48 @@ class Workers:
         return bool(self._leaving - self._waiting)
 
     def problems(self) -> list[str]:
-        """Return what ended workers before they were told to end, in words."""
+        """Return a text if workers ended unexpectedly."""
         reasons = [reason for task in self._tasks if (reason := why_ended(task)) is not None]
         if not reasons:
             return []
-        ended = f"{len(reasons)} of {len(self._tasks)} workers of the listener have ended"
-        return [f"{ended}, the last by {reasons[-1]}: restart the consumer"]
+        stopped = f"{len(reasons)} of {len(self._tasks)} workers of the listener have stopped"
+        return [f"{stopped}, the last one: {reasons[-1]}; restart the consumer"]
 
     def is_wanted(self) -> bool:
-        """Return whether the task that asks is to go on."""
+        """Return whether the calling task should continue."""
         return asyncio.current_task() not in self._leaving
 
     def begin_waiting(self) -> None:
-        """Note that the task that calls may be cancelled."""
+        """Mark the calling task as waiting: it may be cancelled."""
         me = asyncio.current_task()
         assert me is not None, "called by a worker"
         self._waiting.add(me)
 
     def end_waiting(self) -> None:
-        """Note that the task that calls has something to do."""
+        """Mark the calling task as busy."""
         me = asyncio.current_task()
         assert me is not None, "called by a worker"
         self._waiting.discard(me)
 
     def others(self) -> list[asyncio.Task[None]]:
-        """Return all tasks that have not ended, but the one that asks."""
+        """Return all unfinished tasks except the calling one."""
         return others([*self._tasks, *self._leaving])
 
 
 def others(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
-    """Return those of the tasks that have not ended, but the one that asks."""
+    """Return the unfinished tasks except the calling one."""
     try:
         me = asyncio.current_task()
-    except RuntimeError:  # not called from a task, nor from the loop
+    except RuntimeError:  # called outside of an event loop
         me = None
     return [one for one in tasks if one is not me and not one.done()]
 
 
 async def end_calls(tasks: list[asyncio.Task[None]], timeout_ms: int) -> None:
-    """Let tasks end that call a listener and begin no more calls, for so long in ms.
+    """Wait at most `timeout_ms` for listener tasks that start no more calls, then cancel them.
 
-    What has not ended by then is cancelled, or left to its thread. A listener that catches its
-    cancellation and goes on is left behind after a second.
+    A call on a thread cannot be cancelled and is left to run. A listener that catches its
+    cancellation and continues is abandoned after a second.
     """
     if not tasks:
         return
@@ -104,12 +104,10 @@ async def end_calls(tasks: list[asyncio.Task[None]], timeout_ms: int) -> None:
 
 
 class Turns:
-    """At most so many at a time: a semaphore whose limit can change.
+    """A fair semaphore with a variable limit.
 
-        async with turns:
-            ...
-
-    Who asks first is let in first.
+    async with turns:
+        ...
     """
 
     def __init__(self, limit: int) -> None:
@@ -119,11 +117,11 @@ class Turns:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more are in than are let in now: who can is to leave."""
+        """Whether more turns are taken than the limit allows: holders should leave."""
         return self._taken > self._limit
 
     def resize(self, limit: int) -> None:
-        """Let so many in; where more are in already, those end first."""
+        """Set the limit; turns already taken above it are not revoked."""
         self._limit = limit
         self._admit()
 
@@ -140,7 +138,7 @@ class Turns:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
             else:
-                self._leave()  # it was let in at the same moment
+                self._leave()  # it was admitted at the same moment
             raise
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,1 +1,1 @@
-"""A member of a group: what it subscribes, its share of the queues, and their locks."""
+"""Group membership: subscriptions, rebalancing and queue locks."""

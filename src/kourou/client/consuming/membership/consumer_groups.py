@@ -1,4 +1,4 @@
-"""The groups that consumers of this process have started, each once."""
+"""Registry of the consumer groups in use in this process."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from kourou.errors import InvalidGroupError
 
 
 class ConsumerGroups:
-    """The groups that push consumers of this process have started.
+    """The groups of this process's push consumers.
 
-    A broker tells the members of a group apart by client id. Two with one id would each take the
-    same share of the queues, so RocketMQ refuses the second, and so does this table. Its key has
-    the instance name: whoever gives each its own may have several in one process.
+    A broker distinguishes the members of a group by client id. Two members with one id would be
+    assigned the same queues, so RocketMQ refuses the second, and so does this registry. The
+    instance name is part of the key: several members of one group may run in a process if each has
+    its own.
     """
 
     def __init__(self) -> None:
-        # Weak: a consumer that was dropped without being closed frees its group.
+        # Weak: a consumer that is garbage collected without being closed frees its group.
         self._owners: WeakValueDictionary[tuple[object, ...], object] = WeakValueDictionary()
 
     def acquire(
         self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
     ) -> None:
-        """Note that `owner` consumes as `group`.
+        """Register `owner` as the consumer of `group`.
 
         Raises:
-            InvalidGroupError: another one does, at the same name servers and with the same name.
+            InvalidGroupError: another consumer is registered with the same group, name servers and
+                instance name.
         """
         if self._owners.setdefault((group, namesrv, instance_name), owner) is not owner:
             raise InvalidGroupError(
@@ -38,11 +40,11 @@ class ConsumerGroups:
     def release(
         self, owner: object, group: str, namesrv: tuple[str, ...], instance_name: str | None
     ) -> None:
-        """Forget what `acquire` noted, if `owner` holds it."""
+        """Remove the registration if it belongs to `owner`."""
         key = (group, namesrv, instance_name)
         if self._owners.get(key) is owner:
             del self._owners[key]
 
 
 consumer_groups: Final = ConsumerGroups()
-"""The one table of this process."""
+"""The registry of this process."""

@@ -1,7 +1,7 @@
-"""Asking brokers whether they can filter by properties, before a group joins with such a filter.
+"""Checks with brokers that they support filters by properties before a group joins with one.
 
-Brokers may have it switched off, and those before 4.1 take the expression for tags: a consumer that
-joined nevertheless would wait for messages that never come.
+Brokers may have such filters disabled, and brokers before 4.1 interpret the expression as tags. A
+consumer that joined nevertheless would never receive messages.
 
 Source: MQClientInstance.checkClientInBroker, apache/rocketmq 5.5.0, which asks one broker of each
 topic.
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 
 def by_properties(subscriptions: Iterable[SubscriptionData]) -> list[SubscriptionData]:
-    """Return those that brokers must be asked about."""
+    """Return the subscriptions that filter by properties, which brokers must check."""
     return [one for one in subscriptions if one.expression_type != TAG_EXPRESSION]
 
 
 async def find_and_check(
     instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData], timeout_ms: int
 ) -> None:
-    """Find the brokers of each topic that is filtered by properties, and do `check_filters`.
+    """Look up the brokers of each topic filtered by properties, then run `check_filters`.
 
-    A topic without a route, or name servers that do not answer, are passed over.
+    Topics without a route and unreachable name servers are skipped with a warning.
 
     Raises:
         RemoteError: as `check_filters`.
@@ -52,13 +52,13 @@ async def check_filters(
     subscriptions: Iterable[SubscriptionData],
     deadline: Deadline,
 ) -> None:
-    """Ask all brokers that the client knows about each filter by properties.
+    """Have all brokers in the client's routes check each filter by properties.
 
-    A broker that does not answer is passed over: its pulls will tell.
+    A broker that does not answer is skipped with a warning: its pulls will fail instead.
 
     Raises:
-        SubscriptionParseError: a broker does not understand an expression.
-        RequestNotSupportedError: a broker has filters by properties switched off, or is older than
+        SubscriptionParseError: a broker cannot parse an expression.
+        RequestNotSupportedError: a broker has filters by properties disabled, or is too old for
             them.
     """
     asked = by_properties(subscriptions)

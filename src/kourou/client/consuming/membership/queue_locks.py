@@ -1,12 +1,12 @@
-"""The locks by which a member has queues for itself, and how long it believes in them.
+"""Queue locks at brokers, which give a member exclusive use of queues, and their validity.
 
-A lock that was granted is believed in for `lock_expiry_ms`, half the time after which its broker
-gives it to others, counted from before it was asked for: so a member that cannot reach the broker
-stops before another begins. It is asked for again every `lock_interval_ms`. Time in which the
-machine is suspended counts where the system tells of it (Linux).
+A granted lock is considered valid for `lock_expiry_ms`, half the time after which the broker grants
+it to others, counted from before the request. So a member that cannot reach the broker stops before
+another member starts. Locks are renewed every `lock_interval_ms`. Time in which the machine is
+suspended counts if the system reports it (Linux).
 
-A member that could not ask for longer than the broker keeps a lock may have had a successor in
-between: what it pulled before is worth nothing then, even if it gets the lock again.
+If a member could not renew a lock for longer than the broker keeps it, another member may have held
+it in between. Messages pulled before are then discarded, even if the lock is granted again.
 
 Source: RebalanceImpl.lock, lockAll, unlock; ProcessQueue.isLockExpired.
 """
@@ -30,13 +30,13 @@ from kourou.model.queue import MessageQueue
 log = logging.getLogger(__name__)
 
 BROKER_EXPIRY_S: Final = 60.0
-"""How long brokers keep a lock that is not asked for again; RocketMQ's `lockMaxLiveTime`."""
+"""Seconds for which brokers keep a lock that is not renewed; RocketMQ's `lockMaxLiveTime`."""
 
 _SUSPENDED_MIN_S: Final = 0.1
 
 
 class LockTerms:
-    """Since when each lock is held; pure. Times are seconds of one clock that never goes back."""
+    """Request times of the granted locks; pure. All times are seconds of one monotonic clock."""
 
     def __init__(self, expiry_s: float) -> None:
         self._expiry_s = expiry_s
@@ -44,38 +44,38 @@ class LockTerms:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues whose locks were granted and not refused or given up since, sorted."""
+        """The queues whose locks were granted and neither refused nor released since, sorted."""
         return sorted(self._asked_at_s)
 
     def held_s(self, queue: MessageQueue, now_s: float) -> float:
-        """Return how long the queue is nobody else's for certain, in seconds; negative: it is not.
+        """Return for how many seconds the lock is still valid; negative: it is not valid.
 
-        Without a word from its broker, that is: later grants make it longer, refusals end it.
+        Later grants extend this time; a refusal ends it.
         """
         asked_at_s = self._asked_at_s.get(queue)
         return -math.inf if asked_at_s is None else asked_at_s + self._expiry_s - now_s
 
     def is_held(self, queue: MessageQueue, now_s: float) -> bool:
-        """Return whether the queue is nobody else's for certain."""
+        """Return whether the lock is valid, so that no other member can hold the queue."""
         return self.held_s(queue, now_s) >= 0
 
     def asked_at_s(self, queue: MessageQueue) -> float | None:
-        """Return when the lock was asked for that was granted last."""
+        """Return the request time of the lock's last grant; None if the lock is not held."""
         return self._asked_at_s.get(queue)
 
     def grant(self, queue: MessageQueue, asked_at_s: float, now_s: float) -> bool:
-        """Note that a lock asked for then was granted.
+        """Record the grant of a lock that was requested at `asked_at_s`.
 
         Returns:
-            False if another may have held it since the grant before: what was held by that one is
-            lost. True for a lock that is new.
+            False if another member may have held the lock since the previous grant, so that
+            messages pulled under that grant must be discarded. True for a new lock.
         """
         before_s = self._asked_at_s.get(queue)
         self._asked_at_s[queue] = asked_at_s
         return before_s is None or now_s - before_s <= BROKER_EXPIRY_S
 
     def drop(self, queue: MessageQueue) -> bool:
-        """Note that the lock is not held any more; return whether it was."""
+        """Record that the lock is no longer held; return whether it was held."""
         return self._asked_at_s.pop(queue, None) is not None
 
 
@@ -86,10 +86,11 @@ class QueueLocks:
         instance: the client's connections and routes.
         group: the consumer group.
         config: timeouts.
-        suspended_s: tells for how long the machine has been suspended.
+        suspended_s: returns the seconds for which the machine has been suspended.
 
     Attributes:
-        on_lost: called with a queue that another may have had since its lock was granted.
+        on_lost: called with a queue that another member may have consumed since its lock was
+            granted.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class QueueLocks:
         self._group = group
         self._config = config
         self._terms = LockTerms(config.lock_expiry_ms / 1000)
-        self._failing: set[str] = set()  # brokers that the last request did not reach
-        # One request at a time to each broker: a lock that is asked for while it is given up
-        # could reach the broker second, and nobody would give it up again.
+        self._failing: set[str] = set()  # names of brokers whose last request failed
+        # One request at a time to each broker: otherwise a lock request could overtake the unlock
+        # request before it, and the lock would stay held.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_closed = False
         self._read_suspended_s = suspended_s
@@ -113,23 +114,23 @@ class QueueLocks:
         self.on_lost: Callable[[MessageQueue], None] | None = None
 
     def is_held(self, queue: MessageQueue) -> bool:
-        """Return whether the queue is nobody else's for certain."""
+        """Return whether the lock is valid, so that no other member can hold the queue."""
         return self._terms.is_held(queue, self._now_s())
 
     def held_s(self, queue: MessageQueue) -> float:
-        """Return how long it is nobody else's for certain, in seconds; negative: it is not."""
+        """Return for how many seconds the lock is still valid; negative: it is not valid."""
         return self._terms.held_s(queue, self._now_s())
 
     def age_s(self, queue: MessageQueue) -> float | None:
-        """Return how long ago the lock was asked for that is held; None if none is."""
+        """Return the seconds since the held lock was requested; None if it is not held."""
         asked_at_s = self._terms.asked_at_s(queue)
         return None if asked_at_s is None else self._now_s() - asked_at_s
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Ask for the locks of these queues, also of those held; return those that are held now.
+        """Request locks of these queues, held ones included; return the queues granted.
 
-        A broker that does not answer changes nothing: what it granted before expires in time. A
-        failure is logged once until the broker answers again.
+        If a broker does not answer, its earlier grants stay valid until they expire. A failure is
+        logged as a warning once, until the broker answers again.
         """
         granted = await asyncio.gather(
             *(self._lock(name, some) for name, some in _by_broker(queues).items())
@@ -137,33 +138,33 @@ class QueueLocks:
         return {queue for some in granted for queue in some}
 
     async def renew(self) -> None:
-        """Ask again for all locks that are held."""
+        """Renew all held locks."""
         await asyncio.gather(*(self._lock(name, None) for name in _by_broker(self._terms.queues)))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give up the locks of these queues, as far as they are held.
+        """Release the held locks of these queues.
 
-        A broker that does not answer gives them to others when they have expired.
+        A broker that does not answer grants them to other members once they have expired.
         """
         await asyncio.gather(
             *(self._unlock(name, some) for name, some in _by_broker(queues).items())
         )
 
     async def close(self) -> None:
-        """Give up all locks that are held, and ask for none any more."""
+        """Release all held locks, and request none from now on."""
         self._is_closed = True
         await self.unlock(self._terms.queues)
 
     def drop(self, queue: MessageQueue) -> None:
-        """Ask no more for the lock, and leave it to expire: something may still run under it."""
+        """Stop renewing the lock and let it expire: a listener call may still run under it."""
         self._terms.drop(queue)
 
     async def _lock(
         self, broker_name: str, queues: list[MessageQueue] | None
     ) -> list[MessageQueue]:
-        """Ask one broker for locks, or for those held again; return those that are held now."""
+        """Request locks from one broker, by default the held ones; return the queues granted."""
         async with self._turns[broker_name]:
-            if queues is None:  # not before: what was given up must not be asked for again
+            if queues is None:  # read only now: a lock released meanwhile must not be renewed
                 queues = _by_broker(self._terms.queues).get(broker_name)
             return await self._ask(broker_name, queues) if queues and not self._is_closed else []
 
@@ -225,9 +226,9 @@ class QueueLocks:
                 )
 
     def _now_s(self) -> float:
-        """Return a time that never goes back, and goes on while the machine is suspended."""
+        """Return a monotonic time in seconds that includes the time the machine is suspended."""
         suspended_s = self._read_suspended_s()
-        if suspended_s > self._suspended_s + _SUSPENDED_MIN_S:  # else it is two clocks' jitter
+        if suspended_s > self._suspended_s + _SUSPENDED_MIN_S:  # less is jitter of the two clocks
             self._suspended_s = suspended_s
         return asyncio.get_running_loop().time() + self._suspended_s
 
@@ -239,7 +240,7 @@ class QueueLocks:
         return self._config.lock_timeout_ms / 1000
 
     def _level(self, broker_name: str) -> int:
-        """Return at which level to log that a broker did not answer: loud for the first time."""
+        """Return the level to log a broker's failure at: WARNING the first time, then DEBUG."""
         level = logging.DEBUG if broker_name in self._failing else logging.WARNING
         self._failing.add(broker_name)
         return level

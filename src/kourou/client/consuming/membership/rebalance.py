@@ -1,8 +1,8 @@
-"""What a rebalance pass changes: a member's share of a topic's queues against what it has; pure.
+"""Computes the queue changes of a rebalance pass: assigned queues against held queues; pure.
 
-How queues are shared out say the strategies, see `kourou.model.allocation`. For a moment two
-members may see different lists: then a queue has two owners, or none, until the next pass. That is
-why delivery is at least once.
+The allocation strategies in `kourou.model.allocation` decide the assignment. Two members may
+briefly see different member lists; a queue then has two owners, or none, until the next pass. That
+is one reason why delivery is at least once.
 
 Source: RebalanceImpl.rebalanceByTopic, apache/rocketmq 5.5.0.
 """
@@ -28,7 +28,7 @@ from kourou.model.queue import MessageQueue
 
 
 def java_order(consumer_ids: Collection[str]) -> list[str]:
-    """Return the ids as Java sorts them, by UTF-16 units: all members must agree on the order."""
+    """Return the ids sorted by UTF-16 code units, as Java does: all members must agree."""
     if all(map(str.isascii, consumer_ids)):
         return sorted(consumer_ids)
     return sorted(consumer_ids, key=lambda one: one.encode("utf-16-be", "surrogatepass"))
@@ -36,10 +36,10 @@ def java_order(consumer_ids: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """What a pass must do: queues to release and queues to start, each sorted.
+    """The changes of a pass: queues to release and queues to start, each sorted.
 
     Attributes:
-        is_shared: there are other members, one of which may have had what is to be started.
+        is_shared: the group has other members, one of which may have held the added queues.
     """
 
     released: tuple[MessageQueue, ...]
@@ -58,20 +58,21 @@ def plan_changes(
     self_id: str,
     allocate: Allocate,
 ) -> QueueChanges:
-    """Return what turns the queues `held` of one topic into this member's share.
+    """Return the changes that turn the held queues of one topic into the assigned ones.
 
-    Costs what the strategy costs and what the share is, not what the topic has: nothing is sorted
-    or copied here.
+    The cost depends on the strategy and the number of assigned queues, not on the number of the
+    topic's queues: those are neither sorted nor copied here.
 
     Args:
-        held: queues of the topic that this member has now.
-        queues: every readable queue of the topic, sorted.
-        consumer_ids: client ids of the group's live members, each once, as `java_order` has them.
-        self_id: the own client id; a member that the broker does not list has no share.
+        held: queues of the topic that this member holds.
+        queues: all readable queues of the topic, sorted.
+        consumer_ids: client ids of the group's live members, unique and in `java_order`.
+        self_id: this member's client id; a member missing from `consumer_ids` is assigned nothing.
         allocate: the strategy.
 
     Raises:
-        UsageError: the strategy, a user's, gave queues that the topic has not, or no queues at all.
+        UsageError: a user's strategy returned queues that the topic does not have, or something
+            other than queues.
     """
     share = allocate(queues, consumer_ids, self_id)
     wanted = _checked(share, queues, allocate)
@@ -81,7 +82,7 @@ def plan_changes(
 def plan_share(
     held: Collection[MessageQueue], wanted: Collection[MessageQueue], *, is_shared: bool = True
 ) -> QueueChanges:
-    """Return what turns the queues `held` into the queues `wanted`."""
+    """Return the changes that turn the queues `held` into the queues `wanted`."""
     now, then = frozenset(held), frozenset(wanted)
     return QueueChanges(tuple(sorted(now - then)), tuple(sorted(then - now)), is_shared)
 
@@ -89,16 +90,18 @@ def plan_share(
 def _checked(
     share: object, queues: Sequence[MessageQueue], allocate: Allocate
 ) -> Sequence[MessageQueue]:
-    """Return the share if it is one. Kourou's own strategies are believed: looking costs more."""
+    """Return the strategy's result, validated. Kourou's own strategies are trusted, for speed."""
     if _is_believed(allocate):
         return cast("Sequence[MessageQueue]", share)
     name = strategy_name(allocate)
     if isinstance(share, str) or not isinstance(share, Collection):
-        raise UsageError(f"the strategy {name} returned {share!r}: a list of queues is wanted")
+        raise UsageError(f"the strategy {name} returned {share!r}: expected a list of queues")
     known = frozenset(queues)
     for queue in share:
         if queue not in known:
-            raise UsageError(f"the strategy {name} gave {queue!r}, which is none of the queues")
+            raise UsageError(
+                f"the strategy {name} returned {queue!r}, which is not a queue of the topic"
+            )
     return tuple(share)
 
 

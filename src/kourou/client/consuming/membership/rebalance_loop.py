@@ -1,8 +1,8 @@
-"""The loop that keeps a member's share of the queues right.
+"""The rebalance loop of a consumer.
 
-A pass compares, for each topic, the share that `rebalance` computes with the queues held, and has
-the difference released and added. It runs at start, every `rebalance_interval_ms`, and whenever
-something says that members or queues may have changed.
+For each topic, a pass compares the assigned queues with the held queues, then releases and starts
+the difference. A pass runs at start, every `rebalance_interval_ms`, and when members or queues may
+have changed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
 log = logging.getLogger(__name__)
 
 QueuesChanged = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
-"""Called with a topic, all its queues and those that this member has now, both sorted."""
+"""Called with a topic, all its queues and the queues that this member now holds, both sorted."""
 
 
 class QueueHolder(Protocol):
-    """Who has the queues that a pass gives and takes.
+    """Holds a member's queues, and starts and releases them for a pass.
 
     Attributes:
-        on_lost: set by the loop; called when a queue was given up that a pass must start anew.
+        on_lost: set by the loop; called when a queue was dropped and a pass must start it again.
     """
 
     on_lost: Callable[[], None] | None
@@ -52,13 +52,13 @@ class QueueHolder(Protocol):
         """Return the topics of the queues held."""
 
     def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Note which queues of the topic this pass gives that are not held; told each pass."""
+        """Record the assigned queues of the topic that are not held; called in each pass."""
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
 
         Returns:
-            Whether all could be started now; else the others are to be tried again soon.
+            Whether all could be started now; if False, another pass should run soon.
 
         Raises:
             TransportError, RemoteError: a queue could not be started; the others are.
@@ -72,14 +72,14 @@ class RebalanceLoop:
         instance: the client's connections, routes and id.
         group: the consumer group.
         config: intervals and strategy.
-        subscriptions: the topics, that of retries included; may change between passes, and the
-            queues of a topic that left are released.
-        held: the queues that this member has.
-        is_alone: every queue is this member's, whoever else there is.
-        assignment: tells this member's share; None: it is computed here.
+        subscriptions: the topics, retry topic included; may change between passes. The queues of a
+            removed topic are released.
+        held: holds this member's queues.
+        is_alone: all queues are assigned to this member, regardless of other members.
+        assignment: queries the assignment from brokers; None: it is computed here.
 
     Attributes:
-        on_queues_changed: called after a topic's queues of this member have changed.
+        on_queues_changed: called after this member's queues of a topic have changed.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RebalanceLoop:
         self._subscriptions = subscriptions
         self._config = config
         self._allocate = find_strategy(config.allocation)
-        self._queues: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}  # of routes held
+        self._queues: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}  # by topic
         self._held = held
         held.on_lost = self.wake
         self._is_alone = is_alone
@@ -106,19 +106,19 @@ class RebalanceLoop:
         self.on_queues_changed: QueuesChanged | None = None
         self._woken = asyncio.Event()
         self._first_pass_done = asyncio.Event()
-        self._failures: dict[str, KourouError] = {}  # by topic: how the last pass failed
+        self._failures: dict[str, KourouError] = {}  # by topic: the last pass's error
         self._running: asyncio.Task[None] | None = None
         self._is_stopped = False
-        self._is_waiting = False  # for queues that others have not let go of yet
+        self._is_waiting = False  # for queues that other members have not released yet
 
     def wake(self) -> None:
-        """Ask for a pass now; several calls before it begins are one."""
+        """Request a pass now; several calls before it begins cause one pass."""
         self._woken.set()
 
     def problems(self) -> list[str]:
-        """Return why queues are not shared out, where that is for the user to change."""
+        """Return the reasons why rebalancing fails that the user must fix."""
         ended = why_ended(self._running)
-        problems = [] if ended is None else [f"queues are not shared out any more, by {ended}"]
+        problems = [] if ended is None else [f"rebalancing has stopped: {ended}"]
         problems += [
             f"{topic}: {error}"
             for topic, error in sorted(self._failures.items())
@@ -127,7 +127,7 @@ class RebalanceLoop:
         return problems
 
     async def wait_first_pass(self, timeout_s: float) -> None:
-        """Wait until the first pass has ended, well or badly, but not longer than that."""
+        """Wait at most `timeout_s` until the first pass has ended, successfully or not."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._first_pass_done.wait()
@@ -135,13 +135,13 @@ class RebalanceLoop:
             log.warning("rebalance.slow group=%s waited_s=%g", self._group, timeout_s)
 
     def start(self) -> None:
-        """Begin with the first pass."""
+        """Start the loop with the first pass."""
         self._running = self._instance.tasks.start(self._run, f"rebalance {self._group}")
 
     async def stop(self) -> None:
-        """Begin no more passes, and wait for the one under way, so that it ends what it does.
+        """Start no more passes, and let the one in progress finish.
 
-        Waits no longer than one request may take; then the pass is cancelled.
+        Waits at most for one request's timeout; then the pass is cancelled.
         """
         self._is_stopped = True
         self.wake()
@@ -159,7 +159,7 @@ class RebalanceLoop:
             is_settled = await self._pass()
             if not self._is_waiting:
                 self._first_pass_done.set()
-            # A change may still move others; a failure may pass; both deserve an early look.
+            # After a change, other members may move too; a failure may be temporary: retry soon.
             delay_ms = config.rebalance_interval_ms if is_settled else retry_ms
             retry_ms = config.rebalance_retry_min_ms if is_settled else retry_ms * 2
             retry_ms = min(retry_ms, config.rebalance_interval_ms)
@@ -175,7 +175,7 @@ class RebalanceLoop:
             pass
 
     async def _pass(self) -> bool:
-        """Rebalance all topics; return whether none changed and none failed."""
+        """Rebalance all topics; return whether nothing changed or failed."""
         is_settled = True
         for topic in sorted(self._held.topics() | self._subscriptions.keys()):
             try:
@@ -191,13 +191,16 @@ class RebalanceLoop:
                 if not self._is_stopped:
                     self._log_failure(topic, error)
             except Exception:
-                # The loop must outlive its worst pass: without it nothing would be consumed.
+                # An error in one pass must not end the loop: nothing would be consumed any more.
                 is_settled = False
                 log.exception("rebalance.broken group=%s topic=%s", self._group, topic)
         return is_settled
 
     def _log_failure(self, topic: str, error: KourouError) -> None:
-        """Say once that a topic fails in this way; a topic may simply not exist yet."""
+        """Log a topic's failure, at DEBUG if the last pass failed in the same way.
+
+        A missing route is logged at INFO: the topic may not exist yet.
+        """
         is_told = type(self._failures.get(topic)) is type(error)
         self._failures[topic] = error
         usual = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
@@ -205,7 +208,7 @@ class RebalanceLoop:
         log.log(level, "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error)
 
     async def _rebalance(self, topic: str) -> bool:
-        """Make this member's share of one topic right; return whether it was."""
+        """Rebalance one topic; return whether the assignment was known and needed no change."""
         timeout_s = self._instance.request_timeout_s
         route = await self._instance.routes.get(topic, timeout_s)
         queues = self._queues_of(topic, route)
@@ -229,7 +232,7 @@ class RebalanceLoop:
     async def _plan(
         self, topic: str, route: TopicRoute, queues: Sequence[MessageQueue]
     ) -> QueueChanges | None:
-        """Return what is to be changed; None where nobody knows who has what."""
+        """Return the changes; None if no broker could tell the members or the assignment."""
         if self._is_alone:
             return plan_share(self._held.of_topic(topic), queues, is_shared=False)
         if self._assignment is not None:
@@ -239,15 +242,16 @@ class RebalanceLoop:
             return None
         own_id, held = self._instance.client_id, self._held.of_topic(topic)
         changes = plan_changes(held, queues, java_order(ids), own_id, self._allocate)
-        # A broker that restarted may have heard of nobody else yet: only who has just come and is
-        # alone can be sure that nobody lets go of these queues still.
+        # A restarted broker may not have received other members' heartbeats yet. So a member that
+        # sees itself alone trusts that only in its first pass.
         is_shared = changes.is_shared or self._first_pass_done.is_set()
         return dataclasses.replace(changes, is_shared=is_shared)
 
     async def _plan_as_told(self, topic: str, address: str) -> QueueChanges | None:
-        """Return what a broker's word changes; None where it has nothing to go by.
+        """Return the changes by a broker's assignment; None if the broker has no assignment.
 
-        A broker that takes all away may not know this member: it is told of it, and asked again.
+        A broker that revokes all queues may not know this member yet: it is sent a heartbeat and
+        queried again.
         """
         assert self._assignment is not None, "shares are computed here"
         held = self._held.of_topic(topic)
@@ -257,7 +261,7 @@ class RebalanceLoop:
         return None if share is None else plan_share(held, share)
 
     def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
-        """Return the topic's queues, listed once for as long as the route is the same."""
+        """Return the topic's queues; the list is cached for as long as the route is the same."""
         known = self._queues.get(topic)
         if known is None or known[0] is not route:
             known = self._queues[topic] = (route, tuple(subscribe_queues(topic, route)))
@@ -266,7 +270,7 @@ class RebalanceLoop:
     async def _change(
         self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
     ) -> None:
-        """Release and start queues, and tell who listens, also if some could not be started."""
+        """Release and start queues, then call `on_queues_changed`, even if some did not start."""
         before = set(self._held.of_topic(topic))
         try:
             if not await self._held.apply(changes):
@@ -279,14 +283,15 @@ class RebalanceLoop:
                 except PROGRAM_ENDS:
                     raise
                 except BaseException:
-                    # The user's own: it must not end the rebalancing.
+                    # The user's callback must not end the rebalance loop.
                     log.exception("listener.broken event=queues_changed topic=%s", topic)
 
     async def _consumer_ids(self, topic: str, route: TopicRoute) -> list[str]:
-        """Return the members' ids from one broker of the topic; none if it knows nobody.
+        """Return the members' ids from one broker of the topic; empty if it knows no member.
 
-        A broker that does not know this member is told of it, and asked again: after its restart,
-        the member that it hears of last would give up its queues for a moment.
+        A broker that does not list this member is sent a heartbeat and queried again. Otherwise,
+        after a broker's restart, the last member to send a heartbeat would briefly release its
+        queues.
         """
         address = self._some_broker(topic, route)
         ids = await self._ask(topic, address)
@@ -309,7 +314,7 @@ class RebalanceLoop:
                 timeout_s=self._instance.request_timeout_s,
             )
         except RemoteSystemError:
-            return []  # how a broker says that nobody is there
+            return []  # brokers answer so for a group without members
         except KourouError as error:
             if error.refresh_route:
                 self._instance.routes.refresh_soon(topic)
@@ -317,7 +322,7 @@ class RebalanceLoop:
 
 
 def _addresses(route: TopicRoute) -> list[str]:
-    """Return one address of each broker, its master's where there is one."""
+    """Return one address of each broker, its master's if it has one."""
     return [
         broker.broker_addrs.get(MASTER_ID) or broker.broker_addrs[min(broker.broker_addrs)]
         for broker in route.broker_datas

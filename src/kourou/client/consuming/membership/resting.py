@@ -1,8 +1,8 @@
-"""How long a queue that may have been another member's rests before this member starts it; pure.
+"""Handover delay of a queue that another member may have held before this member starts it; pure.
 
-Whoever had the queue learns of the change at about the same time, and uses the rest to end and
-commit what it was doing. A rest that is broken off, because the queue was given to another member
-again in between, begins anew: that one has to let go of it, too.
+The previous owner learns of the change at about the same time, and uses the delay to finish and
+commit its deliveries. If the queue is assigned to another member in between, the delay starts over:
+that member must release the queue, too.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from kourou.model.queue import MessageQueue
 
 _VALID_S: Final = 10.0
-"""A queue that was wanted so much longer ago than it had to rest was not wanted all the time: the
-passes between failed, and nobody knows."""
+"""A delay that ended more than this many seconds ago is not valid: passes in between have failed,
+so the queue may have been assigned to another member meanwhile."""
 
 
 class Rests:
-    """Since when the queues that are wanted and not started rest.
+    """Handover delays of the queues that are assigned but not started.
 
     Args:
-        rest_s: for how long each does, in seconds.
+        rest_s: the delay of each queue in seconds.
     """
 
     def __init__(self, rest_s: float) -> None:
@@ -29,18 +29,18 @@ class Rests:
         self._since_s: dict[MessageQueue, float] = {}
 
     def __len__(self) -> int:
-        """Return how many queues rest."""
+        """Return the number of delayed queues."""
         return len(self._since_s)
 
     def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Break off the rests of the topic's queues that are not among those wanted now."""
+        """Cancel the delays of the topic's queues that are not in `queues`."""
         for queue in [one for one in self._since_s if one.topic == topic and one not in queues]:
             del self._since_s[queue]
 
     def left_s(self, queue: MessageQueue, now_s: float) -> float:
-        """Return how long a queue that is wanted has to rest still, in seconds.
+        """Return the seconds left of the queue's delay; start the delay if there is none.
 
-        With 0 its rest is over, and forgotten: the queue is started.
+        At 0 the delay is over and removed: the caller starts the queue.
         """
         since_s = self._since_s.get(queue)
         if since_s is None or now_s - since_s >= self._rest_s + _VALID_S:

@@ -1,11 +1,11 @@
-"""A member's share as a broker says it (400), for consumers with `client_rebalance=False`.
+"""Queue assignment by brokers (request 400), for consumers with `client_rebalance=False`.
 
-The broker shares queues out among the members whom it knows, by AVG or AVG_BY_CIRCLE. An error, or
-an answer without queues to go by, leaves the member what it has; an empty list takes all away.
+The broker assigns queues among the members that it knows, by AVG or AVG_BY_CIRCLE. After an error,
+or a response without an assignment, the member keeps its queues; an empty list revokes all.
 
-A broker may say that a group is to pop a topic. Popping is not built: the topic is then refused,
-by name and with what to do, and what the member has of it stays as it is. To pull instead would
-hand messages out twice, once to this member and once to those that pop.
+A broker may require that a group pops a topic. Pop is not implemented: the assignment then fails
+with an error that names the topic and the remedy, and the member keeps its queues of the topic.
+Pulling instead would deliver messages twice, to this member and to the members that pop.
 
 Source: RebalanceImpl.getRebalanceResultFromBroker, apache/rocketmq 5.5.0.
 """
@@ -28,14 +28,14 @@ from kourou.protocol.bodies import MessageRequestMode, QueryAssignment
 
 
 class ServerAssignment:
-    """Asks brokers for a member's share.
+    """Queries brokers for a member's assigned queues.
 
     Args:
         instance: the client's connections, routes and id.
         group: the consumer group.
-        allocation: the strategy, whose name the broker is told.
-        subscriptions: by topic; gets the topics of messages that the group failed to consume while
-            it popped, so that these are not left behind.
+        allocation: the strategy, whose name is sent to the broker.
+        subscriptions: by topic; the retry topics of pop are added, so that messages which the group
+            failed to consume while it popped are not lost.
     """
 
     @classmethod
@@ -46,7 +46,7 @@ class ServerAssignment:
         config: PushConsumerConfig,
         subscriptions: MutableMapping[str, SubscriptionData],
     ) -> Self | None:
-        """Return one if the config says so, else None."""
+        """Return an instance if `client_rebalance` is False, else None."""
         if config.client_rebalance:
             return None
         return cls(instance, group, config.allocation, subscriptions)
@@ -62,14 +62,14 @@ class ServerAssignment:
         self._group = group
         self._strategy = allocation if isinstance(allocation, str) else strategy_name(allocation)
         self._subscriptions = subscriptions
-        self._popped: dict[str, str] = {}  # topic of retries -> topic, of those put in here
+        self._popped: dict[str, str] = {}  # added retry topic -> its topic
 
     async def share(self, topic: str, address: str) -> list[MessageQueue] | None:
-        """Return this member's queues of a topic, sorted; None: those that it has.
+        """Return this member's assigned queues of a topic, sorted; None: keep the held queues.
 
         Raises:
-            UsageError: the topic is to be popped.
-            TransportError, RemoteError: the broker did not tell.
+            UsageError: the broker requires that the topic is popped.
+            TransportError, RemoteError: the query failed.
         """
         self._forget_left()
         asked = QueryAssignment(topic, self._group, self._instance.client_id, self._strategy)
@@ -85,16 +85,16 @@ class ServerAssignment:
             return None
         if any(one.mode is MessageRequestMode.POP for one in found):
             raise UsageError(
-                f"the broker at {address} wants group {self._group} to pop topic {topic}, which is "
-                f"not built: have it pulled (kourou group set-mode {self._group} {topic} pull), or "
-                "share queues out by the members (client_rebalance=True)"
+                f"the broker at {address} requires group {self._group} to pop topic {topic}, which "
+                f"is not implemented: switch to pull (kourou group set-mode {self._group} {topic} "
+                "pull), or let the members assign queues (client_rebalance=True)"
             )
         if not is_retry_topic(topic):
             self._subscribe_popped(topic)
         return sorted({one.message_queue for one in found})
 
     def _subscribe_popped(self, topic: str) -> None:
-        """Consume what is left of the time when the group popped the topic."""
+        """Subscribe the topic's retry topic of pop, for messages left from earlier pops."""
         retries = f"{retry_topic(self._group)}_{topic}"
         if retries not in self._subscriptions:
             now_ms = self._instance.runtime.clock.now_ms()

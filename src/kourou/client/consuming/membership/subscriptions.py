@@ -1,4 +1,4 @@
-"""What consumers subscribe: expressions before the start, what brokers are told after it."""
+"""Subscriptions of a consumer: as requested by the program, and as sent to brokers."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ log = logging.getLogger(__name__)
 def subscription_of(
     topic: str, tags: str | None, sql: str | None, sub_version: int = 0
 ) -> SubscriptionData:
-    """Return the subscription of one expression or the other.
+    """Return a subscription by tags or by an SQL92 expression.
 
     Args:
         topic: a valid name.
         tags: `*` or None for all, or tags joined by `||`.
-        sql: an SQL92 expression over properties; None for tags.
+        sql: an SQL92 expression over properties; None: filter by tags.
         sub_version: epoch milliseconds.
 
     Raises:
-        FilterSyntaxError: the expression does not parse, with the position.
-        UsageError: both are given, or `tags` is no text.
+        FilterSyntaxError: the expression does not parse; carries the position.
+        UsageError: both are given, or `tags` is not a str.
     """
     if not isinstance(tags, str | None):
-        raise UsageError(f"tags is one str, as 'eu || us', not {type(tags).__name__}")
+        raise UsageError(f"tags is {type(tags).__name__}: expected one str such as 'eu || us'")
     if sql is None:
         return parse_tags(topic, tags, sub_version)
     if tags not in (None, SUB_ALL):
         raise UsageError(
-            f"tags={tags!r} and sql={sql!r}: give one; in SQL, tags are the property TAGS"
+            f"tags={tags!r} and sql={sql!r}: pass only one; in SQL, tags are the property TAGS"
         )
     check_sql(sql)
     return SubscriptionData(topic, sql, sub_version=sub_version, expression_type=SQL92_EXPRESSION)
 
 
 class Subscriptions(UserDict[str, SubscriptionData]):
-    """Subscriptions by topic, that of retries included; empty before `fix`.
+    """Subscriptions by topic, retry topic included; empty before `fix`.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
 
     Attributes:
-        wanted: what the program asked for, by topic; without version.
+        wanted: subscriptions that the program requested, by topic; without version.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -63,7 +63,7 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         self.wanted: dict[str, SubscriptionData] = {}
 
     def want(self, topic: str, tags: str | None, sql: str | None = None) -> None:
-        """Note what the program wants.
+        """Record a subscription that the program requests.
 
         Raises:
             InvalidTopicError: the topic is no valid name.
@@ -73,9 +73,10 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         self.wanted[topic] = subscription_of(topic, tags, sql)
 
     async def renew(self, topic: str, timeout_ms: int) -> bool:
-        """Subscribe what is wanted of one topic, if brokers can filter so; return whether it is.
+        """Activate the requested subscription of a topic, once brokers have checked its filter.
 
-        Not if the program has thought better of it meanwhile.
+        Returns:
+            False if a broker refused the filter or the program changed the subscription meanwhile.
         """
         wanted = self.wanted.get(topic)
         if wanted is None:
@@ -95,12 +96,12 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         return True
 
     def leave(self, topic: str) -> bool:
-        """Forget a topic; return whether brokers were told of it."""
+        """Remove a topic; return whether its subscription was active, that is, sent to brokers."""
         self.wanted.pop(topic, None)
         return self.data.pop(topic, None) is not None
 
     def fix(self, *, is_retrying: bool) -> None:
-        """Subscribe what is wanted, as of now, and the group's retry topic unless it has none."""
+        """Activate all requested subscriptions and, if `is_retrying`, the group's retry topic."""
         now_ms = self._instance.runtime.clock.now_ms()
         wanted = dict(self.wanted)
         if is_retrying:
@@ -110,7 +111,9 @@ class Subscriptions(UserDict[str, SubscriptionData]):
             self.data[topic] = dataclasses.replace(subscription, sub_version=now_ms)
 
     async def look_up_routes(self, timeout_ms: int) -> None:
-        """Find the brokers to join; a topic may be new. Have them check filters by properties.
+        """Look up the topics' brokers, and have them check filters by properties.
+
+        A topic without a route is logged and skipped: it may not exist yet.
 
         Raises:
             ConnectFailedError: no name server answered within `timeout_ms`.

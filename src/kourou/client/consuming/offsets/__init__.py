@@ -1,1 +1,1 @@
-"""How far a group is: at its brokers, in a file of its own, or where a new one starts."""
+"""Offsets of a group: stored at brokers or in a local file, and start offsets of new groups."""

@@ -1,13 +1,14 @@
-"""Offsets that a broadcasting consumer keeps in a file of its own.
+"""Offsets of a broadcasting consumer, stored in a local file.
 
-    <directory>/<client id>/<group>/offsets.json        and .bak, the one before
+    <directory>/<client id>/<group>/offsets.json        and .bak, the previous version
 
     {
         "offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}
     }
 
-Java's clients read the same file, and write it. A consumer that starts again under the same client
-id goes on there; so the id must not change, and no other process may use it at the same time.
+Java's clients read and write the same file. A consumer that restarts with the same client id
+continues at these offsets; so the id must stay the same, and no other process may use it at the
+same time.
 
 Source: LocalFileOffsetStore.java.
 """
@@ -35,19 +36,19 @@ from kourou.store.state.config_file import ConfigFile
 log = logging.getLogger(__name__)
 
 DIRECTORY: Final = ".rocketmq_offsets"
-"""In the home directory, unless the config names another."""
+"""Directory in the home directory, unless the config names another."""
 
 
 class LocalOffsets(OffsetsInMemory):
-    """Offsets of the queues that this consumer holds, and the file that keeps them.
+    """Offsets of the queues that this consumer holds, in memory and in a file.
 
-    What is updated here is in memory until `persist`. A crash in between repeats deliveries.
+    Updates stay in memory until `persist`. After a crash in between, messages are delivered again.
 
     Args:
-        disk: the directory of all clients' offsets.
-        client_id: this client's.
+        disk: the directory with the offsets of all clients.
+        client_id: this client's id.
         group: the consumer group.
-        offload: runs what waits for the disk.
+        offload: runs disk operations off the event loop.
     """
 
     is_remote = False
@@ -63,47 +64,50 @@ class LocalOffsets(OffsetsInMemory):
         self._unlock: Callable[[], None] | None = None
         self._is_closed = False
         self._is_failing = False
-        self._saving = asyncio.Lock()  # several queues are released at a time; the file is one
+        self._saving = asyncio.Lock()  # queues are released concurrently; they share one file
 
     async def open(self) -> None:
-        """Read the file, and keep others from using it until `close`. Java's clients do not look.
+        """Read the file and lock it against other consumers until `close`.
+
+        Java's clients ignore the lock.
 
         Raises:
-            UsageError: another consumer has it, or it cannot be read or written.
+            UsageError: another consumer has locked it, or it cannot be read or written.
         """
         self._is_closed = False
         try:
             await self._offload(self._open)
         except StoreLockedError as error:
             raise UsageError(
-                f"{error}: another consumer broadcasts with this client id; give each its own "
-                "instance_name"
+                f"{error}: another broadcasting consumer uses this client id; give each consumer "
+                "its own instance_name"
             ) from None
         except (OSError, CorruptRecordError) as error:
             raise UsageError(f"offsets in {self._disk.root}/{self._directory}: {error}") from error
 
     def close(self) -> None:
-        """Let others use the file. Nothing is written."""
+        """Unlock the file. Nothing is written."""
         self._is_closed = True
         unlock, self._unlock = self._unlock, None
         if unlock is not None:
             unlock()
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
-        """Return the queue offset that the file has; None if it has none.
+        """Return the queue offset in the file; None if it has none.
 
         Args:
             queue: the queue.
-            zero_if_new: without effect: no broker is asked.
+            zero_if_new: ignored: no broker is involved.
         """
         del zero_if_new
         return self._kept.get(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the offsets of these queues, beside those that the file has of others.
+        """Write the offsets of these queues; the file keeps those of other queues.
 
-        Returns when they are on the disk. A failure is not raised, but logged once until it works
-        again: the next time heals it, or deliveries are repeated.
+        The offsets are durable on return. A failure is not raised, but logged as a warning once
+        until a write succeeds. A later call writes the offsets; after a crash before that, messages
+        are delivered again.
         """
         for queue in queues:
             offset = self._offsets.get(queue)
@@ -113,7 +117,7 @@ class LocalOffsets(OffsetsInMemory):
             return
         try:
             async with self._saving:
-                # Taken now: who waited here meanwhile writes what others changed, too.
+                # Encoded under the lock, so that changes made while waiting are included.
                 data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
                 if data != self._saved:
                     await self._offload(self._file.save, data)
@@ -128,26 +132,26 @@ class LocalOffsets(OffsetsInMemory):
     def _open(self) -> None:
         if not self._disk.exists(self._directory):
             self._disk.make_directory(self._directory)
-            # A name is durable with the directory that holds it.
+            # A directory entry is durable once its parent directory is synced.
             self._disk.sync_directory(self._directory.rpartition("/")[0])
             self._disk.sync_directory("")
         self._unlock = self._disk.lock(f"{self._directory}/lock")
         data = self._file.load()
         self._kept = {} if data is None else decode_reset_offsets(data)
-        if self._is_closed:  # whoever waited for this was cancelled
+        if self._is_closed:  # `open` was cancelled, and the consumer closed meanwhile
             self.close()
 
 
 def make_offsets(
     instance: ClientInstance, group: str, config: PushConsumerConfig, disk: Disk | None = None
 ) -> Offsets:
-    """Return where a consumer's offsets are kept: by brokers or, if it broadcasts, in a file.
+    """Return the offset store of a consumer: at brokers or, if it broadcasts, in a local file.
 
     Args:
         instance: the client.
         group: the consumer group.
         config: its message model and directory.
-        disk: in place of the directory.
+        disk: replaces the configured directory.
     """
     if config.message_model is not MessageModel.BROADCASTING:
         return RemoteOffsets(instance, group, config.request_timeout_ms)

@@ -1,4 +1,4 @@
-"""Offsets of a group that its brokers keep, and the newer ones that this member has in memory.
+"""Offset stores of a group: committed offsets at brokers and newer ones in memory.
 
 Source: RemoteBrokerOffsetStore.java.
 """
@@ -20,66 +20,70 @@ log = logging.getLogger(__name__)
 
 
 class Offsets(Protocol):
-    """Offsets of the queues that a member holds: kept somewhere, and newer ones in memory.
+    """Offset store for the queues that a member holds: persisted offsets, newer ones in memory.
 
     Attributes:
-        is_remote: brokers keep them, so that pulls may commit on the way.
+        is_remote: brokers store the offsets, so that pulls may commit them too.
     """
 
     is_remote: bool
 
     async def open(self) -> None:
-        """Make ready for use.
+        """Make the store ready for use.
 
         Raises:
-            UsageError: what is kept cannot be used.
+            UsageError: the persisted offsets cannot be used.
         """
 
     def close(self) -> None:
-        """Let others use what is kept. Nothing is written."""
+        """Release the store for other consumers. Nothing is written."""
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
-        """Return the queue offset that is kept; None if the group is new to the queue.
+        """Return the persisted queue offset; None if the group has none for the queue.
 
-        With `zero_if_new`, 0 in place of None for a queue that is young and whole.
+        With `zero_if_new`, return 0 instead of None if the queue still has its first messages in
+        the broker's memory or has none yet.
 
         Raises:
-            TransportError, RemoteError: a broker did not say, which is not the same as None.
+            TransportError, RemoteError: the broker did not answer, so the offset is unknown.
         """
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return which topic the offsets are of, see `TOPIC_BEGIN_FIELD`; None if not known."""
+        """Return the begin of the topic that the offset belongs to, see `TOPIC_BEGIN_FIELD`.
+
+        None if not known.
+        """
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Remember that everything below `offset` is done; never goes back."""
+        """Record that all messages below `offset` are done; a lower offset is ignored."""
 
     def overwrite(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, back too: the queue's bounds have moved, or somebody wants it so."""
+        """Set the offset, also to a lower one: the queue's bounds moved, or it was reset."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory: this member does not hold the queue any more."""
+        """Drop the offset in memory: this member no longer holds the queue."""
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Have the offsets of these queues kept. A failure is logged, and not raised."""
+        """Persist the offsets of these queues. A failure is logged and not raised."""
 
 
 class OffsetsInMemory:
-    """What both kinds of offsets have in memory."""
+    """The offsets in memory, for both kinds of stores."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
 
     async def open(self) -> None:
-        """Make ready for use; nothing is to be done here."""
+        """Do nothing: the store is ready."""
 
     def close(self) -> None:
-        """Let others use what is kept; nothing is to be done here."""
+        """Do nothing: there is nothing to release."""
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return which topic the offsets are of; None: no broker was asked."""
+        """Return None: no broker was asked."""
         del queue
         return None
 
@@ -88,24 +92,24 @@ class OffsetsInMemory:
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Remember that everything below `offset` is done; never goes back."""
+        """Record that all messages below `offset` are done; a lower offset is ignored."""
         known = self._offsets.get(queue)
         if known is None or offset > known:
             self._offsets[queue] = offset
 
     def overwrite(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, back too: the queue's bounds have moved, or somebody wants it so."""
+        """Set the offset, also to a lower one: the queue's bounds moved, or it was reset."""
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop what is in memory: this member does not hold the queue any more."""
+        """Drop the offset in memory: this member no longer holds the queue."""
         self._offsets.pop(queue, None)
 
 
 class RemoteOffsets(OffsetsInMemory):
-    """Committed offsets of the queues that this member holds.
+    """Offsets of the queues that this member holds, committed to brokers.
 
-    What is updated here is in memory until `persist`. A crash in between repeats deliveries.
+    Updates stay in memory until `persist`. After a crash in between, messages are delivered again.
     """
 
     is_remote = True
@@ -115,12 +119,12 @@ class RemoteOffsets(OffsetsInMemory):
         self._instance = instance
         self._group = group
         self._timeout_ms = timeout_ms
-        # Brokers that the last commit did not reach, and queues whose last commit was refused.
+        # Names of brokers that the last commit did not reach; queues whose last commit was refused.
         self._failing: set[str | MessageQueue] = set()
         self._topic_begins: dict[MessageQueue, int] = {}
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return which topic was meant when the broker told where the group is."""
+        """Return the topic's begin from the broker's last response to `fetch`."""
         return self._topic_begins.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:
@@ -129,12 +133,13 @@ class RemoteOffsets(OffsetsInMemory):
         self._failing.discard(queue)
 
     async def fetch(self, queue: MessageQueue, *, zero_if_new: bool = False) -> int | None:
-        """Return the queue offset that the broker has; None if the group is new to the queue.
+        """Return the queue offset committed at the broker; None if the group has none.
 
-        With `zero_if_new`, 0 in place of None for a queue that is young and whole.
+        With `zero_if_new`, return 0 instead of None if the queue still has its first messages in
+        the broker's memory or has none yet.
 
         Raises:
-            TransportError, RemoteError: the broker did not say, which is not the same as None.
+            TransportError, RemoteError: the broker did not answer, so the offset is unknown.
         """
 
         async def call(address: str, deadline: Deadline) -> calls_consume.CommittedOffset:
@@ -153,11 +158,11 @@ class RemoteOffsets(OffsetsInMemory):
         return committed.offset
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell the brokers the offsets of these queues.
+        """Commit the offsets of these queues to their brokers.
 
-        Offsets that did not change are told again: a broker that crashed may have lost them. A
-        failure is not raised, but logged once until the broker takes it again: the next time heals
-        it, or deliveries are repeated.
+        Unchanged offsets are committed again: a broker that crashed may have lost them. A failure
+        is not raised, but logged as a warning once until the broker accepts a commit. A later call
+        commits the offsets; after a crash before that, messages are delivered again.
         """
         await commit_each(queues, self._persist)
 
@@ -194,13 +199,13 @@ class RemoteOffsets(OffsetsInMemory):
 async def commit_each(
     queues: Iterable[MessageQueue], commit: Callable[[MessageQueue], Awaitable[None]]
 ) -> None:
-    """Commit queues at the same time, but for the first of each topic on a broker: alone before.
+    """Commit queues concurrently, after the first queue of each topic and broker.
 
-    A Java broker that gets the first commits of a group in a topic at once keeps one of them and
-    loses the others (ConsumerOffsetManager.commitOffset makes a table for each).
+    If a Java broker receives the first commits of a group in a topic concurrently, it keeps one and
+    loses the others (ConsumerOffsetManager.commitOffset creates a table for each).
 
     Raises:
-        Exception: what `commit` raises; others may be committed then.
+        Exception: as raised by `commit`; other queues may be committed then.
     """
     firsts: dict[tuple[str, str], MessageQueue] = {}
     rest = [

@@ -1,4 +1,4 @@
-"""Where a member starts in a queue that it has just got.
+"""Start offset of a queue that was just assigned to a member.
 
 Source: RebalancePushImpl.computePullFromWhereWithException.
 """
@@ -17,27 +17,28 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
 
 _CONSUME_TIMESTAMP_AGE_MS: Final = 30 * 60_000
-"""Where ConsumeFromWhere.TIMESTAMP begins without a time: half an hour before a queue's start."""
+"""Age in ms at which ConsumeFromWhere.TIMESTAMP starts without `consume_timestamp_ms`: half an hour
+before the queue is started."""
 
 
 async def find_start_offset(
     instance: ClientInstance, offsets: Offsets, queue: MessageQueue, config: ConsumerConfig
 ) -> tuple[int, bool]:
-    """Return the queue offset to pull first, and whether that is what the group committed.
+    """Return the queue offset of the first pull, and whether it is the group's committed offset.
 
-    In a queue that is new to the group it is 0 if the queue is so young that its first message is
-    still in the broker's memory or has yet to come: a topic that came up together with its group is
-    consumed whole. Else, by `consume_from_where`:
+    For a group without a committed offset, `consume_from_where` decides:
 
                       topic                                        retry topic
         LAST_OFFSET   its end                                      0
         FIRST_OFFSET  0                                            0
         TIMESTAMP     the first message at `consume_timestamp_ms`  its end
 
-    An offset of 0 that expired meanwhile is corrected by the answer to the first pull.
+    The offset is 0 instead if the queue's first message is still in the broker's memory or the
+    queue has no message yet, so that a topic created together with its group is consumed from its
+    start. If offset 0 has expired, the response to the first pull corrects it.
 
     Raises:
-        TransportError, RemoteError: the broker did not say. The queue must not be started then:
+        TransportError, RemoteError: the broker did not answer. The queue must not be started then:
             any guess would skip or repeat messages.
     """
     committed = await offsets.fetch(queue)
@@ -60,8 +61,8 @@ async def find_start_offset(
             )
         return await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
 
-    # Before the broker says whether the queue is young: asked after that, the end would be behind
-    # the first messages of a queue that was empty then.
+    # The end is queried before `zero_if_new`: queried after it, the end of a queue that was empty
+    # could lie behind its first messages.
     offset = await instance.call_broker(queue, config.request_timeout_ms, ask)
     if offset and await offsets.fetch(queue, zero_if_new=True) == 0:
         offset = 0
@@ -71,15 +72,15 @@ async def find_start_offset(
 async def find_offset_in_bounds(
     instance: ClientInstance, offsets: Offsets, queue: MessageQueue, config: ConsumerConfig
 ) -> tuple[int, bool]:
-    """Return where to go on in a queue that ended before this member's offset.
+    """Return the next offset to pull in a queue that ends before this member's offset.
 
-    Its end was lost, its topic deleted and made again, or an administrator set the group back. A
-    broker that lost the end set back the committed offset, too, and one that deleted the topic has
-    none: the group then begins at the start, as it must not skip what took the places of old
-    messages. An offset in a file of our own says nothing of either.
+    The queue's end was lost, its topic deleted and created again, or the group's offset was reset.
+    A broker that lost the end has lowered the committed offset, too. A broker that deleted the
+    topic has no committed offset: the group then starts at the queue's begin, so as not to skip
+    messages stored at reused offsets. Offsets in a local file reflect neither case.
 
     Returns:
-        The queue offset to pull next, and whether it is what the group committed.
+        The queue offset to pull next, and whether it is the group's committed offset.
 
     Raises:
         TransportError, RemoteError: as `find_start_offset`.
@@ -94,7 +95,8 @@ async def find_offset_in_bounds(
         )
         return low, high
 
-    # After the committed offset: another member may have gone on since, and queues only grow.
+    # Queried after the committed offset: another member may have committed since, and queues only
+    # grow.
     low, high = await instance.call_broker(queue, config.request_timeout_ms, ask)
     if committed is None or committed > high:
         return low, False

@@ -1,1 +1,1 @@
-"""Polls and reads of a pull consumer: what it holds of its queues, and gives when asked."""
+"""Polls and reads of a pull consumer: its queues, their messages, and queue callbacks."""

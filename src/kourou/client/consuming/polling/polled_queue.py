@@ -1,14 +1,14 @@
-"""What a pull consumer holds of one queue between a pull and the `poll` that gives it; pure.
+"""The held messages and offsets of one queue of a pull consumer; pure.
 
     committable          position              next_offset
-        │ given by the last │ held, to be given     │ to be pulled
-        │ poll              │ by the next ones      │
+        │ returned by the   │ held, returned by     │ to be pulled
+        │ last poll         │ the next polls        │
     ────┴───────────────────┴───────────────────────┴──▶ queue offsets
 
-A poll acknowledges what the poll before it gave: `committable` then moves up to `position`.
+A poll acknowledges the messages of the poll before it: `committable` then advances to `position`.
 
 Source: AssignedMessageQueue.java and DefaultLitePullConsumerImpl.poll, where a batch counts as
-consumed when it is handed out.
+consumed as soon as it is returned.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kourou.model.queue import MessageQueue
 
 
 class PolledQueue:
-    """The messages of one queue that were pulled and not given yet, and the offsets around them.
+    """The messages of one queue that were pulled and not yet returned, and the offsets around them.
 
     Attributes:
         queue: the queue.
-        is_paused: nothing is pulled nor given.
-        next_offset: the queue offset to pull next; None until the start is known.
-        size_bytes: sum of the bodies held.
-        max_offset: the queue offset that the next message will have, as of the last pull.
-        given_at_ms: when messages of it were given last, in epoch milliseconds; 0 if none were.
+        is_paused: the queue is neither pulled nor polled.
+        next_offset: the queue offset to pull next; None until the start offset is known.
+        size_bytes: total size of the bodies held.
+        max_offset: the queue offset of the next message to be stored, as of the last pull.
+        given_at_ms: time at which messages were last returned, in epoch milliseconds; 0: never.
     """
 
     __slots__ = (
@@ -52,11 +52,11 @@ class PolledQueue:
         self.max_offset: int | None = None
         self.given_at_ms = 0
         self._messages: deque[MessageExt] = deque()
-        self._given_from: int | None = None  # first offset given and not acknowledged
-        self._start: int | None = None  # what the group had committed when we came
+        self._given_from: int | None = None  # first returned and unacknowledged offset
+        self._start: int | None = None  # the group's committed offset at the start
 
     def __len__(self) -> int:
-        """Return how many messages are held."""
+        """Return the number of messages held."""
         return len(self._messages)
 
     @property
@@ -72,12 +72,12 @@ class PolledQueue:
 
     @property
     def position(self) -> int | None:
-        """The queue offset of what is given next; None until the start is known."""
+        """The queue offset of the next message to return; None until the start is known."""
         return self._messages[0].queue_offset if self._messages else self.next_offset
 
     @property
     def committable(self) -> int | None:
-        """The queue offset below which all is acknowledged; None if it is what the group had."""
+        """The queue offset below which all is acknowledged; None if it is committed already."""
         offset = self.done_offset
         return None if offset == self._start else offset
 
@@ -87,18 +87,18 @@ class PolledQueue:
         return self.position if self._given_from is None else self._given_from
 
     def begin(self, offset: int, *, is_committed: bool = True) -> None:
-        """Start at a queue offset, that of the group if `is_committed`.
+        """Start at a queue offset; with `is_committed` it is the group's committed offset.
 
-        Where it is not, it is committable at once: who takes over before anything was acknowledged
-        must not choose a later start of its own, behind the messages that came meanwhile.
+        If it is not, it is committable immediately: a member that takes over before the first
+        acknowledgement must not choose a later start offset, behind messages stored meanwhile.
         """
         self.next_offset = offset
         self._start = offset if is_committed else None
 
     def move(self, offset: int) -> None:
-        """Go on at another queue offset; what is held, or was given by the last poll, is dropped.
+        """Continue at another queue offset; drop all held and unacknowledged messages.
 
-        The offset may go back, and is committable even if the group was there before.
+        The offset may be lower, and is committable even if it equals the committed offset.
         """
         self._messages.clear()
         self.size_bytes = 0
@@ -107,13 +107,13 @@ class PolledQueue:
         self.next_offset = offset
 
     def put(self, messages: Sequence[MessageExt], next_offset: int) -> None:
-        """Hold `messages`, in offset order from `next_offset` as it was; pull on there."""
+        """Add `messages`, in offset order from `next_offset` on, and set the new `next_offset`."""
         self._messages.extend(messages)
         self.size_bytes += sum(len(message.body) for message in messages)
         self.next_offset = next_offset
 
     def take(self, limit: int) -> list[MessageExt]:
-        """Give at most `limit` messages, in offset order."""
+        """Remove and return at most `limit` messages, in offset order."""
         taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
         if taken:
             self.size_bytes -= sum(len(message.body) for message in taken)
@@ -123,9 +123,9 @@ class PolledQueue:
 
     @property
     def is_given(self) -> bool:
-        """Whether something was given and is not acknowledged."""
+        """Whether messages were returned that are not acknowledged."""
         return self._given_from is not None
 
     def acknowledge(self) -> None:
-        """Note that all that was given is done."""
+        """Acknowledge all returned messages."""
         self._given_from = None

@@ -1,4 +1,4 @@
-"""The queues that a pull consumer polls: each with the task that pulls it."""
+"""The queues that a pull consumer polls, each with its reading task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kourou.protocol.bodies import ProcessQueueInfo
 log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = HANDOVER_S / 4
-"""How long a queue that moves waits for the poll that acknowledges what was given of it."""
+"""Seconds that a released queue waits for the poll that acknowledges its returned messages."""
 
 
 @dataclass(slots=True)
@@ -40,22 +40,22 @@ class _Polled:
 
 
 class PolledQueues:
-    """Starts and releases queues, and gives what they hold.
+    """Starts and releases queues, and returns their messages.
 
-    A queue that is released commits what was acknowledged of it, so that the next owner begins
+    When a queue is released, its acknowledged offset is committed, so that the next owner starts
     there.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
-        config: where to start, limits and delays.
+        config: start position, limits and delays.
         subscriptions: by topic.
-        offsets: of the queues.
+        offsets: offset store of the queues.
         on_pulled: counts pulls that found messages.
-        turns_of: returns the turns of a queue that is not pulled here, but has a callback.
+        turns_of: returns the turns of a queue with a callback, which is not pulled here, or None.
 
     Attributes:
-        on_lost: unused here: a queue whose offset the broker refuses goes on by itself.
+        on_lost: unused here: a queue whose offset the broker refuses recovers in its own task.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class PolledQueues:
         self._on_pulled = on_pulled
         self._turns_of = turns_of
         self._polled: dict[MessageQueue, _Polled] = {}
-        self._ready: deque[PolledQueue] = deque()  # with messages, once each; paused ones too
+        self._ready: deque[PolledQueue] = deque()  # queues with messages, paused ones too
         self._arrived = asyncio.Event()
-        self._leaving: set[PolledQueue] = set()  # given up, and what was given is not acknowledged
+        self._leaving: set[PolledQueue] = set()  # released with unacknowledged messages
         self._acknowledged = asyncio.Event()
-        self._changing = asyncio.Lock()  # a queue must be released before it is started again
+        self._changing = asyncio.Lock()  # a queue must be released before it is restarted
         self._is_closed = False
         self._failure: RemoteError | None = None
         self.on_lost: Callable[[], None] | None = None
@@ -93,7 +93,7 @@ class PolledQueues:
 
     @property
     def polled_queues(self) -> list[PolledQueue]:
-        """What is held of each."""
+        """The held messages and offsets of each queue."""
         return [polled.queue for polled in self._polled.values()]
 
     @property
@@ -103,7 +103,7 @@ class PolledQueues:
 
     @property
     def count(self) -> int:
-        """How many messages all queues hold."""
+        """Number of messages held of all queues."""
         return sum(len(polled.queue) for polled in self._polled.values())
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
@@ -115,42 +115,42 @@ class PolledQueues:
         return {queue.topic for queue in self._polled}
 
     def get(self, queue: MessageQueue) -> PolledQueue:
-        """Return what is held of a queue.
+        """Return the held messages and offsets of a queue.
 
         Raises:
-            UsageError: the queue is not this consumer's.
+            UsageError: the queue is not assigned to this consumer.
         """
         return self._get(queue).queue
 
     def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Do nothing: a queue that rests is held already, and its release ends the rest."""
+        """Do nothing: a queue is held already during its handover delay, and a release ends it."""
 
     async def apply(self, changes: QueueChanges) -> bool:
-        """Release queues and start others; where the group is in these is found meanwhile."""
+        """Release queues and start others, whose start offsets are determined by their tasks."""
         async with self._changing:
             await self._apply(changes.released, changes.added, is_shared=changes.is_shared)
         return True
 
     async def replace(self, wanted: Collection[MessageQueue]) -> None:
-        """Have these queues and no others; those that are among them go on."""
+        """Hold exactly these queues; those held already continue."""
         async with self._changing:
             held = self._polled.keys()
             await self._apply(sorted(held - set(wanted)), sorted(set(wanted) - held))
 
     def problem(self, queue: MessageQueue) -> str | None:
-        """Return what keeps the queue from being pulled, in words, if anything but its broker."""
+        """Return why the queue is not pulled, if for another reason than its broker's failure."""
         polled = self._get(queue)
         reason = why_ended(polled.reading)
         if reason is not None:
-            return f"it is not read any more, by {reason}: restart the consumer"
+            return f"its reads have stopped: {reason}; restart the consumer"
         return polled.reader.problem
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return which topic the queue's offsets are of, see `Offsets.topic_begin`."""
+        """Return the begin of the topic that the queue's offsets belong to; see `Offsets`."""
         return self._offsets.topic_begin(queue)
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return each queue as administrators see it."""
+        """Return the state of each queue in the form reported to administrators."""
         return {
             queue: ProcessQueueInfo(
                 commit_offset=polled.queue.done_offset or 0,
@@ -165,12 +165,12 @@ class PolledQueues:
         }
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        """Return the done offset of each of the topic's queues; may be ahead of the committed."""
         known = {queue: self._polled[queue].queue.done_offset for queue in self.of_topic(topic)}
         return {queue: offset for queue, offset in sorted(known.items()) if offset is not None}
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets, back or forth, in those of the queues that are held."""
+        """Continue the held ones of these queues at other offsets, lower or higher."""
         async with self._changing:
             queues = [queue for queue in wanted if queue in self._polled]
             for queue in queues:
@@ -181,40 +181,40 @@ class PolledQueues:
             await self._offsets.persist(queues)
 
     def reread(self, topic: str) -> None:
-        """Pull the topic's queues by its new subscription; what is held stays held."""
+        """Restart the pulls of the topic's queues with its new subscription; keep held messages."""
         for queue in self.of_topic(topic):
             polled = self._polled[queue]
             polled.reading.cancel()
             self._read(polled.queue)
 
     def move(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset, at once.
+        """Continue at another offset immediately.
 
         Raises:
-            UsageError: the queue is not this consumer's, or has a callback.
+            UsageError: the queue is not assigned to this consumer, or has a callback.
         """
         polled = self._get(queue)
         if polled.turns is not None:
-            raise UsageError(f"{queue} has a callback, which chooses where it reads")
+            raise UsageError(f"{queue} has a callback, which chooses the offsets to read")
         polled.reading.cancel()
         polled.queue.move(offset)
         self._drop_ready(polled.queue)
         self._read(polled.queue)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull and give nothing of these queues; what is held stays held.
+        """Stop pulling and polling these queues; held messages stay held.
 
         Raises:
-            UsageError: one is not this consumer's; nothing has changed then.
+            UsageError: one is not assigned to this consumer; nothing is changed.
         """
         for polled in [self._get(queue) for queue in queues]:
             polled.queue.is_paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with these queues.
+        """Resume these queues.
 
         Raises:
-            UsageError: one is not this consumer's; nothing has changed then.
+            UsageError: one is not assigned to this consumer; nothing is changed.
         """
         for polled in [self._get(queue) for queue in queues]:
             polled.queue.is_paused = False
@@ -222,14 +222,14 @@ class PolledQueues:
         self._arrived.set()
 
     async def take(self, max_messages: int, timeout_s: float) -> list[MessageExt]:
-        """Wait for messages and give them: of the queue that has waited longest first.
+        """Wait for messages and return them, first those of the queue that has waited longest.
 
         Returns:
             At most `max_messages`, those of one queue in offset order; none after `timeout_s`, or
             when the consumer closes.
 
         Raises:
-            RemoteError: what `fail` was told, once.
+            RemoteError: the error passed to `fail`, once.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
@@ -249,12 +249,12 @@ class PolledQueues:
         return taken
 
     def fail(self, error: RemoteError) -> None:
-        """Have the next `take`, or the one that waits, raise `error` before it gives anything."""
+        """Make the pending or next `take` raise `error` before it returns messages."""
         self._failure = error
         self._arrived.set()
 
     def acknowledge(self) -> None:
-        """Note that all that was given is done."""
+        """Acknowledge all returned messages."""
         for polled in self._polled.values():
             polled.queue.acknowledge()
         for leaving in self._leaving:
@@ -264,25 +264,25 @@ class PolledQueues:
         acknowledged.set()
 
     async def persist(self) -> None:
-        """Commit what is acknowledged of all queues. Failures are logged."""
+        """Commit the acknowledged offsets of all queues. Failures are logged."""
         await self._commit(self._polled.values())
 
     async def end_turns(self) -> None:
-        """Begin no more turns of callbacks, and wait a little for those under way."""
+        """Start no more callback turns, and wait at most `LEAVE_S` for running ones."""
         await self._stop([one for one in self._polled.values() if one.turns is not None])
 
     async def close(self) -> None:
-        """Pull and give no more."""
+        """Stop pulls and polls, and wait for their tasks."""
         self.stop_giving()
         await self._stop(list(self._polled.values()))
 
     def stop_giving(self) -> None:
-        """End the waits of `take`."""
+        """Make `take` return without waiting."""
         self._is_closed = True
         self._arrived.set()
 
     def abort(self) -> None:
-        """Pull and give no more; return without waiting for the end."""
+        """Stop pulls and polls without waiting for their tasks."""
         self.stop_giving()
         for polled in self._polled.values():
             polled.reading.cancel()
@@ -296,9 +296,9 @@ class PolledQueues:
     ) -> None:
         await asyncio.gather(*map(self._release, released))
         for queue in added:
-            # A topic may have been left meanwhile.
+            # A topic may have been unsubscribed meanwhile.
             if not self._is_closed and queue.topic in self._subscriptions:
-                self._offsets.forget(queue)  # another member may have gone on since
+                self._offsets.forget(queue)  # another member may have committed since
                 self._read(PolledQueue(queue), is_shared=is_shared)
 
     async def _commit(self, some: Iterable[_Polled]) -> None:
@@ -327,7 +327,7 @@ class PolledQueues:
     def _get(self, queue: MessageQueue) -> _Polled:
         polled = self._polled.get(queue)
         if polled is None:
-            raise UsageError(f"{queue} is not among this consumer's queues: assign it first")
+            raise UsageError(f"{queue} is not assigned to this consumer: assign it first")
         return polled
 
     def _read(self, polled: PolledQueue, *, is_shared: bool = False) -> None:
@@ -357,7 +357,7 @@ class PolledQueues:
         polled = self._polled.pop(queue, None)
         if polled is None:
             return
-        # From here on nobody is given or moves anything of it, even if this is cancelled before
+        # From here on its messages are neither returned nor moved, even if this is cancelled before
         # the end.
         self._drop_ready(polled.queue)
         await self._stop([polled])
@@ -368,7 +368,7 @@ class PolledQueues:
         log.info("queue.released group=%s queue=%s", self._group, queue)
 
     async def _let_end(self, queue: PolledQueue) -> None:
-        """Wait a moment for the poll that says that what was given of the queue is done."""
+        """Wait at most `_PATIENCE_S` for the poll that acknowledges the queue's messages."""
         if not queue.is_given or self._is_closed:
             return
         self._leaving.add(queue)
@@ -376,7 +376,7 @@ class PolledQueues:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._acknowledged.wait()
         except TimeoutError:
-            pass  # it is given again, by whoever gets the queue
+            pass  # they are delivered again by the next owner
         finally:
             self._leaving.discard(queue)
 
@@ -392,7 +392,7 @@ class PolledQueues:
 
 
 async def _run_after(rest_s: float, reader: QueueReader) -> None:
-    """Read a queue that another member may have had, when that one has let go of it."""
+    """Read a queue after its handover delay, so that a previous owner can release it."""
     if rest_s:
         await asyncio.sleep(rest_s)
     await reader.run()

@@ -1,4 +1,4 @@
-"""Polling: gives the messages of the queues that a pull consumer has, in what order it wants."""
+"""Polling: returns messages of a pull consumer's queues, and moves its position in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kourou.model.subscription import SubscriptionData
 
 
 class Mode(Enum):
-    """How a consumer came to the queues that it polls."""
+    """The way in which a consumer's queues are chosen."""
 
     NONE = auto()
     ASSIGNED = auto()
@@ -32,7 +32,7 @@ class Mode(Enum):
 
 
 class Polling(QueueAccess, Consumer):
-    """The calls of a pull consumer about the queues that it has.
+    """The methods of a pull consumer for the queues that it polls.
 
     Args:
         instance: the client's connections and routes.
@@ -60,7 +60,7 @@ class Polling(QueueAccess, Consumer):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues that are polled now, sorted.
+        """The queues that are currently polled, sorted.
 
         Raises:
             ClosedError: the consumer is closed, or was never started.
@@ -71,20 +71,22 @@ class Polling(QueueAccess, Consumer):
     async def poll(
         self, timeout_ms: int | None = None, max_messages: int | None = None
     ) -> list[MessageExt]:
-        """Return the next messages; acknowledge those of the poll before. Cancelling takes none.
+        """Return the next messages; acknowledge those of the previous poll.
+
+        Cancelling removes no messages, but the previous poll's stay acknowledged.
 
         Args:
-            timeout_ms: how long to wait for the first message; None for `poll_timeout_ms`.
-            max_messages: None for `poll_batch_size`.
+            timeout_ms: time to wait for the first message; None: `poll_timeout_ms`.
+            max_messages: None: `poll_batch_size`.
 
         Returns:
-            Messages of each queue in offset order; none if none came within the timeout.
+            Messages of each queue in offset order; none if none arrived within the timeout.
 
         Raises:
-            UsageError: no queue was assigned and no topic subscribed; another task polls; an
+            UsageError: no queue is assigned and no topic subscribed; another task polls; or an
                 argument is out of its range.
             ClosedError: the consumer is not open.
-            RemoteError: a broker cannot filter as `subscribe` asked for since the last poll.
+            RemoteError: a broker cannot filter by a subscription made since the last poll.
         """
         self._instance.check_open()
         limit = self._config.poll_batch_size if max_messages is None else max_messages
@@ -92,11 +94,11 @@ class Polling(QueueAccess, Consumer):
         if self._mode is Mode.NONE:
             raise UsageError("nothing to poll: assign queues, or subscribe topics")
         if self._is_polling:
-            raise UsageError("another task polls this consumer: only one at a time may")
+            raise UsageError("another task polls this consumer: only one may at a time")
         if not 1 <= limit <= MESSAGES_MAX:
             raise UsageError(f"max_messages is {limit}: allowed are 1 to {MESSAGES_MAX}")
         if timeout_ms < 0:
-            raise UsageError(f"timeout_ms is {timeout_ms}: not negative")
+            raise UsageError(f"timeout_ms is {timeout_ms}: must not be negative")
         self._polled.acknowledge()
         self._is_polling = True
         try:
@@ -108,7 +110,7 @@ class Polling(QueueAccess, Consumer):
         return messages
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
-        """Step through the messages; asking for the next acknowledges the one before.
+        """Iterate over the messages; requesting the next one acknowledges the one before.
 
         Ends when the consumer closes.
 
@@ -125,27 +127,27 @@ class Polling(QueueAccess, Consumer):
                 yield message
 
     async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        """Commit that all messages given are done, or an offset of one queue.
+        """Acknowledge and commit all returned messages, or commit an offset of one queue.
 
-        Returns when the broker has it in memory; it writes offsets to its disk every 5 seconds, so
-        that a crash of the broker may take back the last ones. An offset may also go back.
+        Returns when the broker has the offset in memory. It writes offsets to disk every 5 seconds,
+        so a crash of the broker may lose the last ones. An offset may also be lower than before.
 
         Args:
-            queue: None for all queues that are polled.
-            offset: the group has consumed everything below it; only with a queue. None: what was
-                given of the queue.
+            queue: None: all queues that are polled.
+            offset: the group has consumed all messages below it; requires a queue. None: the offset
+                behind the returned messages of the queue.
 
         Raises:
-            UsageError: the offset is negative or without a queue; the queue is not polled.
+            UsageError: the offset is negative or without a queue, or the queue is not polled.
             GroupNotFoundError: the broker does not know the group, and does not create it.
-            TopicNotFoundError: a topic was deleted, or deleted and made again: what was given was
-                of the one before. The next poll goes on in the new one.
-            TransportError, RemoteError: as `pull`. Of several queues some may be committed.
+            TopicNotFoundError: a topic was deleted, or deleted and created again: the messages
+                belonged to the old topic. The next poll continues in the new one.
+            TransportError, RemoteError: as `pull`. Some of several queues may be committed.
         """
         self._instance.check_open()
         if offset is not None:
             if queue is None:
-                raise UsageError("commit an offset of which queue?")
+                raise UsageError(f"commit offset {offset} without a queue: pass the queue")
             await self.commit_offset(queue, offset)
             return
         polled = self._polled.polled_queues if queue is None else [self._polled.get(queue)]
@@ -161,10 +163,10 @@ class Polling(QueueAccess, Consumer):
         await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
 
     def commit_soon(self) -> None:
-        """Commit that all messages given are done, without waiting for the brokers' answers.
+        """Acknowledge and commit all returned messages without waiting for the brokers.
 
-        A failure is logged, and made up for by the next commit. What `auto_commit` does now and
-        then, for who has it off.
+        A failure is logged; the next commit includes the offsets. Does once what `auto_commit` does
+        periodically.
 
         Raises:
             ClosedError: the consumer is not open.
@@ -174,23 +176,24 @@ class Polling(QueueAccess, Consumer):
         self._instance.tasks.start(self._polled.persist, "commit soon")
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another queue offset: the next poll gives what is stored from there on.
+        """Continue at another queue offset: the next poll returns messages from there on.
 
-        What the last poll gave of the queue is neither acknowledged nor not: the offset sought is
-        what is committed next.
+        Messages of the queue from the last poll no longer affect the committed offset: the new
+        offset is committed next.
 
         Raises:
-            UsageError: the queue is not polled here, or does not hold the offset.
-            TransportError, RemoteError: as `pull`; the position is as before.
+            UsageError: the queue is not polled by this consumer, or the offset is outside its
+                bounds.
+            TransportError, RemoteError: as `pull`; the position is unchanged.
         """
         self._polled.get(queue)
         low, high = await asyncio.gather(self.min_offset(queue), self.max_offset(queue))
         if not low <= offset <= high:
-            raise UsageError(f"{queue} holds {low} to {high}: cannot seek {offset}")
+            raise UsageError(f"cannot seek {offset}: {queue} has offsets {low} to {high}")
         self._polled.move(queue, offset)
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Go on at the oldest message that is stored.
+        """Continue at the oldest stored message.
 
         Raises:
             UsageError, TransportError, RemoteError: as `seek`.
@@ -199,7 +202,7 @@ class Polling(QueueAccess, Consumer):
         self._polled.move(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on behind the newest message.
+        """Continue behind the newest message.
 
         Raises:
             UsageError, TransportError, RemoteError: as `seek`.
@@ -208,10 +211,10 @@ class Polling(QueueAccess, Consumer):
         self._polled.move(queue, await self.max_offset(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the first message stored at a time or later; behind the newest if none is.
+        """Continue at the first message stored at a time or later, or behind the newest message.
 
         Args:
-            queue: one that is polled.
+            queue: a polled queue.
             timestamp_ms: epoch milliseconds, by the broker's clock.
 
         Raises:
@@ -221,31 +224,31 @@ class Polling(QueueAccess, Consumer):
         self._polled.move(queue, await self.offset_for_time(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the queue offset of what the next poll gives; None while that is not known.
+        """Return the queue offset of the next message to poll; None until it is known.
 
         Raises:
-            UsageError: the queue is not polled here.
+            UsageError: the queue is not polled by this consumer.
         """
         return self._polled.get(queue).position
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Pull and give nothing of these queues until `resume`; they stay this consumer's.
+        """Stop pulling and polling these queues until `resume`; they stay assigned.
 
         Raises:
-            UsageError: one is not polled here; nothing has changed then.
+            UsageError: one is not polled by this consumer; nothing is changed.
         """
         self._polled.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues.
+        """Resume paused queues.
 
         Raises:
-            UsageError: one is not polled here; nothing has changed then.
+            UsageError: one is not polled by this consumer; nothing is changed.
         """
         self._polled.resume(queues)
 
     def _turns_of(self, polled: PolledQueue) -> QueueTurns | None:
-        """Return what calls the callback of the queue's topic; None if it has none."""
+        """Return the turns of a queue whose topic has a callback, else None."""
         callback = self._queue_callbacks.get(polled.queue.topic)
         if callback is None:
             return None
@@ -254,7 +257,7 @@ class Polling(QueueAccess, Consumer):
         return QueueTurns(polled, callback, self._threads, self._config.schedule_delay_ms)
 
     def _note(self, messages: list[MessageExt]) -> None:
-        """Count messages given, and tell the hooks: one call for those of each topic."""
+        """Count returned messages, and call the hooks once for each topic."""
         by_topic: dict[str, list[MessageExt]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)

@@ -1,4 +1,4 @@
-"""QueueAccess: reads queues at offsets that the caller chooses, and asks and sets offsets."""
+"""QueueAccess: reads queues at offsets that the caller chooses, queries and commits offsets."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_topic
 
 CALLBACKS_MAX: Final = 1_024
-"""Pulls with a callback that may be under way at a time."""
+"""Pulls with a callback that may be pending at a time."""
 
 MESSAGES_MAX: Final = 1_024
-"""Messages of one pull; brokers give fewer anyway."""
+"""Most messages of one pull; brokers return fewer anyway."""
 
 
 class QueueAccess(CallingClient):
-    """The calls of a pull consumer that keep no state between two of them.
+    """The methods of a pull consumer that keep no position between calls.
 
-    Every call is tried again after failures that pass, until its timeout, and can be cancelled;
-    reading changes nothing, so it may simply be called again. All calls raise ClosedError before
-    `start` and after `close`.
+    Every call is retried after temporary failures, until its timeout, and can be cancelled. Reading
+    changes nothing, so it may be repeated. All calls raise ClosedError before `start` and after
+    `close`.
 
     Args:
         instance: the client's connections and routes.
-        group: whose offsets `committed` and `commit_offset` mean, and whom brokers count reads for.
+        group: the group of `committed` and `commit_offset`, for which brokers count reads.
         config: limits and timeouts.
     """
 
@@ -58,13 +58,13 @@ class QueueAccess(CallingClient):
         self.group = group
         self._config = config
         self._suggested: dict[MessageQueue, int] = {}
-        self._callbacks = 0  # pulls under way that will call back
+        self._callbacks = 0  # pending pulls with a callback
 
     async def fetch_subscribe_message_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of the topic that can be read, sorted, freshly looked up.
+        """Look up and return the readable queues of the topic, sorted.
 
         Raises:
-            InvalidTopicError: the topic is no valid name.
+            InvalidTopicError: the topic is not a valid name.
             NoRouteError: no name server knows the topic.
             ConnectFailedError: no name server answered; the text names them.
         """
@@ -88,19 +88,20 @@ class QueueAccess(CallingClient):
 
         Args:
             queue: the queue.
-            offset: the first queue offset wanted.
+            offset: the queue offset to start at.
             tags: `*`, or tags joined by `||`.
             sql: instead of tags, an SQL92 expression over properties; see `PushConsumer.subscribe`.
-            max_messages: at most so many, 1 to 1,024; the broker may give fewer.
-            timeout_ms: None for `pull_timeout_ms`.
+            max_messages: 1 to 1,024; the broker may return fewer.
+            timeout_ms: None: `pull_timeout_ms`.
 
         Returns:
-            The messages, or why there are none; go on at its `next_offset` in any case.
+            The messages, or the reason why there are none; continue at its `next_offset` in any
+            case.
 
         Raises:
-            UsageError: an argument is out of its range, or the consumer closed.
+            UsageError: an argument is out of its range, or the consumer is closed.
             FilterSyntaxError: the expression does not parse.
-            TransportError: no answer within the timeout.
+            TransportError: no response within the timeout.
             RemoteError: the broker refused: no such topic, no permission.
         """
         timeout_ms = self._config.pull_timeout_ms if timeout_ms is None else timeout_ms
@@ -121,13 +122,13 @@ class QueueAccess(CallingClient):
         """Return the messages of `queue` from `offset` on; wait for one if there is none.
 
         Args:
-            queue: as in `pull`, and so the next three.
+            queue: as in `pull`.
             offset: as in `pull`.
             tags: as in `pull`.
             sql: as in `pull`.
             max_messages: as in `pull`.
-            wait_ms: how long to wait; then the status is NO_NEW_MSG. None for the config's.
-            timeout_ms: for everything; None for `wait_ms` and `pull_timeout_ms` together.
+            wait_ms: time to wait for a message, then the status is NO_NEW_MSG. None: the config's.
+            timeout_ms: for the whole call; None: `wait_ms` plus `pull_timeout_ms`.
 
         Raises:
             UsageError, TransportError, RemoteError: as `pull`.
@@ -149,27 +150,27 @@ class QueueAccess(CallingClient):
         sql: str | None = None,
         max_messages: int = 32,
     ) -> None:
-        """Pull as `pull_or_wait` does, without waiting for it here.
+        """Start a pull like `pull_or_wait`, and return immediately.
 
-        One of the callbacks is called on the event loop, once; what it raises is logged. None is
-        called when the consumer closes first.
+        One of the callbacks is called once, on the event loop; exceptions that it raises are
+        logged. Neither is called if the consumer closes first.
 
         Args:
-            queue: as in `pull`, and so `offset`, `tags` and `max_messages`.
-            offset: the first queue offset wanted.
+            queue: as in `pull`.
+            offset: as in `pull`.
             on_result: called with the result, which may have no message.
-            on_error: called with what `pull_or_wait` raises; None: that is logged.
-            tags: `*`, or tags joined by `||`.
+            on_error: called with the error of `pull_or_wait`; None: the error is logged.
+            tags: as in `pull`.
             sql: as in `pull`.
-            max_messages: at most so many, 1 to 1,024.
+            max_messages: as in `pull`.
 
         Raises:
-            UsageError: `CALLBACKS_MAX` such pulls are under way.
+            UsageError: `CALLBACKS_MAX` such pulls are pending.
             ClosedError: the consumer is not open.
         """
         self._instance.check_open()
         if self._callbacks >= CALLBACKS_MAX:
-            raise UsageError(f"{CALLBACKS_MAX} pulls wait already: wait for some of them")
+            raise UsageError(f"{CALLBACKS_MAX} pulls are pending already: wait for some of them")
         self._callbacks += 1
 
         async def pull() -> None:
@@ -189,7 +190,7 @@ class QueueAccess(CallingClient):
         self._instance.tasks.start(pull, f"pull {queue}")
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the queue offset that the group committed: its next message; None if none.
+        """Return the group's committed queue offset, that of its next message; None if none.
 
         Raises:
             TransportError, RemoteError: as `pull`.
@@ -209,14 +210,14 @@ class QueueAccess(CallingClient):
         return committed.offset
 
     async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Commit: the group has consumed everything below the queue offset `offset`.
+        """Commit that the group has consumed all messages below the queue offset `offset`.
 
-        Returns when the broker has it in memory; it writes offsets to its disk every 5 seconds, so
-        that a crash of the broker may take back the last ones. An offset may also go back.
+        Returns when the broker has the offset in memory. It writes offsets to disk every 5 seconds,
+        so a crash of the broker may lose the last ones. An offset may also be lower than before.
 
         Raises:
-            UsageError: the offset is negative, or the consumer closed.
-            InvalidParameterError: the offset lies beyond the end of the queue.
+            UsageError: the offset is negative, or the consumer is closed.
+            InvalidParameterError: the offset is beyond the end of the queue.
             GroupNotFoundError: the broker does not know the group, and does not create it.
             TransportError, RemoteError: as `pull`.
         """
@@ -241,19 +242,19 @@ class QueueAccess(CallingClient):
         )
 
     async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
-        """Have the group get a message again later, or never, as a listener that raises `error`.
+        """Have a message redelivered to the group, as if a listener had raised `error`.
 
-        It then comes by the group's retry topic: push consumers of the group read that, a pull
-        consumer if it subscribes `%RETRY%<group>` as well. Whether the message itself is done, the
-        next poll or commit says, as of others.
+        It is redelivered through the group's retry topic. Push consumers of the group read that
+        topic; a pull consumer does if it subscribes to `%RETRY%<group>`. This call does not
+        acknowledge the message: the next poll or commit does, as for other messages.
 
         Args:
-            message: as it was polled or pulled.
-            error: `RetryLater`, `DeadLetter` or what went wrong; None: as `RetryLater()`.
+            message: as polled or pulled.
+            error: `RetryLater`, `DeadLetter` or any other error; None: as `RetryLater()`.
 
         Raises:
             UsageError: `error` names other messages.
-            TransportError, RemoteError: as `pull`; it may come again nevertheless.
+            TransportError, RemoteError: as `pull`; the message may be redelivered nevertheless.
         """
         how = redelivery_of(RetryLater() if error is None else error, message)
         if how is None:
@@ -269,7 +270,7 @@ class QueueAccess(CallingClient):
                     timeout_s=timeout_ms / 1000,
                     how=how,
                 )
-            except (RemoteError, NoRouteError):  # no timers there, or no such topic yet
+            except (RemoteError, NoRouteError):  # no scheduled messages, or no retry topic yet
                 how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
             else:
                 return
@@ -290,7 +291,7 @@ class QueueAccess(CallingClient):
         )
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest queue offset that is stored; equal to `max_offset` if none is.
+        """Return the oldest stored queue offset; equal to `max_offset` if there is no message.
 
         Raises:
             TransportError, RemoteError: as `pull`.
@@ -304,7 +305,7 @@ class QueueAccess(CallingClient):
         )
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the queue offset that the next message will have.
+        """Return the queue offset of the next message to be stored.
 
         Raises:
             TransportError, RemoteError: as `pull`.
@@ -325,7 +326,7 @@ class QueueAccess(CallingClient):
         Args:
             queue: the queue.
             timestamp_ms: epoch milliseconds, by the broker's clock.
-            upper: the last message stored at that time or before, instead.
+            upper: return that of the last message stored at that time or before, instead.
 
         Raises:
             TransportError, RemoteError: as `pull`.
@@ -351,7 +352,7 @@ class QueueAccess(CallingClient):
         max_messages: int,
         times_ms: tuple[int, int],
     ) -> PullResult:
-        """Pull, waiting and in all at most so long, in ms."""
+        """Pull; `times_ms`: how long the broker may hold the pull, and the total timeout, in ms."""
         wait_ms, timeout_ms = times_ms
         _check_offset(offset)
         if not 1 <= max_messages <= MESSAGES_MAX:
@@ -377,16 +378,16 @@ class QueueAccess(CallingClient):
         try:
             result = await self._instance.call_broker(queue, timeout_ms, call, broker_id=broker_id)
         except BaseException:
-            self._suggested.pop(queue, None)  # the replica may be gone; the master knows another
+            self._suggested.pop(queue, None)  # the slave may be gone; the master knows another
             raise
         if result.suggested_broker_id != MASTER_ID:
             self._suggested[queue] = result.suggested_broker_id
         else:
             self._suggested.pop(queue, None)
         try:
-            result.decode()  # it may set back `next_offset`, which the caller may read first
+            result.decode()  # it may lower `next_offset`, which the caller may read first
         except (MalformedMessageError, CodecMissingError):
-            pass  # raised again when the messages are asked for
+            pass  # raised again when the caller reads the messages
         return result
 
 

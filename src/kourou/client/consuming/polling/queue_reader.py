@@ -1,4 +1,4 @@
-"""Keeps one queue pulled for `poll`: finds where the group is, then one long poll after the other.
+"""Reads one queue for `poll`: determines the start offset, then pulls continuously.
 
 Source: DefaultLitePullConsumerImpl.PullTaskImpl.
 """
@@ -41,13 +41,13 @@ from kourou.protocol.message_decoding import Undecodable
 log = logging.getLogger(__name__)
 
 _BUSY_DELAY_MS: Final = 20
-"""After the broker asked for patience (FLOW_CONTROL)."""
+"""Delay after the broker answered FLOW_CONTROL."""
 
 _UNREADABLE_DELAY_MS: Final = 30_000
-"""After a message that cannot be read: it will be the same one until somebody mends that."""
+"""Delay after an unreadable message: the next pull finds the same one until the cause is fixed."""
 
 _HELD_BY_BROKER_EXTRA_MS: Final = 10_000
-"""What a pull may take beyond the time that the broker holds it (30 s and 20 s in Java)."""
+"""Time that a pull may take beyond the time that the broker holds it (30 s and 20 s in Java)."""
 
 
 class QueueReader:
@@ -57,18 +57,18 @@ class QueueReader:
         instance: the client's connections and routes.
         group: the consumer group.
         config: its limits and delays.
-        subscription: the tags wanted; sent with each pull.
-        polled: where the messages go.
-        offsets: where the group is.
-        held_all: how many messages all queues of the consumer hold.
-        on_arrived: called when there is something to give.
+        subscription: sent with each pull.
+        polled: receives the messages.
+        offsets: the group's offset store.
+        held_all: returns the number of messages held of all queues of the consumer.
+        on_arrived: called when messages were added to `polled`.
         on_pulled: counts pulls that found messages.
 
     Attributes:
         is_failing: the broker did not answer the last pull, or refused it. Nothing is committed
-            then: it may have lost the end of the queue, and keeps the offset that it corrected.
-        problem: why the queue is not pulled although its broker answers; None if it is.
-        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
+            then: it may have lost the end of the queue, and must keep the offset that it corrected.
+        problem: why the queue is not pulled although its broker answers; None if it is pulled.
+        last_pull_at_ms: start of the last pull in epoch milliseconds; 0 before the first.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class QueueReader:
         self._resumed = asyncio.Event()
         self._on_pulled = on_pulled
         self.is_failing = False
-        self._was_deleted = False  # by what its broker said last
-        self._has_rested = False  # not pulled for a while: the topic may have been made again
+        self._was_deleted = False  # answered TOPIC_NOT_EXIST, and no pull since
+        self._has_rested = False  # not pulled for a while: the topic may be another
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
     def resume(self) -> None:
-        """Go on, if the queue was paused."""
+        """Wake the task of a paused queue."""
         self._resumed.set()
 
     async def run(self) -> None:
-        """Pull until cancelled, which leaves no message half taken."""
+        """Pull until cancelled, which leaves no message half processed."""
         while True:
             if self._polled.is_paused and self._polled.next_offset is not None:
                 self._has_rested = True
@@ -119,7 +119,7 @@ class QueueReader:
             except KourouError as error:
                 delay_ms = self._recover(error)
             except Exception:
-                # One bad answer must not end the reading of the queue for good.
+                # One bad response must not end the reading of the queue.
                 log.exception("pull.broken queue=%s", self._queue)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
@@ -127,7 +127,7 @@ class QueueReader:
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _find_start(self) -> int:
-        """Begin where the group is; return the delay before the next step, in ms."""
+        """Determine the start offset; return the delay before the next step in ms."""
         config, queue = self._config, self._queue
         try:
             offset, is_committed = await find_start_offset(
@@ -145,7 +145,7 @@ class QueueReader:
         return 0
 
     async def _step(self) -> int:
-        """Pull once, or not while too much is held; return the delay before the next, in ms."""
+        """Pull once unless above a limit; return the delay before the next pull in ms."""
         polled = self._polled
         asked = polled.next_offset
         if asked is None:
@@ -162,14 +162,14 @@ class QueueReader:
         self._broker_id = result.suggested_broker_id
         polled.max_offset = result.max_offset
         if self._was_deleted:
-            # Made anew since: a topic of the same name, in which our offset means nothing.
+            # The topic was deleted and created again, so our offset is meaningless.
             await self._begin_again(asked)
             return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
             await self._correct(result, asked)
-            # What it names is what it refused: not again at once.
+            # If the broker names the offset that it refused, do not repeat it immediately.
             return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
-        # Before anything changes: decoding may fail, and then the same offset is asked for again.
+        # First, before any change of state: if decoding fails, the same offset is pulled again.
         messages, next_offset, problem = await bury_all(result, self._bury)
         for message in messages if is_retry_topic(self._queue.topic) else ():
             restore_topic(message)
@@ -187,10 +187,10 @@ class QueueReader:
         return await bury(self._instance, self._group, queue, undecodable, timeout_s=timeout_s)
 
     async def _correct(self, answer: PullResult, asked: int) -> None:
-        """Go on where the broker says, as it does not hold the offset `asked`.
+        """Continue at the offset that the broker names, because it does not have offset `asked`.
 
-        Where what comes next is gone, what is held is still good. Where the queue ends before our
-        offset, `find_offset_in_bounds` says where to go on.
+        If the broker names a higher offset, messages have expired, and held ones stay valid. If the
+        queue ends before our offset, `find_offset_in_bounds` determines the next offset.
         """
         offset = answer.next_offset
         log.warning("pull.offset_moved queue=%s from=%d to=%d", self._queue, asked, offset)
@@ -208,7 +208,7 @@ class QueueReader:
         return offset
 
     async def _begin_again(self, asked: int) -> None:
-        """Go on where the group begins in the topic that has the name now."""
+        """Continue at the group's start offset in the topic that was created again."""
         start = await self._find_again()
         log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
         self._was_deleted = False
@@ -231,7 +231,7 @@ class QueueReader:
             self._instance.request_timeout_s,
             None if self._broker_id == MASTER_ID else self._broker_id,
         )
-        # After a failure an answer at once: does the broker still have what we had?
+        # After a failure not held, to learn at once whether the broker still has our offset.
         wait_ms = None if self.is_failing else config.wait_ms
         is_verified = self._has_rested and not self._was_deleted
         return await calls_consume.pull(
@@ -250,7 +250,7 @@ class QueueReader:
         )
 
     def _recover(self, error: KourouError) -> int:
-        """Do what may heal the failure; return the delay before the next pull, in ms."""
+        """Try to remedy the failure; return the delay before the next pull in ms."""
         if isinstance(error, FlowControlError):
             return _BUSY_DELAY_MS
         self._broker_id = MASTER_ID

@@ -1,4 +1,4 @@
-"""Calls what a program wants done with one queue, time after time, for as long as the queue is its.
+"""Calls a user function repeatedly for one assigned queue, until the queue is revoked.
 
 Source: MQPullConsumerScheduleService.java, PullTaskContext.java.
 """
@@ -20,26 +20,26 @@ from kourou.remoting.runtime import Offload
 log = logging.getLogger(__name__)
 
 QueueCallback = Callable[[MessageQueue], Awaitable[int | None] | int | None]
-"""Does something with a queue; returns how long to wait before its next turn, in ms, or None."""
+"""Uses a queue; returns the delay before its next turn in ms, or None for the default."""
 
 DELAY_MAX_MS: Final = 86_400_000
-"""Longest wait between two turns, in ms: a day."""
+"""Longest delay between two turns, in ms: a day."""
 
 LEAVE_S: Final = 0.5
-"""What a turn may take to end when its queue goes to another member, in seconds."""
+"""Seconds that a running turn has to end when its queue is revoked."""
 
 HANDOVER_S: Final = 2.0
-"""How long a queue rests that may have been another member's, in seconds, so that it can end."""
+"""Seconds before a queue is started that another member may have held, so that it can finish."""
 
 
 class QueueTurns:
     """The turns of one queue, one after the other.
 
     Args:
-        polled: the queue; no turn comes while it is paused.
-        callback: called each turn.
+        polled: the queue; it has no turns while it is paused.
+        callback: called in each turn.
         run_blocking: runs a plain function off the event loop; a coroutine function runs on it.
-        delay_ms: how long to wait after a turn that does not say so, or fails.
+        delay_ms: delay after a turn that returns None or fails.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class QueueTurns:
         self._resting.set()
 
     async def run(self, rest_s: float = 0.0) -> None:
-        """Give the queue its turns, the first after `rest_s`, until cancelled."""
+        """Run turns until cancelled or `leave` is called, the first after `rest_s` seconds."""
         await asyncio.sleep(rest_s)
         while not self._is_leaving:
             delay_ms = self._delay_ms
@@ -72,7 +72,7 @@ class QueueTurns:
             await asyncio.sleep(delay_ms / 1000)
 
     async def leave(self) -> None:
-        """Begin no more turns, and wait for the one under way, for half a second at most."""
+        """Start no more turns, and wait at most `LEAVE_S` for the running one."""
         self._is_leaving = True
         try:
             async with asyncio.timeout(LEAVE_S):
@@ -81,14 +81,14 @@ class QueueTurns:
             log.warning("queue_turn.abandoned queue=%s", self._polled.queue)
 
     async def _turn(self) -> int:
-        """Call once; return the delay before the next turn, in ms."""
+        """Call the callback once; return the delay before the next turn in ms."""
         queue, me = self._polled.queue, asyncio.current_task()
         try:
             delay_ms = await self._call(queue)
         except asyncio.CancelledError as error:
             if me is not None and me.cancelling():
                 raise
-            self._note_failure(error)  # its own, of something that it awaited
+            self._note_failure(error)  # raised by something that it awaited
         except BaseException as error:
             if ends_caller(error, me):
                 raise

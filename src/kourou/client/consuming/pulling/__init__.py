@@ -1,1 +1,1 @@
-"""Pulls of a push consumer: the queues it holds, their messages, and what holds pulls back."""
+"""Pulls of a push consumer: held queues, their pulled messages, and flow control."""

@@ -1,4 +1,4 @@
-"""Messages on their way from the pulls to who consumes them."""
+"""Pulled messages that are ready to be delivered to listeners."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ from kourou.model.message import MessageExt
 
 
 class Delivery:
-    """One message to consume, and the queue whose offset it holds back."""
+    """A message to deliver, and the process queue that holds it."""
 
     __slots__ = ("message", "process_queue")
 
-    # By hand: one is made for each message, and a frozen dataclass takes three times as long.
+    # No dataclass: one is created for each message, and a frozen dataclass takes three times as
+    # long.
     def __init__(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         self.process_queue = process_queue
         self.message = message
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is still this consumer's to deliver: not given up, sent back or done."""
+        """Whether the process queue still holds it: not revoked, sent back or done."""
         return self.process_queue.holds(self.message)
 
 
 class Consumption(Protocol):
-    """Who consumes what is pulled."""
+    """Delivers pulled messages to listeners."""
 
     def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """Consume messages that `process_queue` has begun to hold."""
+        """Deliver messages that were added to `process_queue`."""
 
     async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Begin with no more messages of the queue; return whether no listener has one any more.
+        """Deliver no more messages of the queue, and wait for running listener calls.
 
-        Waits for that, but not longer than `timeout_s`.
+        Returns:
+            Whether all calls ended within `timeout_s`.
         """
 
 
 class ReadyMessages:
-    """Messages that nobody has taken yet, over all queues, in the order of their arrival.
+    """Messages of all queues that are ready for delivery, in the order of their arrival.
 
-    Its size is bounded by the flow control of the pulls. Of those who wait, messages that come
-    together wake one at once, and a little later as many as are needed for what it has not taken
-    till then. Waking all at once would cost more than most messages do: where consuming takes no
-    time, the first has taken all before the others run.
+    Its size is bounded by the flow control of the pulls. When messages arrive, one waiting taker is
+    woken immediately, and after `patience_s` as many more as messages are left. Waking all takers
+    at once would cost more than most messages: if consuming takes no time, the first taker has
+    taken all messages before the others run.
 
     Attributes:
-        patience_s: how much later, in seconds; 0: in the loop's next turn.
-        pop: takes the next message, wanted or not, and raises IndexError if there is none. For any
-            thread. `ProcessQueue.start` tells whether it is wanted.
+        patience_s: seconds before more takers are woken; 0: in the next loop iteration.
+        pop: takes the next message, still held or not; raises IndexError if there is none. May be
+            called from any thread. `ProcessQueue.start` returns whether it is still held.
     """
 
     def __init__(self) -> None:
@@ -63,21 +65,21 @@ class ReadyMessages:
         self._is_closed = False
 
     def put(self, process_queue: ProcessQueue, messages: Iterable[MessageExt]) -> None:
-        """Add messages that `process_queue` holds. Ignored once closed."""
+        """Add messages that `process_queue` holds. Ignored when closed."""
         if self._is_closed:
             return
         self._deliveries.extend([Delivery(process_queue, message) for message in messages])
         self._wake()
 
     def put_first(self, delivery: Delivery) -> None:
-        """Give back what was taken: it is the next to be taken again. Ignored once closed."""
+        """Put a taken delivery back at the front. Ignored when closed."""
         if self._is_closed:
             return
         self._deliveries.appendleft(delivery)
         self._wake()
 
     async def take(self) -> Delivery | None:
-        """Wait for a message and take it; None once `close` was called. Cancelling takes none."""
+        """Wait for a message and take it; None when closed. Cancelling takes no message."""
         while await self.wait():
             delivery = self.take_now()
             if delivery is not None:
@@ -85,10 +87,10 @@ class ReadyMessages:
         return None
 
     async def wait(self) -> bool:
-        """Wait until there are messages, some of which may be wanted no more.
+        """Wait until there are messages, some of which may no longer be held.
 
         Returns:
-            False once `close` was called.
+            False when closed.
         """
         while not self._is_closed:
             if self._deliveries:
@@ -99,25 +101,27 @@ class ReadyMessages:
                 await taker
             except asyncio.CancelledError:
                 if taker.cancelled():
-                    if taker in self._takers:  # passed over meanwhile, by who woke another
-                        self._takers.remove(taker)  # or they gather, where no message comes
+                    # `_wake_one` may have removed it already, when it skipped cancelled takers.
+                    if taker in self._takers:
+                        # Cancelled takers would accumulate while no messages arrive.
+                        self._takers.remove(taker)
                 else:
-                    self._wake_one()  # it was woken for a message that another can take
+                    self._wake_one()  # pass the wake-up on to another taker
                 raise
         return False
 
     def take_now(self) -> Delivery | None:
-        """Take the next message that is wanted, if there is one. For any thread."""
+        """Take the next message that is still held, or None. May be called from any thread."""
         while True:
             try:
                 delivery = self._deliveries.popleft()
-            except IndexError:  # asking first would not help: another thread may be faster
+            except IndexError:  # not checked first: another thread may be faster
                 return None
             if delivery.process_queue.holds(delivery.message):
                 return delivery
 
     def take_more(self, process_queue: ProcessQueue, limit: int) -> list[Delivery]:
-        """Take those at the front that are of the same queue, at most `limit`; do not wait."""
+        """Take at most `limit` messages of the same queue from the front, without waiting."""
         taken: list[Delivery] = []
         waiting = self._deliveries
         while len(taken) < limit and waiting and waiting[0].process_queue is process_queue:
@@ -127,10 +131,10 @@ class ReadyMessages:
         return taken
 
     async def drain(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Give out no more messages of the queue, and let those who have some end with them.
+        """Deliver no more messages of the queue, and wait for deliveries in progress.
 
         Returns:
-            Whether nobody has one any more; False if somebody still does after `timeout_s`.
+            Whether all of them ended within `timeout_s`.
         """
         idle = asyncio.Event()
         if not process_queue.drain(idle.set):
@@ -143,7 +147,7 @@ class ReadyMessages:
         return True
 
     def close(self) -> None:
-        """Give out no more messages; those who wait get None."""
+        """Deliver no more messages; `take` returns None from now on."""
         self._is_closed = True
         self._deliveries.clear()
         while self._takers:
@@ -162,7 +166,7 @@ class ReadyMessages:
                 loop.call_soon(self._wake_others)
 
     def _wake_others(self) -> None:
-        """Wake as many of those who wait as there are messages."""
+        """Wake as many takers as there are messages."""
         self._is_waking = False
         for _ in range(min(len(self._deliveries), len(self._takers))):
             self._wake_one()

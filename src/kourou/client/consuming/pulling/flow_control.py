@@ -1,4 +1,4 @@
-"""What can be changed of a push consumer while it runs: pauses, limits, threads."""
+"""Changes of a running push consumer: pauses, limits, threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kourou.model.queue import MessageQueue
 
 
 class LiveOptions(TypedDict, total=False):
-    """What `reconfigure` can change; see `PushConsumerConfig` for each."""
+    """The options that `reconfigure` can change; see `PushConsumerConfig` for each."""
 
     consume_threads: int
     pull_interval_ms: int
@@ -29,7 +29,7 @@ class LiveOptions(TypedDict, total=False):
 
 
 class FlowControl(ABC):
-    """Pausing, resuming and changing a push consumer, before the start or while it runs."""
+    """Pauses, resumes and reconfigures a push consumer, before the start or while it runs."""
 
     _config: PushConsumerConfig
     _instance: ClientInstance
@@ -38,27 +38,27 @@ class FlowControl(ABC):
     _consumption: Any
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Pull these queues no more; without any, all of this consumer.
+        """Stop pulling these queues; without arguments, all queues.
 
-        It stays a member with its queues: nobody else consumes them meanwhile. What was pulled
-        before, or is on its way, is still consumed.
+        The consumer stays a member and keeps its queues: no other member consumes them meanwhile.
+        Messages already pulled, or being pulled, are still consumed.
 
         Args:
-            queues: this member's, or such as it may get later.
+            queues: queues held now, or that may be assigned later.
         """
         self._held.flow.pause(queues)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Pull these queues again; without any, all, also those that were paused one by one."""
+        """Resume pulling these queues; without arguments, all, individually paused ones too."""
         self._held.flow.resume(queues)
 
     def is_paused(self, queue: MessageQueue) -> bool:
-        """Return whether the queue is paused, by itself or with all."""
+        """Return whether the queue is paused, individually or with all queues."""
         return self._held.flow.is_paused(queue)
 
     @property
     def consume_threads(self) -> int:
-        """How many messages are given to listeners at a time."""
+        """Number of listener calls that may run at a time."""
         return self._config.consume_threads
 
     @consume_threads.setter
@@ -66,13 +66,13 @@ class FlowControl(ABC):
         self.reconfigure(consume_threads=count)
 
     def reconfigure(self, **options: Unpack[LiveOptions]) -> None:
-        """Change options; they hold from the next pull or call of the listener on.
+        """Change options, with effect from the next pull or listener call on.
 
-        With fewer `consume_threads` no call is cut short: there are fewer when some have ended.
+        Lowering `consume_threads` cuts no call short: the number falls as running calls end.
 
         Raises:
             ConfigError: a value is out of its range; nothing is changed.
-            UsageError: an option can be set only before the consumer is made, or there is none.
+            UsageError: an option does not exist or cannot be changed after construction.
             ClosedError: the consumer is closed.
         """
         if not self._instance.is_new:
@@ -80,8 +80,8 @@ class FlowControl(ABC):
         for name in options:
             if name not in LiveOptions.__annotations__:
                 raise UsageError(
-                    f"{name} is nothing that can be changed of a consumer that was made: "
-                    f"{', '.join(sorted(LiveOptions.__annotations__))} can"
+                    f"{name} cannot be changed after the consumer is constructed: allowed are "
+                    f"{', '.join(sorted(LiveOptions.__annotations__))}"
                 )
         config = dataclasses.replace(self._config, **options)
         if config.consume_threads != self._config.consume_threads:

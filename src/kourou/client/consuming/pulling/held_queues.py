@@ -1,4 +1,4 @@
-"""The queues that a member holds: each with its process queue and the task that pulls it."""
+"""The queues that a member holds, each with its process queue and its pulling task."""
 
 from __future__ import annotations
 
@@ -42,29 +42,30 @@ class _Held:
 class HeldQueues:
     """Starts and releases queues.
 
-    A queue that is released is drained first: no more of it is given to listeners, and those that
-    have some get a moment to end. Then it is dropped, so that nothing of it is committed any more,
-    its offset is persisted, and the next owner begins there, with what was not done. A queue that
-    was started while there are other members rests as long before that.
+    A queue that is released is drained first: no more of its messages are delivered, and running
+    listener calls get a moment to end. Then its process queue is dropped, so that nothing more of
+    it is committed, and its offset is persisted. The next owner starts at that offset, with the
+    messages that were not done. If the group has other members, an assigned queue is started only
+    after the handover delay, `handover_ms`, so that its previous owner can do this.
 
-    A queue that is locked stays so until nothing of it is in a listener's hands: till then it is
-    leaving, and neither this member nor another starts it.
+    A locked queue stays locked until no listener call has its messages. Until then it is leaving:
+    neither this member nor another starts it.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
-        config: where to start, limits and delays.
+        config: start position, limits and delays.
         subscriptions: by topic.
-        consumption: where pulled messages go; may be replaced before the first queue starts.
-        offsets: of the queues held.
+        consumption: receives pulled messages; may be replaced before the first queue starts.
+        offsets: offset store of the held queues.
         on_pulled: counts pulls that found messages.
-        bury: takes messages that cannot be read.
+        bury: stores unreadable messages as dead letters.
 
     Attributes:
-        on_lost: called when a queue was given up that the next rebalance pass must start anew.
-        consumption: as given, or what replaced it.
-        flow: what holds back the pulls.
-        locks: if queues must be locked before they are started.
+        on_lost: called when a queue was dropped and the next rebalance pass must start it again.
+        consumption: as given, or its replacement.
+        flow: flow control of the pulls.
+        locks: set if queues must be locked before they are started.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class HeldQueues:
         self._on_pulled = on_pulled
         self._bury = bury
         self._held: dict[MessageQueue, _Held] = {}
-        self._leaving: dict[MessageQueue, _Held] = {}  # dropped or drained, and not released yet
+        self._leaving: dict[MessageQueue, _Held] = {}  # being released
         self._rests = Rests(config.handover_ms / 1000)
-        self._cut: set[MessageQueue] = set()  # queues that ended before our offset
-        self._changing = asyncio.Lock()  # a queue must be released before it is started again
+        self._cut: set[MessageQueue] = set()  # queues that ended before this member's offset
+        self._changing = asyncio.Lock()  # a queue must be released before it is restarted
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -103,11 +104,11 @@ class HeldQueues:
 
     @property
     def process_queues(self) -> Collection[ProcessQueue]:
-        """What is held of each."""
+        """The process queue of each queue held."""
         return [held.process_queue for held in self._held.values()]
 
     def states(self) -> dict[MessageQueue, QueueState]:
-        """Return how each queue is."""
+        """Return the state of each queue held."""
         return {
             queue: QueueState(
                 len(held.process_queue),
@@ -121,7 +122,7 @@ class HeldQueues:
         }
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return each queue as administrators see it."""
+        """Return the state of each queue in the form reported to administrators."""
         return {
             queue: ProcessQueueInfo(
                 commit_offset=self._done_offset(queue, held),
@@ -139,7 +140,7 @@ class HeldQueues:
         }
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return how far each of the topic's queues is, which may be ahead of what is committed."""
+        """Return the done offset of each of the topic's queues; may be ahead of the committed."""
         return {q: self._done_offset(q, self._held[q]) for q in sorted(self.of_topic(topic))}
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
@@ -151,18 +152,18 @@ class HeldQueues:
         return {queue.topic for queue in self._held}
 
     def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Break off the rest of the topic's other queues: they are another member's again."""
+        """Cancel the handover delay of the topic's other queues: they are assigned elsewhere."""
         self._rests.note_wanted(topic, queues)
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
 
         Returns:
-            Whether all could be started: a queue that is leaving, or that another member has
-            locked, is to be tried again soon.
+            Whether all could be started. A queue that is leaving, locked by another member or still
+            delayed must be tried again.
 
         Raises:
-            TransportError, RemoteError: a start offset could not be found. That queue is not
+            TransportError, RemoteError: a start offset could not be determined. That queue is not
                 started; the others are.
         """
         async with self._changing:
@@ -176,10 +177,10 @@ class HeldQueues:
         return is_whole is True
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets, back or forth, in those of the queues that are held.
+        """Continue the held ones of these queues at other offsets, lower or higher.
 
-        What is in flight is dropped first, so that it moves no offset any more; what a listener
-        has of it may be delivered again beside it.
+        Their process queues are dropped first, so that deliveries in progress no longer move the
+        offset. A message that a listener is processing may be delivered again at the same time.
         """
         async with self._changing:
             queues = [queue for queue in wanted if queue in self._held]
@@ -192,20 +193,20 @@ class HeldQueues:
             self.on_lost()
 
     async def persist(self) -> None:
-        """Tell the brokers the offsets of all queues held whose pulls they answer."""
+        """Commit the offsets of all held queues whose broker answers and whose lock is valid."""
         await self._offsets.persist(
             [queue for queue, held in self._held.items() if self._may_commit(queue, held)]
         )
 
     async def stop_pulling(self) -> None:
-        """Pull no more; what is held stays held and can be acknowledged."""
+        """Stop all pulls; held messages stay held and can be acknowledged."""
         pulls = [held.pulling for held in self._held.values()]
         for pulling in pulls:
             pulling.cancel()
         await asyncio.gather(*pulls, return_exceptions=True)
 
     async def release_all(self) -> None:
-        """Release every queue, those that are leaving too, without waiting for listeners."""
+        """Release all queues, leaving ones too, without waiting for listeners."""
         releases = [self._release(queue, patience_s=0, is_last=True) for queue in self.queues]
         leaving = [self._leave(queue, held, 0) for queue, held in self._leaving.items()]
         await asyncio.gather(*releases, *leaving)
@@ -213,7 +214,7 @@ class HeldQueues:
             await self.locks.close()
 
     def drop_all(self) -> None:
-        """Drop every queue and tell nobody."""
+        """Drop all queues without committing or unlocking."""
         for held in [*self._held.values(), *self._leaving.values()]:
             held.process_queue.drop()
             held.pulling.cancel()
@@ -221,28 +222,28 @@ class HeldQueues:
         self._leaving.clear()
 
     def lose(self, queue: MessageQueue) -> None:
-        """Give up a queue that another member may have had meanwhile, and tell nobody.
+        """Drop a queue that another member may have consumed meanwhile, without committing.
 
-        What listeners do with its messages counts no more.
+        Results of running listener calls are ignored.
         """
         held = self._held.get(queue)
         if held is None:
             return
         held.process_queue.drop()
-        self._offsets.forget(queue)  # the other's is newer
+        self._offsets.forget(queue)  # the other member's offset is newer
         self._start_over(queue, held)
 
     def _done_offset(self, queue: MessageQueue, held: _Held) -> int:
-        """Return the queue offset below which all is done."""
+        """Return the queue offset below which all messages are done."""
         offset = self._offsets.get(queue)
         return held.start if offset is None else offset
 
     def _may_commit(self, queue: MessageQueue, held: _Held) -> bool:
-        """Return whether the offset in memory is worth more than the broker's."""
+        """Return whether the offset in memory may replace the broker's."""
         return not held.puller.is_failing and self._is_own(queue)
 
     def _is_own(self, queue: MessageQueue) -> bool:
-        """Return whether no other member may have gone on in the queue."""
+        """Return whether no other member can have consumed the queue since it was started."""
         return self.locks is None or self.locks.is_held(queue)
 
     def _locked_at_ms(self, queue: MessageQueue) -> int:
@@ -254,7 +255,7 @@ class HeldQueues:
     async def _start(
         self, queues: Sequence[MessageQueue], *, is_shared: bool
     ) -> list[bool | BaseException | None]:
-        """Start queues; return whether all could be tried, and how each that was tried ended."""
+        """Start queues; return whether all were attempted, and the outcome of each attempt."""
         free = [queue for queue in queues if queue not in self._leaving]
         if self.locks is not None and free:
             granted = await self.locks.lock(free)
@@ -269,10 +270,9 @@ class HeldQueues:
         return [len(free) == len(queues), *outcomes]
 
     def _has_rested(self, queue: MessageQueue) -> bool:
-        """Return whether another member that had the queue has let go of it by now.
+        """Return whether the queue's handover delay is over; if not, request a pass at its end.
 
-        The pass is not held up for that: it must be able to release others meanwhile. A later one
-        asks again.
+        The current pass does not wait for it, because it must release other queues.
         """
         loop = asyncio.get_running_loop()
         left_s = self._rests.left_s(queue, loop.time())
@@ -281,17 +281,17 @@ class HeldQueues:
         return not left_s
 
     async def _add(self, queue: MessageQueue) -> None:
-        self._offsets.forget(queue)  # another member may have gone on since
+        self._offsets.forget(queue)  # another member may have committed since
         find = find_offset_in_bounds if queue in self._cut else find_start_offset
         offset, is_committed = await find(self._instance, self._offsets, queue, self._config)
         self._cut.discard(queue)
         if not is_committed:
-            # At once: a member that dies before its first message must not start behind the
-            # messages that came meanwhile.
+            # Committed immediately: after a crash before the first message, the group must not
+            # start behind messages that arrived meanwhile.
             self._offsets.update(queue, offset)
             await self._offsets.persist((queue,))
         if queue.topic not in self._subscriptions:
-            return  # the topic was left meanwhile
+            return  # the topic was unsubscribed meanwhile
         process_queue = ProcessQueue(queue)
         puller = QueuePuller(
             self._instance,
@@ -314,7 +314,7 @@ class HeldQueues:
     async def _release(
         self, queue: MessageQueue, *, patience_s: float | None = None, is_last: bool = False
     ) -> None:
-        """Release a queue; with `is_last`, whatever still runs: nobody will look again."""
+        """Release a queue; with `is_last`, even if listener calls still run."""
         held = self._held.pop(queue, None)
         if held is None:
             return
@@ -327,13 +327,13 @@ class HeldQueues:
         if is_idle or is_last or self.locks is None:
             await self._end(queue, held, is_idle=is_idle)
             return
-        # Whoever gets it next would be a second owner: the lock is kept till the listener ends.
+        # Another member would be a second owner: the lock is kept until the listener call ends.
         log.info("queue.leaving group=%s queue=%s", self._group, queue)
         patience_s = self._config.consume_timeout_ms / 1000
         self._instance.tasks.start(lambda: self._leave(queue, held, patience_s), f"leave {queue}")
 
     async def _leave(self, queue: MessageQueue, held: _Held, patience_s: float) -> None:
-        """End a queue that is leaving when the listener has ended, or is not waited for longer."""
+        """Finish a leaving queue when its listener call has ended, or after `patience_s`."""
         is_idle = await self.consumption.drain(held.process_queue, patience_s)
         if not is_idle:
             log.warning("listener.abandoned queue=%s", queue)
@@ -342,10 +342,10 @@ class HeldQueues:
             self.on_lost()
 
     async def _end(self, queue: MessageQueue, held: _Held, *, is_idle: bool) -> None:
-        """Drop the queue, persist its offset, and leave it to others."""
+        """Drop the queue, commit its offset, and unlock it."""
         held.process_queue.drop()
         if held.is_ended:
-            return  # somebody else has seen to it, or does
+            return  # a concurrent call does the rest
         held.is_ended = True
         if self._may_commit(queue, held):
             await self._offsets.persist((queue,))
@@ -363,10 +363,10 @@ class HeldQueues:
         del self._leaving[queue]
 
     def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
-        """Have the queue started again, as its broker does not hold the offset `asked`.
+        """Restart a queue whose broker does not have the offset `asked`.
 
-        What is in flight must not move the offset any more: it belongs to the old bounds. Where to
-        go on if the queue ends before our offset, `find_offset_in_bounds` says.
+        Deliveries in progress must not move the offset any more: they belong to the old bounds. If
+        the queue ends before our offset, `find_offset_in_bounds` determines the next offset.
         """
         queue = process_queue.queue
         process_queue.drop()
@@ -380,7 +380,7 @@ class HeldQueues:
             self._start_over(queue, held)
 
     def _start_over(self, queue: MessageQueue, held: _Held) -> None:
-        """Release a queue that was dropped, and have the next pass look at it."""
+        """Release a dropped queue, and request a rebalance pass to start it again."""
 
         async def restart() -> None:
             async with self._changing:
@@ -394,4 +394,4 @@ class HeldQueues:
 
 def _why_not_pulled(pulling: asyncio.Task[None]) -> str | None:
     reason = why_ended(pulling)
-    return None if reason is None else f"its pulls have ended by {reason}: restart the consumer"
+    return None if reason is None else f"its pulls have stopped: {reason}; restart the consumer"

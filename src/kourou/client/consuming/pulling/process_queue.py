@@ -1,8 +1,9 @@
-"""What a consumer holds of one queue, and the offset that may be committed; pure.
+"""Process queue: the held messages of one queue and its committable offset; pure.
 
-Messages of a queue are consumed in any order, but an offset is committed for a queue as a whole:
-it says that everything below it is done. So the committable offset is the lowest one still held,
-and a message that never ends holds back all commits behind it. A crash redelivers from there.
+Messages of a queue are consumed in any order, but the committed offset covers the whole queue: all
+messages below it are done. So the committable offset is the lowest offset still held, and a message
+that is never finished blocks the offset. After a crash, messages are redelivered from the committed
+offset.
 
 Source: ProcessQueue.java.
 """
@@ -21,12 +22,13 @@ class ProcessQueue:
 
     Attributes:
         queue: the queue.
-        is_draining: the queue is about to go to another member: only what listeners have begun
-            with is held, and can still be finished. Never set back.
-        is_dropped: the queue belongs to another member now: its messages must not be delivered,
-            sent back or committed from here any more. Never set back.
-        size_bytes: sum of the bodies held, as pulled.
-        last_consumed_at_ms: when a listener last got a message; 0 if none did.
+        is_draining: the queue is being revoked: only messages that listeners have started are held,
+            and they can still be finished. Never reset.
+        is_dropped: the queue was released or restarted: its messages must not be delivered, sent
+            back or committed from here. Never reset.
+        size_bytes: total size of the bodies held, as pulled.
+        last_consumed_at_ms: time of the last start of a delivery, in epoch milliseconds; 0 before
+            the first.
     """
 
     __slots__ = (
@@ -51,16 +53,16 @@ class ProcessQueue:
         self.size_bytes = 0
         self.last_consumed_at_ms = 0
         self._messages: dict[int, MessageExt] = {}
-        # Offsets, ascending; those no longer in _messages are skipped lazily.
+        # Offsets, ascending; those no longer in _messages are removed lazily.
         self._order: deque[int] = deque()
-        self._started: dict[int, int] = {}  # offset -> looks for overdue messages before its call
+        self._started: dict[int, int] = {}  # offset -> value of _looks when its delivery started
         self._looks = 0
         self._highest = -1
         self._end: int | None = None
         self._on_idle: Callable[[], None] | None = None
 
     def __len__(self) -> int:
-        """Return how many messages are held."""
+        """Return the number of messages held."""
         return len(self._messages)
 
     @property
@@ -79,9 +81,9 @@ class ProcessQueue:
         return self._highest - self._lowest() if self._messages else 0
 
     def put(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
-        """Hold `messages`; return those that were not held yet, in the order given.
+        """Add `messages`; return those that were not held yet, in the given order.
 
-        None is held once the queue is draining.
+        A draining queue adds none.
         """
         if self.is_draining:
             return []
@@ -102,26 +104,26 @@ class ProcessQueue:
                 is_ascending = False
         if added:
             self._highest = highest
-            if not is_ascending:  # some are below what was held before: pulled once more
+            if not is_ascending:  # some are below those held: pulled again
                 self._order = deque(sorted(held))
             self.advance(highest + 1)
         return added
 
     def advance(self, offset: int) -> None:
-        """Note that everything below the queue offset `offset` was pulled, or nobody wants it."""
+        """Record that all messages below `offset` were pulled or are not subscribed."""
         if (self._end is None or offset > self._end) and not self.is_draining:
             self._end = offset
 
     def holds(self, message: MessageExt) -> bool:
-        """Return whether this very message is held: neither done nor given up."""
+        """Return whether this message object is held: neither done nor revoked."""
         return self._messages.get(message.queue_offset) is message
 
     def start(self, message: MessageExt, now_ms: int) -> bool:
-        """Remember that a listener gets `message` now; False if it is not held any more.
+        """Record that the delivery of `message` starts; False if it is no longer held.
 
         Args:
             message: the message.
-            now_ms: epoch milliseconds, for administrators; nothing else depends on it.
+            now_ms: epoch milliseconds; only reported to administrators.
         """
         offset = message.queue_offset
         if self._messages.get(offset) is not message:
@@ -131,19 +133,19 @@ class ProcessQueue:
         return True
 
     def postpone(self, message: MessageExt) -> None:
-        """Forget that a listener got `message`: it waits for its next delivery.
+        """Record that `message` waits for its next delivery; no listener has it any more.
 
-        That is another member's once the queue is draining.
+        If the queue is draining, the message is left to the next owner.
         """
         if self._started.pop(message.queue_offset, None) is not None and self.is_draining:
             self._leave_to_others([message.queue_offset])
             self._tell_idle()
 
     def remove(self, message: MessageExt) -> int | None:
-        """Let go of `message`; return the queue offset that may be committed now.
+        """Remove `message`, which is done; return the committable queue offset.
 
-        That is the lowest offset still held or, with nothing held, where the next pull begins.
-        None if the message was not held: then nothing may be committed on its account.
+        That is the lowest offset still held or, if none is held, the offset of the next pull. None
+        if the message was not held: then nothing may be committed for it.
         """
         offset, held = message.queue_offset, self._messages
         if held.get(offset) is not message:
@@ -155,12 +157,12 @@ class ProcessQueue:
             return self._drained()
         if held:
             return self._lowest()
-        self._order.clear()  # or what is skipped lazily gathers, where messages come one by one
+        self._order.clear()  # stale offsets would accumulate if messages arrive one by one
         return self._end
 
     def remove_all(self, messages: Iterable[MessageExt]) -> int | None:
-        """Let go of all `messages`, as `remove` does; return what the last of them would give."""
-        # One call for many: `remove` for each costs as much as many listeners do.
+        """Remove all `messages` as `remove` does; return the resulting committable offset."""
+        # One call for many: calling `remove` for each costs as much as many listeners do.
         held, started = self._messages, self._started
         is_any = False
         for message in messages:
@@ -180,17 +182,17 @@ class ProcessQueue:
         return self._end
 
     def committable(self) -> int | None:
-        """Return the queue offset below which all is done; None before the first pull."""
+        """Return the queue offset below which all messages are done; None before the first pull."""
         if self.is_draining:
             return self._drained()
         return self._lowest() if self._messages else self._end
 
     def overdue(self, limit: int) -> list[MessageExt]:
-        """Return the first messages in offset order that a listener held at the last call already.
+        """Return messages whose delivery was already running at the previous call, by offset.
 
-        To be called once in each period that a listener may have a message: counting the calls
-        needs no clock, which may be set. Looks from the lowest offset and stops at the first
-        message that is not overdue, so that what it frees lets the commit advance. At most `limit`.
+        To be called once in each listener timeout period. Counting calls needs no clock, which
+        could be set. Checks from the lowest offset and stops at the first message that is not
+        overdue, so that removing the result advances the committable offset. At most `limit`.
         """
         looks, self._looks = self._looks, self._looks + 1
         found: list[MessageExt] = []
@@ -202,13 +204,13 @@ class ProcessQueue:
         return found
 
     def drain(self, on_idle: Callable[[], None]) -> bool:
-        """Give up what no listener has begun with, and hold no more; return whether some is left.
+        """Drop the messages that no listener has started, add no more; return whether any remain.
 
-        What is left can be finished, and moves the offset that may be committed as far as the first
-        message that was given up.
+        Remaining messages can be finished; they advance the committable offset at most to the first
+        message that was dropped.
 
         Args:
-            on_idle: called once when nothing is left, if something is now.
+            on_idle: called once when none remain; not called if none remain now.
         """
         self.is_draining = True
         self._leave_to_others([one for one in self._messages if one not in self._started])
@@ -217,7 +219,7 @@ class ProcessQueue:
         return bool(self._messages)
 
     def drop(self) -> None:
-        """Give the queue up: hold nothing and never commit again."""
+        """Drop all messages; nothing is committed any more."""
         self.is_dropped = True
         self._messages.clear()
         self._order.clear()
@@ -226,14 +228,14 @@ class ProcessQueue:
         self._tell_idle()
 
     def _leave_to_others(self, offsets: list[int]) -> None:
-        """Hold the messages at these queue offsets no more, though they are not done."""
+        """Drop the messages at these queue offsets without marking them as done."""
         for offset in offsets:
             self.size_bytes -= len(self._messages.pop(offset).body)
             if self._end is None or offset < self._end:
                 self._end = offset
 
     def _drained(self) -> int | None:
-        """Return the queue offset that may be committed while the queue is draining."""
+        """Return the committable queue offset of a draining queue."""
         if not self._messages:
             self._tell_idle()
             return self._end
@@ -246,7 +248,7 @@ class ProcessQueue:
             on_idle()
 
     def _lowest(self) -> int:
-        """Return the lowest offset held; there is one."""
+        """Return the lowest offset held; at least one message must be held."""
         order, held = self._order, self._messages
         while order[0] not in held:
             order.popleft()

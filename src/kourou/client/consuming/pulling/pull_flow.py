@@ -1,10 +1,10 @@
-"""What holds back the pulls of a push consumer: its limits and pauses, as they are now.
+"""Flow control of a push consumer's pulls: current limits and pauses.
 
-A topic's limit is shared among the queues that this member has of it, so that it changes whenever
-queues come and go.
+A topic's limit is divided among the topic's queues that this member holds, so it changes whenever
+queues are assigned or revoked.
 
 Source: RebalancePushImpl.messageQueueChanged, DefaultMQPushConsumerImpl.pullMessage,
-apache/rocketmq 5.5.0. There the last topic to change sets the limits of the queues of all topics.
+apache/rocketmq 5.5.0. In Java the topic that changed last sets the limits for queues of all topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PullFlow:
     """The limits of all queues of a consumer.
 
     Attributes:
-        config: as it is now; may be replaced at any time.
+        config: the current config; may be replaced at any time.
     """
 
     def __init__(self, config: PushConsumerConfig) -> None:
@@ -33,31 +33,31 @@ class PullFlow:
         self._resumed = asyncio.Event()
 
     def enter(self, queue: MessageQueue) -> None:
-        """Note that this member has one more queue."""
+        """Count a queue that this member pulls."""
         self._held[queue.topic] += 1
 
     def leave(self, queue: MessageQueue) -> None:
-        """Note that this member has it no more."""
+        """Stop counting a queue."""
         self._held[queue.topic] -= 1
         if not self._held[queue.topic]:
             del self._held[queue.topic]
 
     def count_limit(self, topic: str) -> int:
-        """Return above how many messages held a queue of the topic is not pulled."""
+        """Return the number of held messages above which a queue of the topic is not pulled."""
         limit = self.config.pull_threshold_topic_count
         if limit is None:
             return self.config.pull_threshold_count
         return topic_share(limit, self._held[topic])
 
     def size_limit_bytes(self, topic: str) -> int:
-        """Return above how many bytes held a queue of the topic is not pulled."""
+        """Return the number of held bytes above which a queue of the topic is not pulled."""
         limit = self.config.pull_threshold_topic_size_bytes
         if limit is None:
             return self.config.pull_threshold_size_bytes
         return topic_share(limit, self._held[topic])
 
     def is_full(self, held: ProcessQueue) -> bool:
-        """Return whether a queue holds too much to be pulled."""
+        """Return whether a process queue exceeds a limit, so that it is not pulled."""
         topic = held.queue.topic
         return (
             len(held) > self.count_limit(topic)
@@ -66,12 +66,12 @@ class PullFlow:
         )
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
-        """Pull these queues no more, whether this member has them now or later; none means all."""
+        """Pause these queues, held now or later; none means all."""
         self._paused.update(queues)
         self._is_paused |= not queues
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
-        """Pull these queues again; none means all, those too that were paused by themselves."""
+        """Resume these queues; none means all, individually paused ones too."""
         self._paused.difference_update(queues)
         if not queues:
             self._paused.clear()
@@ -80,15 +80,15 @@ class PullFlow:
         resumed.set()
 
     def is_paused(self, queue: MessageQueue) -> bool:
-        """Return whether the queue is not to be pulled."""
+        """Return whether the queue is paused."""
         return self._is_paused or queue in self._paused
 
     async def resumed(self, queue: MessageQueue) -> None:
-        """Wait for as long as the queue is paused."""
+        """Wait until the queue is not paused."""
         while self.is_paused(queue):
             await self._resumed.wait()
 
 
 def topic_share(limit: int, share_count: int) -> int:
-    """Return a queue's part of a limit that holds for all queues of a topic; at least 1."""
+    """Return a queue's share of a topic's limit; at least 1."""
     return max(1, limit // max(1, share_count))

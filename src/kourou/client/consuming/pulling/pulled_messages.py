@@ -1,4 +1,4 @@
-"""What push and pull consumers alike do with the messages that a pull brought.
+"""Processing of pulled messages that push and pull consumers share.
 
 Source: FilterMessageHook.java, PullAPIWrapper.processPullResult, apache/rocketmq 5.5.0.
 """
@@ -20,15 +20,15 @@ from kourou.protocol.message_decoding import Undecodable
 log = logging.getLogger(__name__)
 
 PulledSome = Callable[[str, int, float], None]
-"""Called with a topic, how many messages a pull found, and the time that it took in ms."""
+"""Called with a topic, the number of messages that a pull found, and its duration in ms."""
 
 
 Bury = Callable[[MessageQueue, Undecodable], Awaitable[bool]]
-"""Has a message of a queue become a dead letter that cannot be read; returns whether it is one."""
+"""Stores an unreadable message of a queue as a dead letter; returns whether it was accepted."""
 
 
 def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> list[MessageExt]:
-    """Return what a user's filter lets pass, in the order of the queue; all if it fails."""
+    """Return the messages that a user's filter accepts, in queue order; all if it raises."""
     if message_filter is None or not messages:
         return messages
     try:
@@ -42,24 +42,25 @@ def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> 
 
 
 def restore_topic(message: MessageExt) -> None:
-    """Give a message from the retry topic the topic that its producer sent it to."""
+    """Set the topic of a message from the retry topic to the one it was sent to."""
     if is_retry_topic(message.topic):
         message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic
 
 
 async def bury_all(result: PullResult, bury: Bury) -> tuple[list[MessageExt], int, str | None]:
-    """Have those messages of a pull become dead letters that cannot be read.
+    """Store the unreadable messages of a pull as dead letters.
 
     Returns:
-        The messages to consume, where to pull next, and why that is not behind all of the result:
-        no broker takes a message that cannot be read.
+        The messages to consume, the offset of the next pull, and a problem or None. The problem is
+        an unreadable message that could not be stored as a dead letter; the next pull then starts
+        at that message.
     """
     for one in result.undecodable if result.status is PullStatus.FOUND else ():
         if not await bury(result.queue, one):
             stop = one.message.queue_offset
             problem = (
-                f"message {one.message.msg_id} cannot be read ({one.error}), and its broker does "
-                "not take it as a dead letter"
+                f"message {one.message.msg_id} is unreadable ({one.error}) and was not accepted "
+                "as a dead letter"
             )
             return [m for m in result.readable if m.queue_offset < stop], stop, problem
     messages = result.readable if result.status is PullStatus.FOUND else []

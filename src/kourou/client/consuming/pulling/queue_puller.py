@@ -1,4 +1,4 @@
-"""Keeps one queue pulled: a long poll after the other, as long as its messages are consumed.
+"""Pulls one queue continuously by long polling, as flow control allows.
 
 Source: DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -45,38 +45,39 @@ from kourou.model.topic import is_retry_topic
 log = logging.getLogger(__name__)
 
 _BUSY_DELAY_MS: Final = 20
-"""After the broker asked for patience (FLOW_CONTROL)."""
+"""Delay after the broker answered FLOW_CONTROL."""
 
 _UNREADABLE_DELAY_MS: Final = 30_000
-"""After a message that cannot be read. It will be the same one, until somebody installs what its
-compression needs, or the broker's disk is mended."""
+"""Delay after an unreadable message. It stays unreadable until the library for its compression is
+installed or the broker's disk is repaired."""
 
 
 class QueuePuller:
-    """Pulls one queue into its process queue, and hands what is new to `ready`.
+    """Pulls one queue into its process queue, and passes new messages to `ready`.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
-        flow: its limits, delays and pauses, as they are at each pull.
-        subscriptions: by topic, as the heartbeats tell them; may change meanwhile.
-        process_queue: where the messages are held until they are done.
-        offset: the queue offset to begin with.
-        ready: who consumes.
-        offsets: committed on the way; moved on where nothing is left to consume.
-        is_own: whether the queue is nobody else's, so that offsets may be committed.
-        on_offset_illegal: called with the broker's answer and the offset asked for, when it does
-            not hold that offset. The puller has ended then.
+        flow: limits, delays and pauses, read at each pull.
+        subscriptions: by topic, as sent in heartbeats; may change meanwhile.
+        process_queue: holds the messages until they are done.
+        offset: the queue offset to start at.
+        ready: delivers the messages.
+        offsets: committed with pulls; advanced where no messages are left to consume.
+        is_own: returns whether no other member can hold the queue, so that offsets may be
+            committed.
+        on_offset_illegal: called with the broker's response and the requested offset if the broker
+            does not have that offset. It must drop the process queue, which ends the puller.
         on_pulled: counts pulls that found messages.
-        bury: takes messages that cannot be read.
+        bury: stores unreadable messages as dead letters.
 
     Attributes:
         is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
-            of the queue meanwhile: until the next pull says, nothing is committed, so that the
-            broker keeps the offset that it corrected.
-        problem: why the queue is not pulled although its broker answers; None if it is.
-        max_offset: the queue offset that the next message will have; None before the first pull.
-        last_pull_at_ms: when the last pull began, in epoch milliseconds; 0 before the first.
+            of the queue meanwhile. Until the next response nothing is committed, so that the broker
+            keeps the offset that it corrected.
+        problem: why the queue is not pulled although its broker answers; None if it is pulled.
+        max_offset: the queue offset of the next message to be stored; None before the first pull.
+        last_pull_at_ms: start of the last pull in epoch milliseconds; 0 before the first.
     """
 
     def __init__(
@@ -112,8 +113,8 @@ class QueuePuller:
         self._bury = bury
         self._broker_id = MASTER_ID
         self.is_failing = False
-        self._was_deleted = False  # by what its broker said last
-        self._has_rested = False  # not pulled for a while: the topic may have been made again
+        self._was_deleted = False  # answered TOPIC_NOT_EXIST, and no pull since
+        self._has_rested = False  # not pulled for a while: the topic may be another
         self.problem: str | None = None
         self.max_offset: int | None = None
         self.last_pull_at_ms = 0
@@ -123,7 +124,7 @@ class QueuePuller:
         return self._flow.config
 
     async def run(self) -> None:
-        """Pull until the queue is dropped. Cancelling leaves no message half taken."""
+        """Pull until the process queue is dropped. Cancelling leaves no message half processed."""
         self._flow.enter(self._queue)
         try:
             await self._run()
@@ -137,7 +138,7 @@ class QueuePuller:
             except KourouError as error:
                 delay_ms = await self._recover(error)
             except Exception:
-                # One bad answer must not end the consumption of the queue for good.
+                # One bad response must not end the consumption of the queue.
                 log.exception("pull.broken queue=%s offset=%d", self._queue, self._offset)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
@@ -145,7 +146,7 @@ class QueuePuller:
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _step(self) -> int:
-        """Pull once, or not while too much is held; return the delay before the next, in ms."""
+        """Pull once unless paused or above a limit; return the delay before the next pull in ms."""
         if self._flow.is_paused(self._queue):
             self._has_rested = True
             await self._flow.resumed(self._queue)
@@ -164,8 +165,8 @@ class QueuePuller:
             self.is_failing = False
         self._broker_id = result.suggested_broker_id
         if self._was_deleted:
-            # Made anew since: a topic of the same name, in which our offset means nothing. As if it
-            # ended before it, which it may have outgrown already.
+            # The topic was deleted and created again, so our offset is meaningless. Handled as if
+            # the queue ended before our offset, even if it has grown beyond it already.
             self._was_deleted = False
             log.warning("queue.made_anew queue=%s offset=%d", self._queue, self._offset)
             asked = max(self._offset, result.max_offset + 1)
@@ -185,8 +186,8 @@ class QueuePuller:
         return await self._accept(result, began_s)
 
     async def _accept(self, result: PullResult, began_s: float) -> int:
-        """Take what a pull brought; return the delay before the next, in ms."""
-        # Before anything changes: decoding may fail, and then the same offset is asked for again.
+        """Process the result of a pull; return the delay before the next pull in ms."""
+        # First, before any change of state: if decoding fails, the same offset is pulled again.
         messages, next_offset, problem = await bury_all(result, self._bury)
         messages = chosen(self._config.message_filter, messages)
         self.problem = problem
@@ -199,9 +200,9 @@ class QueuePuller:
         return self._config.pull_interval_ms if messages else 0
 
     def _is_by_an_old_subscription(self) -> bool:
-        """Return whether the last pull asked for what is not wanted any more.
+        """Return whether the subscription changed since the pull was sent.
 
-        Nobody can tell by which subscription its broker answered: it is asked again.
+        It is unknown which subscription the broker applied, so the pull is repeated.
         """
         before = self._subscription
         self._subscription = self._subscriptions.get(self._queue.topic, before)
@@ -216,13 +217,13 @@ class QueuePuller:
         self._offset = next_offset
         self._process_queue.advance(self._offset)
         if not len(self._process_queue):
-            # All that lies before is done, or of no interest to the subscription.
+            # All messages before this offset are done or not subscribed.
             self._offsets.update(self._queue, self._offset)
 
     async def _pull(self) -> PullResult:
         config, queue = self._config, self._queue
         address = await self._address()
-        # A slave does not keep offsets, and 0 would say nothing.
+        # Slaves do not store offsets.
         is_committing = (
             self._offsets.is_remote
             and self._broker_id == MASTER_ID
@@ -230,7 +231,8 @@ class QueuePuller:
             and self._is_own(queue)
         )
         commit = self._offsets.get(queue) if is_committing else None
-        # Each pull would cost brokers a little; one that is under way is answered by the deletion.
+        # Verified only after a pause, because it costs the broker a little. A pull that is held
+        # when the topic is deleted is answered by the deletion.
         is_verified = self._has_rested and not self._was_deleted
         return await calls_consume.pull(
             self._instance.pool,
@@ -242,19 +244,19 @@ class QueuePuller:
             max_messages=config.pull_batch_size,
             max_bytes=config.pull_batch_bytes,
             timeout_s=config.pull_timeout_ms / 1000,
-            # After a failure an answer at once: does the broker still have what we had?
+            # After a failure not held, to learn at once whether the broker still has our offset.
             suspend_ms=None if self.is_failing else config.pull_suspend_timeout_ms,
-            commit_offset=commit or None,
+            commit_offset=commit or None,  # 0: nothing is done yet
             is_registered=True,
             topic_begin=self._offsets.topic_begin(queue) if is_verified else None,
         )
 
     async def _recover(self, error: KourouError) -> int:
-        """Do what may heal the failure; return the delay before the next pull, in ms."""
+        """Try to remedy the failure; return the delay before the next pull in ms."""
         if isinstance(error, FlowControlError):
             return _BUSY_DELAY_MS
         if isinstance(error, _UNREGISTERED):
-            # A broker that restarted has not heard of this member, or not of its subscription.
+            # A restarted broker does not know this member or its subscription yet.
             log.info("pull.unregistered queue=%s reason=%s", self._queue, error)
             await self._register()
             return self._config.pull_error_delay_ms

@@ -1,1 +1,1 @@
-"""What programs and administrators are told: hooks, traces, statistics, settings."""
+"""Observation of consumers by programs and administrators: hooks, traces, statistics, settings."""

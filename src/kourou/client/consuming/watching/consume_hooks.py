@@ -1,4 +1,4 @@
-"""What programs hang around the consumption of messages: tracing, measuring, auditing.
+"""Hooks of programs around the consumption of messages, for tracing, measuring or auditing.
 
 Source: ConsumeMessageHook.java, ConsumeMessageContext.java, ConsumeReturnType.java.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsumeOutcome(Enum):
-    """How a listener ended; the values are RocketMQ's `ConsumeContextType`."""
+    """Outcome of a listener call; the values are RocketMQ's `ConsumeContextType`."""
 
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"
@@ -28,16 +28,16 @@ class ConsumeOutcome(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """One call of a listener, one body of an `async for`, or what one `poll` gave.
+    """One consumption: a listener call, one body of an `async for`, or the result of one `poll`.
 
     Attributes:
         group: the consumer group.
-        messages: what is consumed, of one topic.
-        outcome: None before the call; then how it ended. A poll always succeeds.
-        error: what the listener raised; `asyncio.CancelledError` if it was cut short, as when the
-            consumer closed before it had ended; None of a loop, which does not tell why it was
-            left: EXCEPTION then.
-        elapsed_ms: how long it took.
+        messages: the consumed messages, of one topic.
+        outcome: None before the call, then its outcome. A poll always succeeds.
+        error: the listener's exception; `asyncio.CancelledError` if the call was cut short, for
+            example because the consumer closed. None for a loop: if its body was left by an error,
+            the outcome is EXCEPTION without the error.
+        elapsed_ms: duration of the call.
         values: for the hook's own use between `before` and `after`.
     """
 
@@ -52,22 +52,23 @@ class ConsumeContext:
 class ConsumeHook(Protocol):
     """Called on the event loop around each consumption; must not block.
 
-    What it raises is logged and changes nothing. `after` is called once for each `before`; `poll`
-    calls both before it returns.
+    Exceptions that it raises are logged and otherwise ignored. `after` is called once for each
+    `before`; `poll` calls both before it returns.
     """
 
     def before(self, context: ConsumeContext) -> None:
-        """Note that a listener is about to be called."""
+        """Called before the consumption."""
 
     def after(self, context: ConsumeContext) -> None:
-        """Note how it ended."""
+        """Called after the consumption, with the outcome in `context`."""
 
 
 class ConsumeHooks:
     """The hooks of one consumer.
 
     Attributes:
-        added: in the order in which they were; to be asked whether there are any, not changed.
+        added: the hooks in the order of `add`. Read-only for callers, to test whether there are
+            any.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class ConsumeHooks:
         self.added.append(hook)
 
     def before(self, context: ConsumeContext) -> None:
-        """Call all hooks."""
+        """Call `before` of all hooks."""
         for hook in self.added:
             try:
                 hook.before(context)
@@ -88,7 +89,7 @@ class ConsumeHooks:
                 log.exception("hook.failed event=before group=%s", context.group)
 
     def after(self, context: ConsumeContext) -> None:
-        """Call all hooks."""
+        """Call `after` of all hooks."""
         for hook in self.added:
             try:
                 hook.after(context)

@@ -1,7 +1,8 @@
-"""How fast and how well topics are consumed, over the last minute and the last hour; pure.
+"""Consumption statistics by topic over the last minute and the last hour; pure.
 
-Counters only grow. A sample each 10 s keeps seven points, which span a minute, and a sample each
-10 min seven that span an hour; rates are differences between the ends of such a window.
+Counters only grow. Samples are taken every 10 s; the last seven span a minute. Every 10 min a
+sample is kept for the hour; the last seven of these span an hour. Rates are differences between the
+ends of such a window.
 
 Source: ConsumerStatsManager.java, StatsItem.java.
 """
@@ -17,20 +18,20 @@ SAMPLE_INTERVAL_MS: Final = 10_000
 
 _POINTS: Final = 7
 _HOUR_EVERY: Final = 60
-"""Samples after which one is kept for the hour, too."""
+"""Every this many samples, one is kept for the hour, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStats:
-    """How a topic was consumed in the last minute, unless said otherwise.
+    """Statistics of a topic for the last minute, unless stated otherwise.
 
     Attributes:
         consume_ok_tps: messages a second whose listeners returned.
         consume_failed_tps: messages a second whose listeners raised.
-        consume_rt_ms: mean time of one listener call in ms; of the last hour if the minute had
-            none.
+        consume_rt_ms: mean time of a listener call in ms; of the last hour if the minute had no
+            calls.
         pull_tps: messages pulled a second.
-        pull_rt_ms: mean time in ms of one pull that found messages.
+        pull_rt_ms: mean time in ms of a pull that found messages.
         consume_failed_messages: messages of the last hour whose listeners raised.
     """
 
@@ -53,7 +54,7 @@ class _Counts(NamedTuple):
 
 
 class _Topic:
-    """The counters of one topic: attributes, as replacing a tuple costs more than a listener."""
+    """The counters of one topic. Mutable: replacing a tuple would cost more than a listener."""
 
     __slots__ = (
         "call_ms",
@@ -75,7 +76,7 @@ class _Topic:
 
     @property
     def counts(self) -> _Counts:
-        """Where the counters are."""
+        """A snapshot of the counters."""
         return _Counts(
             self.ok,
             self.failed,
@@ -91,7 +92,7 @@ class ConsumerStats:
     """The counters of one consumer, by topic.
 
     Args:
-        now_ms: when counting begins, in milliseconds of any clock; `sample` uses the same.
+        now_ms: start of counting, in milliseconds of any clock; `sample` must use the same clock.
     """
 
     def __init__(self, now_ms: int = 0) -> None:
@@ -102,7 +103,7 @@ class ConsumerStats:
     def count_consumed(
         self, topic: str, messages: int, elapsed_ms: float, *, is_ok: bool, calls: int = 1
     ) -> None:
-        """Count calls of a listener that ended alike, which took `elapsed_ms` together."""
+        """Count listener calls with the same outcome, which took `elapsed_ms` in total."""
         entry = self._topics.get(topic) or self._entry(topic)
         if is_ok:
             entry.ok += messages
@@ -119,7 +120,7 @@ class ConsumerStats:
         entry.pull_ms += elapsed_ms
 
     def sample(self, now_ms: int) -> None:
-        """Keep where the counters are; to be called every `SAMPLE_INTERVAL_MS`."""
+        """Record a sample of all counters; to be called every `SAMPLE_INTERVAL_MS`."""
         self._samples += 1
         for topic in self._topics.values():
             topic.minute.append((now_ms, topic.counts))
@@ -127,12 +128,12 @@ class ConsumerStats:
                 topic.hour.append((now_ms, topic.counts))
 
     def topic(self, topic: str) -> TopicStats:
-        """Return the statistics of one topic; all 0 if it is not known."""
+        """Return the statistics of one topic; all 0 for an unknown topic."""
         entry = self._topics.get(topic)
         if entry is None:
             return TopicStats()
         minute, seconds = _growth(entry.minute)
-        # Until an hour's window has two ends, all that was counted is of the last hour.
+        # Before the second hourly sample, all counts are from the last hour.
         hour = _growth(entry.hour)[0] if len(entry.hour) > 1 else entry.counts
         rate = 1 / seconds if seconds else 0.0
         calls = minute if minute.calls else hour
@@ -159,7 +160,7 @@ class ConsumerStats:
 
 
 def _growth(points: deque[tuple[int, _Counts]]) -> tuple[_Counts, float]:
-    """Return what was counted between the ends of a window, and its length in seconds."""
+    """Return the counts between the ends of a window, and the window's length in seconds."""
     (began_ms, first), (ended_ms, last) = points[0], points[-1]
     grown = _Counts(
         last.ok - first.ok,

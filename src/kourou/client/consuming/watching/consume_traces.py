@@ -1,4 +1,4 @@
-"""Traces of what a consumer hands to its listener.
+"""Message traces of a consumer's deliveries.
 
 Source: ConsumeMessageTraceHookImpl.java, apache/rocketmq 5.5.0.
 """
@@ -32,7 +32,7 @@ _OK: Final = (ConsumeOutcome.SUCCESS, ConsumeOutcome.TIME_OUT)
 
 
 def consume_traces(instance: ClientInstance, group: str) -> list[ConsumeHook]:
-    """Return the hook that traces consumption; nothing if the config does not ask for it."""
+    """Return the hook that traces consumption, or none if `enable_trace` is False."""
     if not instance.config.enable_trace:
         return []
     writer = TraceWriter(instance, group, "CONSUME")
@@ -41,13 +41,13 @@ def consume_traces(instance: ClientInstance, group: str) -> list[ConsumeHook]:
 
 
 class ConsumeTraces:
-    """Traces each message before and after the call that it is handed to."""
+    """Traces each message before and after its listener call."""
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
 
     def before(self, context: ConsumeContext) -> None:
-        """Trace that it begins."""
+        """Write a trace of the start for each message."""
         messages = [message for message in context.messages if self._is_traced(message)]
         request_id, now_ms = self._writer.next_id(), self._writer.now_ms()
         context.values[_CALL] = (request_id, messages)
@@ -69,7 +69,7 @@ class ConsumeTraces:
         )
 
     def after(self, context: ConsumeContext) -> None:
-        """Trace how it ended."""
+        """Write a trace of the outcome for each message."""
         call = context.values.get(_CALL)
         if not isinstance(call, tuple) or context.outcome is None:
             return

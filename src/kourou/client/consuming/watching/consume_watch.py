@@ -1,4 +1,4 @@
-"""Tells hooks and statistics of each consumption: of a listener's call, or of a loop's body."""
+"""Reports each consumption, a listener call or a loop body, to hooks and statistics."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kourou.model.message import MessageExt
 
 
 class ConsumeWatch:
-    """Watches the consumptions of one push consumer.
+    """Reports the consumptions of one push consumer.
 
     Args:
-        group: for hooks.
-        consume_timeout_ms: after which a consumption counts as timed out.
-        hooks: called around each.
-        stats: count it.
+        group: the consumer group, for hooks.
+        consume_timeout_ms: duration in ms from which on a consumption counts as timed out.
+        hooks: called around each consumption.
+        stats: counts each consumption.
 
     Attributes:
-        told: the hooks. While there are none, `count` in place of `begin` and `end` is enough.
+        told: the hooks. If there are none, callers may use `count` instead of `begin` and `end`.
         count: `ConsumerStats.count_consumed`.
     """
 
@@ -34,13 +34,13 @@ class ConsumeWatch:
         self._group = group
         self._consume_timeout_ms = consume_timeout_ms
         self._hooks = hooks
-        # Both are used once a message, so they are no methods.
+        # Used once for each message, so they are attributes, not methods.
         self.told = hooks.added
         self.count = stats.count_consumed
         self._stats = stats
 
     def begin(self, messages: Sequence[MessageExt]) -> tuple[ConsumeContext, float]:
-        """Note that messages of one queue are about to be consumed; return what `end` wants."""
+        """Report the start of a consumption of one queue; return the argument for `end`."""
         context = ConsumeContext(self._group, messages)
         self._hooks.before(context)
         return context, asyncio.get_running_loop().time()
@@ -52,7 +52,7 @@ class ConsumeWatch:
         *,
         is_done: bool = True,
     ) -> None:
-        """Note how it ended; what is not done failed, even if the error is not known."""
+        """Report the outcome; with `is_done` False it is a failure, even without an error."""
         context, began_s = began
         context.error = error
         context.elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000

@@ -1,4 +1,4 @@
-"""Notices that something blocks the event loop, so that heartbeats and pulls come late."""
+"""Detects a blocked event loop, which delays heartbeats and pulls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
 LATE_S: Final = 3.0
-"""How late the loop must be. Brokers forget a client after 120 s without heartbeat."""
+"""Seconds of delay that are reported. Brokers remove a client after 120 s without heartbeat."""
 
 
 async def watch_loop() -> None:
-    """Look whether the loop wakes us in time; the first time that it is late is logged."""
+    """Measure the delay of the loop's wake-ups; log the first that exceeds `LATE_S` and return."""
     loop = asyncio.get_running_loop()
     late_s = 0.0
     while late_s < LATE_S:
@@ -24,7 +24,7 @@ async def watch_loop() -> None:
     log.warning(
         "event_loop.blocked late_s=%.1f reason=%s",
         late_s,
-        "a coroutine function does not give the loop back: heartbeats come late, and brokers "
-        "forget this client after 120 s; let it await, or listen with a plain function, which "
-        "runs on a thread",
+        "a coroutine function blocks the event loop: heartbeats are late, and brokers remove "
+        "this client after 120 s without one; let it await, or use a plain function as listener, "
+        "which runs on a thread",
     )

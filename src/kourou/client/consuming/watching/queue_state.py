@@ -1,4 +1,4 @@
-"""How one queue of a consumer is, for those who watch it."""
+"""State of one queue of a consumer, for health checks and statistics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class QueueState:
     """One queue of a consumer.
 
     Attributes:
-        held_messages: pulled and not done, or not given yet.
-        held_bytes: of their bodies.
-        done_offset: the queue offset below which all is done; None if that is not known yet.
-        max_offset: the queue offset that the next message will have; None before the first pull.
-        is_failing: its broker does not answer pulls, or refuses them.
-        problem: what keeps it from being pulled, in words, if it is another reason.
+        held_messages: messages pulled and not done, or not returned by `poll` yet.
+        held_bytes: total size of their bodies.
+        done_offset: the queue offset below which all messages are done; None if not known yet.
+        max_offset: the queue offset of the next message to be stored; None before the first pull.
+        is_failing: the broker does not answer pulls, or refuses them.
+        problem: why the queue is not pulled, if for another reason than `is_failing`.
     """
 
     held_messages: int

@@ -1,4 +1,4 @@
-"""What a consumer tells of its settings and statistics to administrators (request 307).
+"""Settings and statistics that a consumer reports to administrators (request 307).
 
 Source: consumerRunningInfo of DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl,
 ConsumerRunningInfo.java.
@@ -18,7 +18,7 @@ from kourou.model.group import ConsumeType
 from kourou.protocol.bodies import ConsumeStatus
 
 VERSION_NAME: Final = "V5_5_0"
-"""How Java names the version 513, which requests carry."""
+"""Java's name of version 513, which our requests carry."""
 
 
 def running_properties(
@@ -28,9 +28,9 @@ def running_properties(
     *,
     is_ordered: bool = False,
 ) -> dict[str, str]:
-    """Return the properties that Java's tools print, and the settings by RocketMQ's names.
+    """Return the properties that Java's tools print, and the settings under RocketMQ's names.
 
-    What is not set is left out; times are in the units of ours, ms.
+    Options that are None are omitted. Times are in ms, as in our config.
     """
     is_pushed = isinstance(config, PushConsumerConfig)
     told = {
@@ -53,7 +53,7 @@ def running_properties(
 
 
 def as_status(stats: TopicStats) -> ConsumeStatus:
-    """Return the statistics of a topic in the form of the wire."""
+    """Convert the statistics of a topic to their wire form."""
     return ConsumeStatus(
         pull_rt=stats.pull_rt_ms,
         pull_tps=stats.pull_tps,

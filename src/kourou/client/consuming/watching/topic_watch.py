@@ -1,4 +1,4 @@
-"""Tells a program when a topic has other queues than before.
+"""Notifies a program when the queues of a topic change.
 
 Source: DefaultLitePullConsumerImpl.fetchTopicMessageQueuesAndCompare.
 """
@@ -21,7 +21,7 @@ TopicQueuesChanged = Callable[[str, list[MessageQueue]], object]
 
 
 class TopicWatch:
-    """The topics that a program watches. Routes are looked up again by the client's own loop."""
+    """The topics that a program watches. The client's own loop refreshes their routes."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -29,11 +29,11 @@ class TopicWatch:
         self._known: dict[str, list[MessageQueue]] = {}
 
     def add(self, topic: str, listener: TopicQueuesChanged) -> None:
-        """Call `listener` whenever the queues of the topic change; not for those it has now."""
+        """Call `listener` whenever the topic's queues change; not for its current queues."""
         self._listeners.setdefault(topic, []).append(listener)
 
     async def look_up(self) -> None:
-        """Have the queues of all watched topics known, so that changes are seen."""
+        """Look up the queues of all watched topics, as the basis for detecting changes."""
         for topic in list(self._listeners):
             try:
                 await self._compare(topic)
@@ -41,7 +41,7 @@ class TopicWatch:
                 log.info("topic.unknown reason=%s", error)
 
     def on_route_changed(self, topic: str) -> None:
-        """Compare the queues of a topic whose route is new."""
+        """Compare the queues of a topic after its route has changed."""
         if topic in self._listeners:
             self._instance.tasks.start(lambda: self._compare(topic), f"queues of {topic}")
 
@@ -58,5 +58,5 @@ class TopicWatch:
             except PROGRAM_ENDS:
                 raise
             except BaseException:
-                # The user's own: it must not keep the others from being told.
+                # One user callback must not prevent the others from being called.
                 log.exception("listener.broken event=topic_queues_changed topic=%s", topic)
