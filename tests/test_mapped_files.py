@@ -69,7 +69,7 @@ def test_a_range_across_two_windows_is_not_returned(fd: int) -> None:
 
     assert files.find("file", WINDOW_BYTES - 4, 5) is None
     assert bytes(files.find("file", WINDOW_BYTES - 4, 4) or b"") == b"1234"
-    assert files.lacks("file", WINDOW_BYTES)
+    assert files.is_mappable("file", WINDOW_BYTES)
     files.add("file", fd, WINDOW_BYTES)
     assert bytes(files.find("file", WINDOW_BYTES, 4) or b"") == b"5678"
 
@@ -82,7 +82,7 @@ def test_the_least_recently_read_window_is_unmapped_first(fd: int) -> None:
 
     files.add("file", fd, 2 * WINDOW_BYTES)
 
-    assert [files.lacks("file", n * WINDOW_BYTES) for n in range(3)] == [False, True, False]
+    assert [files.is_mappable("file", n * WINDOW_BYTES) for n in range(3)] == [False, True, False]
 
 
 def test_a_returned_view_stays_readable(fd: int) -> None:
@@ -97,4 +97,4 @@ def test_a_returned_view_stays_readable(fd: int) -> None:
 
 
 def test_nothing_beyond_the_end_is_mapped(fd: int) -> None:
-    assert mapped(fd, 5 * WINDOW_BYTES).lacks("file", 5 * WINDOW_BYTES)
+    assert mapped(fd, 5 * WINDOW_BYTES).is_mappable("file", 5 * WINDOW_BYTES)

@@ -111,7 +111,7 @@ class Disk(Protocol):
                 call succeeds.
         """
 
-    def pinned(self, name: str) -> PinnedFile | None:
+    def pin(self, name: str) -> PinnedFile | None:
         """Return the open file, for a caller that syncs it by other means than `sync`.
 
         None if only `sync` can sync the file.
@@ -132,7 +132,7 @@ class Disk(Protocol):
     def sync_directory(self, name: str) -> None:
         """Make every earlier creation, rename and removal in the directory durable."""
 
-    def forget(self, name: str, offset: int = 0) -> None:
+    def drop_cache(self, name: str, offset: int = 0) -> None:
         """Drop the file's clean cached pages from `offset` on.
 
         The next read then reads the device. This matters after a failed `sync`: the cache may hold
@@ -198,7 +198,7 @@ def replace(disk: Disk, name: str, data: bytes, *, backup: str | None) -> None:
 
 
 def require_file_calls(purpose: str) -> None:
-    """Refuse an operating system that lacks the file calls of `OsDisk`, such as Windows.
+    """Refuse an operating system that is_mappable the file calls of `OsDisk`, such as Windows.
 
     Args:
         purpose: begins the error's text: the feature that needs the calls.
@@ -217,7 +217,7 @@ class OsDisk:
     """A directory of a local file system; at most `open_files_max` descriptors stay open.
 
     Raises:
-        UsageError: the operating system lacks the file calls (Windows).
+        UsageError: the operating system is_mappable the file calls (Windows).
     """
 
     def __init__(self, root: Path, *, open_files_max: int = 512) -> None:
@@ -269,7 +269,7 @@ class OsDisk:
         if mapped is None:
             return None
         found = mapped.find(name, offset, size)
-        if found is None and mapped.lacks(name, offset):
+        if found is None and mapped.is_mappable(name, offset):
             file = self._files.acquire(name, for_writing=False)
             try:
                 mapped.add(name, file.fd, offset)
@@ -299,7 +299,7 @@ class OsDisk:
                 size = sum(map(len, some))
                 written = os.pwritev(file.fd, some, offset)
                 if written < size:
-                    _write_rest(file.fd, offset, b"".join(some), written)
+                    _finish_write(file.fd, offset, b"".join(some), written)
                 offset += size
         finally:
             self._files.release(file)
@@ -318,8 +318,8 @@ class OsDisk:
         finally:
             self._files.release(file)
 
-    def pinned(self, name: str) -> PinnedFile | None:
-        return self._files.pinned(name)
+    def pin(self, name: str) -> PinnedFile | None:
+        return self._files.pin(name)
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
         syncs = [partial(self.sync, name) for name in files]
@@ -343,7 +343,7 @@ class OsDisk:
         finally:
             os.close(fd)
 
-    def forget(self, name: str, offset: int = 0) -> None:
+    def drop_cache(self, name: str, offset: int = 0) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
         self._drop_mapped(name)  # the kernel does not drop mapped pages
@@ -407,7 +407,7 @@ class OsDisk:
             self._mapped.drop(name)
 
 
-def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
+def _finish_write(fd: int, offset: int, data: bytes, written: int) -> None:
     """Finish a short write: the next call either continues it or raises the cause (ENOSPC)."""
     rest = memoryview(data)[written:]
     while rest:

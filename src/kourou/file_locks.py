@@ -65,7 +65,7 @@ class FileLocks:
 
         return unlock
 
-    def refuse(self, path: str) -> None:
+    def check_unlocked(self, path: str) -> None:
         """Raise StoreLockedError if opening and closing the file would release a held lock.
 
         Called before each opening of any file: only a file with the name of a lock is resolved.

@@ -41,8 +41,8 @@ _ENTRIES: Final = 2
 
 _PARAMETERS: Final = struct.Struct("=10I")
 """`struct io_uring_params`: its first fields; the offsets within the two rings follow."""
-_PLACES: Final = struct.Struct("=8IQ")
-_PARAMETERS_BYTES: Final = _PARAMETERS.size + 2 * _PLACES.size
+_OFFSETS: Final = struct.Struct("=8IQ")
+_PARAMETERS_BYTES: Final = _PARAMETERS.size + 2 * _OFFSETS.size
 
 _REQUEST: Final = struct.Struct("=BBHiQQIIQ24x")
 """`struct io_uring_sqe`: operation, its flags, priority, descriptor, offset, address, size, flags
@@ -58,7 +58,7 @@ _END: Final = struct.Struct("=QiI")
 """`struct io_uring_cqe`: user data, the result, flags."""
 
 
-class _Places(NamedTuple):
+class _RingOffsets(NamedTuple):
     """Byte offsets of a ring's counters and entries in the mapped memory."""
 
     head: int
@@ -69,14 +69,14 @@ class _Places(NamedTuple):
     ends: int
 
     @classmethod
-    def requests(cls, parameters: bytes) -> _Places:
-        head, tail, mask, _, _, _, array, *_ = _PLACES.unpack_from(parameters, _PARAMETERS.size)
+    def of_requests(cls, parameters: bytes) -> _RingOffsets:
+        head, tail, mask, _, _, _, array, *_ = _OFFSETS.unpack_from(parameters, _PARAMETERS.size)
         return cls(head, tail, mask, _PARAMETERS.unpack_from(parameters)[0], array, 0)
 
     @classmethod
-    def of_ends(cls, parameters: bytes) -> _Places:
-        at = _PARAMETERS.size + _PLACES.size
-        head, tail, mask, _, _, ends, *_ = _PLACES.unpack_from(parameters, at)
+    def of_ends(cls, parameters: bytes) -> _RingOffsets:
+        at = _PARAMETERS.size + _OFFSETS.size
+        head, tail, mask, _, _, ends, *_ = _OFFSETS.unpack_from(parameters, at)
         return cls(head, tail, mask, _PARAMETERS.unpack_from(parameters)[1], 0, ends)
 
 
@@ -85,13 +85,13 @@ class KernelSyncs:
 
     def __init__(self, ring_fd: int, ended_fd: int, parameters: bytes) -> None:
         self._ring_fd = ring_fd
-        requests, ends = _Places.requests(parameters), _Places.of_ends(parameters)
+        requests, ends = _RingOffsets.of_requests(parameters), _RingOffsets.of_ends(parameters)
         size = max(requests.indexes + 4 * requests.entries, ends.ends + _END.size * ends.entries)
         self._rings = mmap.mmap(ring_fd, size)
         self._requests = mmap.mmap(ring_fd, _REQUEST.size * requests.entries, offset=_REQUESTS_AT)
-        self._numbers = memoryview(self._rings).cast("I")
-        self._places, self._ends = requests, ends
-        self._begun = self._told = 0
+        self._counters = memoryview(self._rings).cast("I")
+        self._request_offsets, self._end_offsets = requests, ends
+        self._begun = self._taken = 0
         self.ended_fd = ended_fd
         """A descriptor that is readable once the sync has ended; then call `result`."""
 
@@ -101,14 +101,14 @@ class KernelSyncs:
         if sys.platform != "linux":
             return None
         parameters = ctypes.create_string_buffer(_PARAMETERS_BYTES)
-        ring_fd = _system(_SETUP, _ENTRIES, parameters)
+        ring_fd = _system_call(_SETUP, _ENTRIES, parameters)
         if ring_fd < 0:
             return None
         ended_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        tells = ctypes.c_int(ended_fd)
+        notifier = ctypes.c_int(ended_fd)
         if (
             _PARAMETERS.unpack_from(parameters.raw)[5] & _SINGLE_MMAP  # not before 5.4
-            and not _system(_REGISTER, ring_fd, _REGISTER_EVENTFD, ctypes.byref(tells), 1)
+            and not _system_call(_REGISTER, ring_fd, _REGISTER_EVENTFD, ctypes.byref(notifier), 1)
         ):
             with suppress(OSError):
                 return cls(ring_fd, ended_fd, parameters.raw)
@@ -122,15 +122,15 @@ class KernelSyncs:
         The descriptor must stay open until the sync has ended, because the kernel thread reads it
         when it begins. The previous sync must have ended.
         """
-        places, numbers = self._places, self._numbers
-        index = self._begun & numbers[places.mask // 4]
+        offsets, counters = self._request_offsets, self._counters
+        index = self._begun & counters[offsets.mask // 4]
         _REQUEST.pack_into(
             self._requests, index * _REQUEST.size, _FSYNC, 0, 0, fd, 0, 0, 0, _DATA_ONLY, 0
         )
-        numbers[places.indexes // 4 + index] = index
-        numbers[places.tail // 4] = (self._begun + 1) & 0xFFFF_FFFF
-        if _system(_ENTER, self._ring_fd, 1, 0, 0, None, 0) != 1:
-            numbers[places.tail // 4] = self._begun
+        counters[offsets.indexes // 4 + index] = index
+        counters[offsets.tail // 4] = (self._begun + 1) & 0xFFFF_FFFF
+        if _system_call(_ENTER, self._ring_fd, 1, 0, 0, None, 0) != 1:
+            counters[offsets.tail // 4] = self._begun
             return False
         self._begun = (self._begun + 1) & 0xFFFF_FFFF
         return True
@@ -145,18 +145,18 @@ class KernelSyncs:
             os.eventfd_read(self.ended_fd)
         except BlockingIOError:
             return None
-        places, numbers = self._ends, self._numbers
-        if numbers[places.tail // 4] == self._told:
+        offsets, counters = self._end_offsets, self._counters
+        if counters[offsets.tail // 4] == self._taken:
             return None
-        index = self._told & numbers[places.mask // 4]
-        result: int = _END.unpack_from(self._rings, places.ends + index * _END.size)[1]
-        self._told = (self._told + 1) & 0xFFFF_FFFF
-        numbers[places.head // 4] = self._told
+        index = self._taken & counters[offsets.mask // 4]
+        result: int = _END.unpack_from(self._rings, offsets.ends + index * _END.size)[1]
+        self._taken = (self._taken + 1) & 0xFFFF_FFFF
+        counters[offsets.head // 4] = self._taken
         return -result
 
     def close(self) -> None:
         """Close the rings; the result of a running sync is lost."""
-        self._numbers.release()
+        self._counters.release()
         self._rings.close()
         self._requests.close()
         os.close(self._ring_fd)
@@ -179,7 +179,7 @@ def write_back_file_system(path: str) -> None:
         os.close(fd)
 
 
-def _system(number: int, *arguments: object) -> int:
+def _system_call(number: int, *arguments: object) -> int:
     """Make a system call and return its result; -1 if it fails."""
     words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     called: int = _call(ctypes.c_long(number), *words)

@@ -31,7 +31,7 @@ space but no memory of the process. Each holds a descriptor."""
 _PAGES_MAX: Final = 1024
 """The most pages of one `mincore` call; `find` returns None for larger reads."""
 _PAGE_BYTES: Final = mmap.PAGESIZE
-_ALL_THERE: Final = b"\1" * _PAGES_MAX
+_ALL_PRESENT: Final = b"\1" * _PAGES_MAX
 
 
 class _PyBuffer(ctypes.Structure):
@@ -84,12 +84,12 @@ class MappedFiles:
         self._windows_max = windows_max
         self._windows: OrderedDict[tuple[str, int], _Window] = OrderedDict()
         self._mutex = threading.Lock()
-        self._is_of_use = True  # False once the file system turns out to have no RWF_NOWAIT
+        self._is_supported = True  # False once the file system turns out to have no RWF_NOWAIT
         # PyDLL does not release the GIL, because that takes longer than the call.
         self._mincore = ctypes.PyDLL(None).mincore
         self._mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
         self._present = bytearray(_PAGES_MAX)
-        self._there = (ctypes.c_char * _PAGES_MAX).from_buffer(self._present)
+        self._present_buffer = (ctypes.c_char * _PAGES_MAX).from_buffer(self._present)
 
     def find(self, name: str, offset: int, size: int) -> memoryview | None:
         """Return a view of the bytes if they are mapped and in memory; else None."""
@@ -105,15 +105,15 @@ class MappedFiles:
             pages = -(-(at + size - start) // _PAGE_BYTES)
             if len(found) != size or pages > _PAGES_MAX or offset + size > window.file_size():
                 return None
-            if self._mincore(window.address + start, pages * _PAGE_BYTES, self._there):
+            if self._mincore(window.address + start, pages * _PAGE_BYTES, self._present_buffer):
                 return None
             # Only the lowest bit of each byte is defined; a page with other bits set counts as
             # not in memory.
-            return found if self._present.startswith(_ALL_THERE[:pages]) else None
+            return found if self._present.startswith(_ALL_PRESENT[:pages]) else None
 
-    def lacks(self, name: str, offset: int) -> bool:
+    def is_mappable(self, name: str, offset: int) -> bool:
         """Tell whether the window that contains the byte is not mapped but could be."""
-        return self._is_of_use and (name, offset // WINDOW_BYTES) not in self._windows
+        return self._is_supported and (name, offset // WINDOW_BYTES) not in self._windows
 
     def add(self, name: str, fd: int, offset: int) -> None:
         """Map the window that contains the byte, if possible."""
@@ -123,8 +123,8 @@ class MappedFiles:
         size = min(file_size - start, WINDOW_BYTES)
         if size <= 0:
             return
-        if not _tells_what_waits(fd, file_size):
-            self._is_of_use = False
+        if not _supports_nowait(fd, file_size):
+            self._is_supported = False
             return
         try:
             mapping = mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ, offset=start)
@@ -149,7 +149,7 @@ class MappedFiles:
             self._windows.clear()
 
 
-def _tells_what_waits(fd: int, file_size: int) -> bool:
+def _supports_nowait(fd: int, file_size: int) -> bool:
     """Tell whether the file system supports RWF_NOWAIT.
 
     A file system without it may report all pages as in memory.

@@ -60,7 +60,7 @@ class OpenFiles:
                 file.users += 1
                 return file
             path = self._path_of(name)
-            FILE_LOCKS.refuse(path)
+            FILE_LOCKS.check_unlocked(path)
             flags = os.O_RDWR | os.O_CREAT if for_writing else os.O_RDONLY
             fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
             if file is not None:
@@ -76,7 +76,7 @@ class OpenFiles:
             if not file.users and not file.is_cached:
                 os.close(file.fd)
 
-    def pinned(self, name: str) -> PinnedFile:
+    def pin(self, name: str) -> PinnedFile:
         """Return the file for a caller that keeps it open; opens it for reading if necessary."""
         file = self.acquire(name, for_writing=False)
         return PinnedFile(file.fd, partial(self.release, file))

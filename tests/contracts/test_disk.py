@@ -72,14 +72,14 @@ def test_a_view_shows_the_file_that_currently_has_the_name(disk: Disk) -> None:
 def test_a_sync_changes_nothing_that_is_read(disk: Disk) -> None:
     disk.write("log", 0, [b"abc"])
     disk.sync("log")
-    disk.forget("log")
+    disk.drop_cache("log")
 
     assert disk.read("log", 1, 99) == b"bc"
 
 
 def test_a_pinned_file_stays_open_until_it_is_released(disk: Disk) -> None:
     disk.write("log", 0, [b"abc"])
-    file = disk.pinned("log")
+    file = disk.pin("log")
     if file is None:
         return  # SimDisk has no descriptors
     disk.unlink("log")
@@ -145,7 +145,7 @@ def test_a_missing_file_is_an_error(disk: Disk, call: str) -> None:
         getattr(disk, call)("absent", *arguments)
 
 
-@pytest.mark.parametrize("call", ["sync", "sync_directory", "forget"])
+@pytest.mark.parametrize("call", ["sync", "sync_directory", "drop_cache"])
 def test_a_missing_file_cannot_be_synced(disk: Disk, call: str) -> None:
     with pytest.raises(FileNotFoundError):
         getattr(disk, call)("absent")

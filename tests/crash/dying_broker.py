@@ -53,7 +53,7 @@ class DyingDisk(OsDisk):
     def sync(self, name: str) -> None:
         self._call("sync", name, lambda: super(DyingDisk, self).sync(name))
 
-    def pinned(self, name: str) -> None:
+    def pin(self, name: str) -> None:
         """Return None, so that each sync calls this disk."""
 
     def rename(self, old: str, new: str) -> None:

@@ -49,7 +49,7 @@ class FillableDisk(OsDisk):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().sync(name)
 
-    def pinned(self, name: str) -> None:
+    def pin(self, name: str) -> None:
         """Return None, so that each sync calls this disk."""
 
 

@@ -129,7 +129,7 @@ def test_after_a_failed_sync_the_cache_shows_what_the_device_never_got() -> None
     disk.sync("log")
 
     assert contents(disk) == b"new"
-    disk.forget("log")
+    disk.drop_cache("log")
     assert contents(disk) == b"old"
 
 

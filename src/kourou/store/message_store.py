@@ -209,7 +209,7 @@ class MessageStore(StoreWriter):
         """
         if len(plan.files) != 1 or plan.directories or plan.queue_files or plan.queue_directories:
             return None
-        return self._disk.pinned(plan.files[0])
+        return self._disk.pin(plan.files[0])
 
     def note_failed_sync(self) -> None:
         """Record in `abort` that a sync failed, like `run_sync`; raises nothing."""

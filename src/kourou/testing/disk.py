@@ -7,7 +7,7 @@ Faults that a store must survive, all chosen by the seed:
                  and removals in a directory since its last sync a first part survives.
     failed call  `fail_after` makes any operation raise; a failed write has written a part.
     failed sync  the pages count as clean from then on, yet never reach the device: a later sync
-                 succeeds without them, a crash or `forget` brings the old bytes back (Linux).
+                 succeeds without them, a crash or `drop_cache` brings the old bytes back (Linux).
     full disk    a write that needs more new pages than `free_bytes` allows raises ENOSPC.
 """
 
@@ -267,7 +267,7 @@ class SimDisk:
             raise
         self._file(name).sync()
 
-    def pinned(self, name: str) -> None:
+    def pin(self, name: str) -> None:
         """Return none: there are no descriptors."""
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
@@ -280,8 +280,8 @@ class SimDisk:
         self._begin("sync_directory", name)
         self._directory(name).sync()
 
-    def forget(self, name: str, offset: int = 0) -> None:
-        self._begin("forget", name)
+    def drop_cache(self, name: str, offset: int = 0) -> None:
+        self._begin("drop_cache", name)
         self._file(name).forget(offset)
 
     def make_directory(self, name: str) -> None:

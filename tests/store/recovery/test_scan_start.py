@@ -33,7 +33,7 @@ def killed_store(messages: int = 40) -> Rig:
 def starts_of(rig: Rig) -> list[str]:
     """Open the store; return the files whose cache was dropped."""
     forgotten: list[str] = []
-    rig.disk.on_operation = lambda op, name: forgotten.append(name) if op == "forget" else None
+    rig.disk.on_operation = lambda op, name: forgotten.append(name) if op == "drop_cache" else None
     rig.open()
     rig.disk.on_operation = None
     return forgotten

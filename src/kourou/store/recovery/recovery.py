@@ -265,7 +265,7 @@ class Recovery:
                 note_failed_sync(self._disk)  # the next start must not trust the cache
                 raise
             if end > believed:
-                self._disk.forget(name, max(0, believed - at))
+                self._disk.drop_cache(name, max(0, believed - at))
 
     # After the scan ----------------------------------------------------------------------------
 
