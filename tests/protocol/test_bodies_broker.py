@@ -1,4 +1,4 @@
-"""A broker's statistics are told as Java tells them."""
+"""Broker statistics are encoded as in Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kourou.protocol.bodies import (
 QUEUE = MessageQueue("T", "b", 0)
 
 
-def test_a_counter_is_told_of_three_spans() -> None:
+def test_broker_stats_have_three_time_spans() -> None:
     stats = BrokerStatsData(BrokerStatsItem(3, 0.05, 1.0), day=BrokerStatsItem(9, 1, 2))
     body = encode_broker_stats(stats)
 
@@ -34,7 +34,7 @@ def test_a_counter_is_told_of_three_spans() -> None:
     assert decode_broker_stats(body) == stats
 
 
-def test_all_groups_are_told_each_in_an_object_of_its_own() -> None:
+def test_each_group_is_a_separate_object() -> None:
     stats = ConsumeStatsList(
         {"a": [], "g": [ConsumeStats({QUEUE: ConsumeOffset(9, 5, 7, 1)}, 0.5)]}, "h:1", 4, 2
     )
@@ -45,7 +45,7 @@ def test_all_groups_are_told_each_in_an_object_of_its_own() -> None:
     assert decode_consume_stats_list(body) == stats
 
 
-def test_times_are_written_as_text_too_in_the_zone_of_the_broker() -> None:
+def test_times_are_also_written_as_text_in_the_given_zone() -> None:
     span = QueueTimeSpan(QUEUE, 1_795_228_398_371, 1_795_228_398_000, 0, 5)
     body = encode_consume_time_spans([span])
     east = encode_consume_time_spans([span], zone=timezone(timedelta(hours=8)))

@@ -1,4 +1,4 @@
-"""Heartbeats, consumer lists and checks are Java's."""
+"""Heartbeats, consumer lists and subscription checks are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ heartbeats = st.builds(
 
 
 @pytest.mark.parametrize("text", HEARTBEATS, ids=range(len(HEARTBEATS)))
-def test_a_heartbeat_is_read_and_written_byte_for_byte_as_java_does(text: str) -> None:
+def test_heartbeat_is_decoded_and_encoded_like_javas(text: str) -> None:
     assert encode_heartbeat(decode_heartbeat(text.encode())) == text.encode()
 
 
-def test_a_heartbeat_says_who_wants_what() -> None:
+def test_heartbeat_contains_groups_and_subscriptions() -> None:
     heartbeat = decode_heartbeat(HEARTBEATS[2].encode())
 
     assert heartbeat.client_id == "10.0.0.2@golden"
@@ -80,11 +80,11 @@ def test_a_heartbeat_says_who_wants_what() -> None:
 
 
 @given(heartbeats)
-def test_any_heartbeat_survives(heartbeat: HeartbeatData) -> None:
+def test_encoded_heartbeat_decodes_to_the_same(heartbeat: HeartbeatData) -> None:
     assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
 
 
-def test_the_nulls_of_other_clients_and_enums_by_number_are_read() -> None:
+def test_nulls_and_enum_ordinals_are_accepted() -> None:
     body = (
         b'{"clientID":"go@1","consumerDataSet":[{"groupName":"g","consumeType":1,'
         b'"messageModel":0,"consumeFromWhere":4,"subscriptionDataSet":[{"topic":"T",'
@@ -141,28 +141,28 @@ def test_the_nulls_of_other_clients_and_enums_by_number_are_read() -> None:
         ),
     ],
 )
-def test_a_heartbeat_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+def test_malformed_heartbeat_is_refused_naming_the_member(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedBodyError, match=reason):
         decode_heartbeat(body)
 
 
 @given(st.lists(texts))
-def test_any_consumer_list_survives(client_ids: list[str]) -> None:
+def test_encoded_consumer_list_decodes_to_the_same(client_ids: list[str]) -> None:
     assert decode_consumer_list(encode_consumer_list(client_ids)) == client_ids
 
 
-def test_a_consumer_list_has_its_form() -> None:
+def test_consumer_list_has_the_expected_json() -> None:
     assert encode_consumer_list(["a", "b"]) == b'{"consumerIdList":["a","b"]}'
     assert decode_consumer_list(b"{}") == []
 
 
 @given(st.builds(CheckClientConfig, texts, texts, subscriptions, st.none() | texts))
-def test_any_check_survives(check: CheckClientConfig) -> None:
+def test_encoded_check_decodes_to_the_same(check: CheckClientConfig) -> None:
     assert decode_check_client_config(encode_check_client_config(check)) == check
 
 
 @given(st.binary(max_size=30))
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     for decode in (decode_heartbeat, decode_consumer_list, decode_check_client_config):
         try:
             decode(data)

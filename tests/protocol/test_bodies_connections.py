@@ -1,4 +1,4 @@
-"""Who is connected is told as Java tells it."""
+"""Bodies about connected clients are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLIENT_JSON = (
 )
 
 
-def test_consumers_are_told_with_what_they_want() -> None:
+def test_consumer_connection_contains_subscriptions() -> None:
     told = ConsumerConnection(
         [CLIENT],
         ConsumeType.POP,
@@ -46,14 +46,14 @@ def test_consumers_are_told_with_what_they_want() -> None:
     assert decode_consumer_connection(body) == told
 
 
-def test_producers_of_a_group_are_told() -> None:
+def test_producer_connection_lists_the_producers_of_a_group() -> None:
     body = encode_producer_connection([CLIENT])
 
     assert body == CLIENT_JSON + b"}"
     assert decode_producer_connection(body) == [CLIENT]
 
 
-def test_all_producers_are_told_by_their_group() -> None:
+def test_producer_table_lists_producers_by_group() -> None:
     producers = {"g": [ProducerInfo("c@1", "/10.0.0.1:5000", LanguageCode.GO, 399, 7)]}
     body = encode_producer_table(producers)
 
@@ -74,18 +74,20 @@ def test_all_producers_are_told_by_their_group() -> None:
         ("[]", LanguageCode.OTHER),
     ],
 )
-def test_a_language_is_a_name_or_a_number_or_another(written: str, language: LanguageCode) -> None:
+def test_language_is_decoded_from_name_or_ordinal_or_is_other(
+    written: str, language: LanguageCode
+) -> None:
     body = f'{{"connectionSet":[{{"clientId":"c","language":{written}}}]}}'.encode()
 
     assert decode_producer_connection(body) == [Connection("c", "", language)]
 
 
-def test_groups_of_a_topic_are_a_list() -> None:
+def test_group_list_is_an_array() -> None:
     assert encode_group_list(["a", "b"]) == b'{"groupList":["a","b"]}'
     assert decode_group_list(b'{"groupList":["a","b"]}') == ["a", "b"]
 
 
-def test_a_groups_subscription_may_be_missing() -> None:
+def test_group_subscription_may_be_missing() -> None:
     offline = GroupSubscription("g", "T")
     online = GroupSubscription("g", "T", SubscriptionData("T"))
 
@@ -97,6 +99,6 @@ def test_a_groups_subscription_may_be_missing() -> None:
 @pytest.mark.parametrize(
     "body", [b'{"connectionSet":7}', b'{"connectionSet":[7]}', b'{"consumeType":"X"}', b"[]"]
 )
-def test_connections_of_another_form_are_refused(body: bytes) -> None:
+def test_malformed_connections_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_consumer_connection(body)

@@ -1,4 +1,4 @@
-"""Consumer groups are Java's, on the wire and in the file."""
+"""Consumer groups are encoded and decoded as in Java, on the wire and in the file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ groups = st.builds(
 )
 
 
-def test_a_new_group_is_written_byte_for_byte_as_java_does() -> None:
+def test_new_group_is_encoded_like_javas() -> None:
     assert encode_subscription_group(SubscriptionGroup("g", retry_max_times=5)) == (
         b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
         b'"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,'
@@ -54,12 +54,12 @@ def test_a_new_group_is_written_byte_for_byte_as_java_does() -> None:
     )
 
 
-def test_a_name_alone_is_a_group_with_defaults() -> None:
+def test_group_with_only_a_name_has_defaults() -> None:
     assert decode_subscription_group(b'{"groupName":"g"}') == SubscriptionGroup("g")
 
 
 @given(groups)
-def test_any_group_survives(group: SubscriptionGroup) -> None:
+def test_encoded_group_decodes_to_the_same(group: SubscriptionGroup) -> None:
     assert decode_subscription_group(encode_subscription_group(group)) == group
 
 
@@ -72,13 +72,13 @@ def test_any_group_survives(group: SubscriptionGroup) -> None:
     ),
     st.booleans(),
 )
-def test_any_table_survives(table: SubscriptionGroupTable, pretty: bool) -> None:
+def test_encoded_table_decodes_to_the_same(table: SubscriptionGroupTable, pretty: bool) -> None:
     text = encode_subscription_group_table(table, pretty=pretty)
 
     assert decode_subscription_group_table(text) == table
 
 
-def test_the_group_file_of_java_is_read_and_written_with_the_same_values() -> None:
+def test_group_file_of_java_is_decoded_and_encoded_with_the_same_values() -> None:
     text = (CONFIG / "subscriptionGroup.json").read_bytes()
     table = decode_subscription_group_table(text)
     written = encode_subscription_group_table(table, pretty=True)
@@ -87,7 +87,7 @@ def test_the_group_file_of_java_is_read_and_written_with_the_same_values() -> No
     assert len(written) == len(text)
 
 
-def test_the_key_of_a_table_is_the_name_of_the_group() -> None:
+def test_key_in_the_table_is_the_name_of_the_group() -> None:
     table = decode_subscription_group_table(b'{"subscriptionGroupTable":{"g":{"groupName":"x"}}}')
 
     assert table.groups == {"g": SubscriptionGroup("g")}
@@ -104,13 +104,13 @@ def test_the_key_of_a_table_is_the_name_of_the_group() -> None:
         (b'{"groupName":"g","groupRetryPolicy":{"a":' + b"[" * 99 + b"]" * 99 + b"}}", "deeper"),
     ],
 )
-def test_a_group_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+def test_malformed_group_is_refused_naming_the_member(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedBodyError, match=reason):
         decode_subscription_group(body)
 
 
 @given(st.binary(max_size=30))
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     for decode in (decode_subscription_group, decode_subscription_group_table):
         try:
             decode(data)

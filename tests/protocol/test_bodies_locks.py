@@ -1,4 +1,4 @@
-"""Locks, assignments and modes are told as Java tells them."""
+"""Locks, assignments and request modes are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUEUE = MessageQueue("T", "b", 0)
 QUEUE_JSON = b'{"brokerName":"b","queueId":0,"topic":"T"}'
 
 
-def test_a_lock_names_who_asks_for_which_queues() -> None:
+def test_lock_request_contains_client_and_queues() -> None:
     request = LockBatch("g", "c@1", (QUEUE,), True)
     body = encode_lock_batch(request)
 
@@ -41,14 +41,14 @@ def test_a_lock_names_who_asks_for_which_queues() -> None:
     assert decode_lock_batch(body) == request
 
 
-def test_the_answer_to_a_lock_names_the_queues() -> None:
+def test_lock_response_contains_the_queues() -> None:
     body = encode_locked_queues(LockedQueues((QUEUE,)))
 
     assert body == b'{"lockOKMQSet":[%b]}' % QUEUE_JSON
     assert decode_locked_queues(body) == LockedQueues((QUEUE,))
 
 
-def test_an_assignment_says_pull_or_pop_of_each_queue() -> None:
+def test_assignment_contains_the_mode_of_each_queue() -> None:
     request = QueryAssignment("T", "g", "c@1", "AVG", MessageModel.BROADCASTING)
     answer = Assignments((MessageQueueAssignment(QUEUE, MessageRequestMode.POP, {"a": "b"}),))
 
@@ -58,7 +58,7 @@ def test_an_assignment_says_pull_or_pop_of_each_queue() -> None:
     assert decode_assignments(b"{}") == Assignments()
 
 
-def test_a_mode_is_told_of_one_group_or_of_all() -> None:
+def test_request_modes_of_one_or_all_groups_are_decoded() -> None:
     mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 8)
     modes = MessageRequestModes({"T": {"g": mode}})
 

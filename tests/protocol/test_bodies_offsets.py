@@ -1,4 +1,4 @@
-"""Offsets by queue, and a broker's tables of them, have Java's bytes."""
+"""Offsets by queue and a broker's offset tables are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG = Path(__file__).parent.parent / "golden" / "config"
 QUEUE, OTHER = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
-def test_a_reset_is_a_map_with_queues_for_keys() -> None:
+def test_reset_is_a_map_keyed_by_queue() -> None:
     body = encode_reset_offsets({OTHER: 6, QUEUE: 5})
 
     assert body == (
@@ -40,20 +40,20 @@ def test_a_reset_is_a_map_with_queues_for_keys() -> None:
     assert decode_reset_offsets(body) == {QUEUE: 5, OTHER: 6}
 
 
-def test_a_reset_for_clients_in_cpp_is_a_list() -> None:
+def test_reset_for_cpp_clients_is_a_list() -> None:
     body = encode_reset_offsets_for_c({QUEUE: 5})
 
     assert body == b'{"offsetTable":[{"brokerName":"b","offset":5,"queueId":0,"topic":"T"}]}'
     assert decode_reset_offsets(body) == {QUEUE: 5}
 
 
-def test_a_reset_with_queues_as_texts_is_read_as_old_versions_write_it() -> None:
+def test_reset_of_old_versions_with_quoted_queues_is_decoded() -> None:
     body = rb'{"offsetTable":{"{\"brokerName\":\"b\",\"queueId\":0,\"topic\":\"T\"}":5}}'
 
     assert decode_reset_offsets(body) == {QUEUE: 5}
 
 
-def test_what_clients_hold_is_told_by_client_or_of_one() -> None:
+def test_consumer_status_has_offsets_of_one_or_several_clients() -> None:
     status = ConsumerStatus({QUEUE: 1}, {"c@1": {OTHER: 2}})
 
     assert decode_consumer_status(encode_consumer_status(status)) == status
@@ -67,7 +67,7 @@ def test_correction_offsets_have_bare_keys() -> None:
     assert decode_correction_offsets(body) == {0: 7, 1: 0}
 
 
-def test_the_files_of_a_java_broker_are_read_with_their_offsets() -> None:
+def test_offset_files_of_java_are_decoded() -> None:
     offsets = decode_consumer_offset_table((CONFIG / "consumerOffset.json").read_bytes())
     delays = decode_delay_offset_table((CONFIG / "delayOffset.json").read_bytes())
 
@@ -79,7 +79,7 @@ def test_the_files_of_a_java_broker_are_read_with_their_offsets() -> None:
     assert decode_delay_offset_table(encode_delay_offset_table(delays, pretty=True)) == delays
 
 
-def test_members_that_a_broker_does_not_keep_are_left_out() -> None:
+def test_absent_tables_are_omitted() -> None:
     table = ConsumerOffsetTable({"T@g": {0: 1}})
 
     body = encode_consumer_offset_table(table)
@@ -89,7 +89,7 @@ def test_members_that_a_broker_does_not_keep_are_left_out() -> None:
     assert encode_delay_offset_table(DelayOffsetTable({1: 0})) == b'{"offsetTable":{1:0}}'
 
 
-def test_all_members_of_a_table_of_offsets_are_read_again() -> None:
+def test_encoded_offset_table_decodes_to_the_same() -> None:
     table = ConsumerOffsetTable(
         {"T@g": {0: 1, 2: 3}},
         DataVersion(1, 2, 3),
@@ -110,6 +110,6 @@ def test_all_members_of_a_table_of_offsets_are_read_again() -> None:
         b'{"offsetTable":7}',
     ],
 )
-def test_a_reset_of_another_form_is_refused(body: bytes) -> None:
+def test_malformed_reset_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_reset_offsets(body)

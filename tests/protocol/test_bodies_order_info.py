@@ -1,4 +1,4 @@
-"""The file of ordered pops is read and written as Java writes it."""
+"""The file of ordered pops is encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kourou.protocol.bodies_order_info import (
 GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOrderInfo.json"
 
 
-def test_the_file_of_a_java_broker_is_read_and_written_byte_by_byte() -> None:
+def test_order_info_file_of_java_is_decoded_and_encoded_unchanged() -> None:
     data = GOLDEN.read_bytes()
     table = decode_order_info_table(data)
 
@@ -27,7 +27,7 @@ def test_the_file_of_a_java_broker_is_read_and_written_byte_by_byte() -> None:
     assert encode_order_info_table(table) == data
 
 
-def test_counts_and_times_of_single_messages_have_bare_keys() -> None:
+def test_counts_and_times_of_messages_have_bare_keys() -> None:
     info = OrderInfo(1, 2, (5, 1), {6: 9}, {5: 2}, 3, -1)
     table = OrderInfoTable({"T@g": {1: info}}, 1)
 
@@ -39,6 +39,6 @@ def test_counts_and_times_of_single_messages_have_bare_keys() -> None:
 
 
 @pytest.mark.parametrize("data", [b"[]", b'{"table":{"T@g":{"x":{}}}}', b'{"table":{"T@g":7}}'])
-def test_a_file_of_another_form_is_refused(data: bytes) -> None:
+def test_malformed_file_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_order_info_table(data)

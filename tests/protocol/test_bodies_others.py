@@ -1,4 +1,4 @@
-"""Bodies that few requests have: consume queues, timers, replicas, static topics, batch acks."""
+"""Bodies of rare requests: consume queues, timers, replicas, static topics, batch acks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kourou.protocol.bodies_topics import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
 
 
-def test_entries_of_a_consume_queue_are_told_with_the_filter() -> None:
+def test_consume_queue_entries_are_encoded_with_the_filter() -> None:
     answer = QueryConsumeQueueResponse(
         (ConsumeQueueData(1, 2, 3, eval=True),), 5, 4, SubscriptionData("T"), "null"
     )
@@ -43,7 +43,7 @@ def test_entries_of_a_consume_queue_are_told_with_the_filter() -> None:
     )
 
 
-def test_a_timers_check_point_has_seven_numbers() -> None:
+def test_timer_check_point_has_seven_numbers() -> None:
     check_point = TimerCheckPoint(1, 2, 3, 4, DataVersion(7, 5, 6))
     body = encode_timer_check_point(check_point)
 
@@ -53,7 +53,7 @@ def test_a_timers_check_point_has_seven_numbers() -> None:
         decode_timer_check_point(body[1:])
 
 
-def test_replicas_are_told_as_a_controller_tells_them() -> None:
+def test_replicas_are_encoded_like_a_controllers() -> None:
     replica = ReplicaIdentity("b", 1, "h:1", True)
     info = BrokerReplicasInfo({"b": ReplicasInfo(1, "h:1", 2, 3, (replica,))})
 
@@ -65,7 +65,7 @@ def test_replicas_are_told_as_a_controller_tells_them() -> None:
     assert decode_record(BrokerReplicasInfo, encode_record(info)) == info
 
 
-def test_who_is_in_sync_and_which_epochs_there_were_is_read_again() -> None:
+def test_sync_state_set_and_epochs_decode_to_the_same() -> None:
     in_sync = SyncStateSet((1, 2), 3)
     epochs = EpochEntryCache("c", "b", 1, (EpochEntry(1, 0, 100), EpochEntry(2, 100)), 200)
 
@@ -80,7 +80,7 @@ def test_broker_names_are_an_array() -> None:
         decode_broker_names(b'["a",7]')
 
 
-def test_a_batch_of_acks_is_read_under_short_and_long_names() -> None:
+def test_batch_ack_is_decoded_with_short_and_long_names() -> None:
     ack = BatchAck("g", "T", "1", 5, 6, 7, 8, 9, b"\x05")
     body = encode_record(BatchAckMessages("b", (ack,)))
     long = (

@@ -1,4 +1,4 @@
-"""Routes and the name server's tables are Java's, in both forms."""
+"""Routes and the name server's tables are encoded and decoded as in Java, in both forms."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ routes = st.builds(
 )
 
 
-def test_a_route_is_written_byte_for_byte_as_java_does_in_both_forms() -> None:
+def test_route_is_encoded_like_javas_in_both_forms() -> None:
     assert encode_topic_route(ROUTE, standard=False) == LEGACY
     assert encode_topic_route(ROUTE, standard=True) == STANDARD
 
 
-def test_a_route_is_read_in_both_forms() -> None:
+def test_route_is_decoded_from_both_forms() -> None:
     assert decode_topic_route(LEGACY) == ROUTE
     assert decode_topic_route(STANDARD) == ROUTE
 
 
 @given(routes, st.booleans())
-def test_any_route_survives(route: TopicRoute, standard: bool) -> None:
+def test_encoded_route_decodes_to_the_same(route: TopicRoute, standard: bool) -> None:
     assert decode_topic_route(encode_topic_route(route, standard=standard)) == route
 
 
-def test_members_that_are_missing_null_or_unknown_do_not_matter() -> None:
+def test_missing_null_and_unknown_members_are_accepted() -> None:
     assert decode_topic_route(b"{}") == TopicRoute((), ())
     body = (
         b'{"brokerDatas":[{"brokerName":"a","zoneName":"z"}],"queueDatas":null,'
@@ -89,7 +89,7 @@ def test_members_that_are_missing_null_or_unknown_do_not_matter() -> None:
         (b'{"orderTopicConf":5}', "orderTopicConf"),
     ],
 )
-def test_a_route_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+def test_malformed_route_is_refused_naming_the_member(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedBodyError, match=reason):
         decode_topic_route(body)
 
@@ -111,27 +111,27 @@ def test_cluster_info_always_has_bare_ids() -> None:
         st.dictionaries(texts, st.lists(texts, max_size=2), max_size=2),
     )
 )
-def test_any_cluster_info_survives(info: ClusterInfo) -> None:
+def test_encoded_cluster_info_decodes_to_the_same(info: ClusterInfo) -> None:
     assert decode_cluster_info(encode_cluster_info(info)) == info
 
 
 @given(st.dictionaries(texts, texts))
-def test_any_table_survives(table: dict[str, str]) -> None:
+def test_encoded_table_decodes_to_the_same(table: dict[str, str]) -> None:
     assert decode_kv_table(encode_kv_table(table)) == table
 
 
 @given(st.lists(texts), st.none() | texts)
-def test_any_topic_list_survives(topics: list[str], broker_addr: str | None) -> None:
+def test_encoded_topic_list_decodes_to_the_same(topics: list[str], broker_addr: str | None) -> None:
     assert decode_topic_list(encode_topic_list(topics, broker_addr=broker_addr)) == topics
 
 
-def test_lists_and_tables_have_their_form() -> None:
+def test_lists_and_tables_have_the_expected_json() -> None:
     assert encode_kv_table({"k": "v"}) == b'{"table":{"k":"v"}}'
     assert encode_topic_list(["T1"]) == b'{"topicList":["T1"]}'
 
 
 @given(st.binary(max_size=30))
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     for decode in (decode_topic_route, decode_cluster_info, decode_kv_table, decode_topic_list):
         try:
             decode(data)

@@ -1,4 +1,4 @@
-"""How a consumer runs, and what its listener said, is told as Java tells it."""
+"""Running info and consume results are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kourou.protocol.bodies import (
 QUEUE = MessageQueue("T", "b", 0)
 
 
-def test_a_running_consumer_is_told_whole() -> None:
+def test_running_info_decodes_to_the_same() -> None:
     info = ConsumerRunningInfo(
         {"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"},
         (SubscriptionData("T"),),
@@ -50,7 +50,7 @@ def test_an_idle_consumer_has_no_stack() -> None:
     assert decode_consumer_running_info(body) == ConsumerRunningInfo()
 
 
-def test_the_result_of_one_message_is_told() -> None:
+def test_consume_result_decodes_to_the_same() -> None:
     result = ConsumeMessageDirectlyResult(ConsumeResult.LATER, True, False, "why", 7)
     body = encode_consume_directly_result(result)
 
@@ -62,6 +62,6 @@ def test_the_result_of_one_message_is_told() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"consumeResult":"CR_NONE"}', b"[]", b'{"order":7}'])
-def test_a_result_of_another_form_is_refused(body: bytes) -> None:
+def test_malformed_consume_result_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_consume_directly_result(body)

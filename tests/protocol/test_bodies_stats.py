@@ -1,4 +1,4 @@
-"""Statistics are keyed by queue as Java keys them."""
+"""Statistics keyed by queue are encoded and decoded as in Java."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ queues = st.builds(MessageQueue, texts, texts, st.integers(-(2**31), 2**31 - 1))
         rates,
     )
 )
-def test_any_topic_stats_survive(stats: TopicStatsTable) -> None:
+def test_encoded_topic_stats_decode_to_the_same(stats: TopicStatsTable) -> None:
     assert decode_topic_stats(encode_topic_stats(stats)) == stats
 
 
@@ -47,11 +47,11 @@ def test_any_topic_stats_survive(stats: TopicStatsTable) -> None:
         rates,
     )
 )
-def test_any_consume_stats_survive(stats: ConsumeStats) -> None:
+def test_encoded_consume_stats_decode_to_the_same(stats: ConsumeStats) -> None:
     assert decode_consume_stats(encode_consume_stats(stats)) == stats
 
 
-def test_consume_stats_are_written_byte_for_byte_as_java_does() -> None:
+def test_consume_stats_are_encoded_like_javas() -> None:
     stats = ConsumeStats({MessageQueue("T", "b", 0): ConsumeOffset(3, 2, 2, 1795228398447)})
 
     assert encode_consume_stats(stats) == (
@@ -60,7 +60,7 @@ def test_consume_stats_are_written_byte_for_byte_as_java_does() -> None:
     )
 
 
-def test_a_queue_may_also_be_a_text_for_a_key() -> None:
+def test_queue_key_may_be_a_quoted_text() -> None:
     body = b'{"offsetTable":{"{\\"topic\\":\\"T\\",\\"brokerName\\":\\"b\\"}":{"maxOffset":5}}}'
 
     assert decode_topic_stats(body).offsets == {MessageQueue("T", "b", 0): TopicOffset(0, 5)}
@@ -76,14 +76,14 @@ def test_a_queue_may_also_be_a_text_for_a_key() -> None:
         (b"5", "stats"),
     ],
 )
-def test_stats_that_do_not_parse_are_refused(body: bytes, reason: str) -> None:
+def test_malformed_stats_are_refused(body: bytes, reason: str) -> None:
     for decode in (decode_topic_stats, decode_consume_stats):
         with pytest.raises(MalformedBodyError, match=reason):
             decode(body)
 
 
 @given(st.binary(max_size=30))
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     for decode in (decode_topic_stats, decode_consume_stats):
         try:
             decode(data)

@@ -1,4 +1,4 @@
-"""Topic tables and registrations are Java's, the compressed form and the files included."""
+"""Topic tables and registrations are encoded and decoded as in Java, in all forms."""
 
 from __future__ import annotations
 
@@ -65,32 +65,32 @@ def sized(*texts: bytes) -> bytes:
 def compressed(
     *topics: bytes, servers: bytes = b"[]", static: bytes = b"\x00\x00\x00\x00"
 ) -> bytes:
-    """Return the compressed form of a registration, as Java 5 lays it out."""
+    """Return the compressed form of a registration, as written by RocketMQ 5."""
     version = b'{"counter":1,"stateVersion":0,"timestamp":2}'
     count = len(topics).to_bytes(4, "big")
     return zlib.compress(sized(version) + count + sized(*topics) + sized(servers) + static, 9)
 
 
-def test_the_next_version_counts_one_more() -> None:
+def test_next_version_increments_the_counter() -> None:
     assert DataVersion(1, 5, 2).next(9) == DataVersion(2, 5, 9)
 
 
 @given(versions)
-def test_any_version_survives(version: DataVersion) -> None:
+def test_encoded_version_decodes_to_the_same(version: DataVersion) -> None:
     assert decode_data_version(encode_data_version(version)) == version
 
 
 @given(configs)
-def test_any_topic_survives(config: TopicConfig) -> None:
+def test_encoded_topic_decodes_to_the_same(config: TopicConfig) -> None:
     assert decode_topic_config(encode_topic_config(config)) == config
 
 
 @given(tables, st.booleans())
-def test_any_table_survives(table: TopicConfigTable, pretty: bool) -> None:
+def test_encoded_table_decodes_to_the_same(table: TopicConfigTable, pretty: bool) -> None:
     assert decode_topic_config_table(encode_topic_config_table(table, pretty=pretty)) == table
 
 
-def test_the_topics_file_of_java_is_read_and_written_with_the_same_values() -> None:
+def test_topics_file_of_java_is_decoded_and_encoded_with_the_same_values() -> None:
     text = (CONFIG / "topics.json").read_bytes()
     table = decode_topic_config_table(text)
 
@@ -101,13 +101,13 @@ def test_the_topics_file_of_java_is_read_and_written_with_the_same_values() -> N
     assert len(written) == len(text)
 
 
-def test_the_key_of_a_table_is_the_name_of_the_topic() -> None:
+def test_key_in_the_table_is_the_name_of_the_topic() -> None:
     table = decode_topic_config_table(b'{"topicConfigTable":{"T":{"topicName":"other"},"U":{}}}')
 
     assert table.topics == {"T": TopicConfig("T"), "U": TopicConfig("U")}
 
 
-def test_missing_members_take_the_defaults_and_the_filter_type_may_be_a_number() -> None:
+def test_missing_members_get_defaults_and_filter_type_may_be_an_ordinal() -> None:
     assert topic_config_from_json({"topicName": "T"}) == TopicConfig("T")
     assert (
         topic_config_from_json({"topicName": "T", "topicFilterType": 1}).topic_filter_type
@@ -115,13 +115,13 @@ def test_missing_members_take_the_defaults_and_the_filter_type_may_be_a_number()
     )
 
 
-def test_a_registration_is_written_byte_for_byte_as_java_does() -> None:
+def test_registration_is_encoded_like_javas() -> None:
     assert encode_register_body(REGISTRATION) == PLAIN
     assert decode_register_body(PLAIN) == REGISTRATION
 
 
 @given(st.builds(RegisterBody, tables, st.lists(texts, max_size=2).map(tuple)))
-def test_any_registration_survives(body: RegisterBody) -> None:
+def test_encoded_registration_decodes_to_the_same(body: RegisterBody) -> None:
     assert decode_register_body(encode_register_body(body)) == body
 
 
@@ -140,9 +140,7 @@ UNUSUAL = [
 
 
 @pytest.mark.parametrize(("usual", "unusual"), UNUSUAL)
-def test_a_registration_that_is_written_otherwise_says_the_same(
-    usual: bytes, unusual: bytes
-) -> None:
+def test_unusual_registration_decodes_to_the_same(usual: bytes, unusual: bytes) -> None:
     assert PLAIN.count(usual) == 1
     assert decode_register_body(PLAIN.replace(usual, unusual)) == REGISTRATION
 
@@ -156,24 +154,24 @@ def test_a_registration_that_is_written_otherwise_says_the_same(
         (b'"attributes":{}', b'"attributes":{"a":"\xff"}'),
     ],
 )
-def test_what_is_refused_member_by_member_is_refused_as_a_whole(usual: bytes, wrong: bytes) -> None:
+def test_fast_decoder_refuses_what_the_general_decoder_refuses(usual: bytes, wrong: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_register_body(PLAIN.replace(usual, wrong))
 
 
-def test_no_body_is_no_topics() -> None:
+def test_empty_body_has_no_topics() -> None:
     for is_compressed in (False, True):
         assert decode_register_body(b"", compressed=is_compressed) == RegisterBody()
 
 
-def test_a_broker_before_3_0_11_sends_the_table_alone() -> None:
+def test_registration_of_a_broker_before_3_0_11_is_only_the_table() -> None:
     body = encode_topic_config_table(REGISTRATION.table)
 
     assert decode_register_body(body, version=36) == REGISTRATION
     assert decode_register_body(body, version=37) == RegisterBody()
 
 
-def test_the_compressed_form_is_read() -> None:
+def test_compressed_registration_is_decoded() -> None:
     body = compressed(
         b'T 4 4 6 SINGLE_TAG {"message.type":"FIFO"}',
         b"U 1 2 4 MULTI_TAG {}",
@@ -195,7 +193,7 @@ def test_the_compressed_form_is_read() -> None:
     )
 
 
-def test_the_compressed_form_of_4_x_ends_before_static_topics() -> None:
+def test_compressed_registration_of_4_x_lacks_static_topics() -> None:
     body = compressed(b"T 4 4 6 SINGLE_TAG {}", static=b"")
 
     assert decode_register_body(body, compressed=True, version=412).table == REGISTRATION.table
@@ -222,7 +220,7 @@ def test_the_compressed_form_of_4_x_ends_before_static_topics() -> None:
         (compressed(static=b"\x00\x00\x00\x01" + sized(b"[]")), "static topic"),
     ],
 )
-def test_a_compressed_registration_that_does_not_parse_is_refused(body: bytes, reason: str) -> None:
+def test_malformed_compressed_registration_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedBodyError, match=reason):
         decode_register_body(body, compressed=True)
 
@@ -238,13 +236,13 @@ def test_a_compressed_registration_that_does_not_parse_is_refused(body: bytes, r
         (b'{"topicName":"T","topicFilterType":2}', "topicFilterType"),
     ],
 )
-def test_a_topic_that_does_not_parse_is_refused_by_member(body: bytes, reason: str) -> None:
+def test_malformed_topic_is_refused_naming_the_member(body: bytes, reason: str) -> None:
     with pytest.raises(MalformedBodyError, match=reason):
         decode_topic_config(body)
 
 
 @given(st.binary(max_size=30), st.booleans())
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes, wrap: bool) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes, wrap: bool) -> None:
     for attempt in (data, zlib.compress(data), zlib.compress(sized(b"{}") + data)):
         try:
             decode_register_body(attempt, compressed=wrap)
@@ -257,7 +255,7 @@ def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes, wrap: boo
             pass
 
 
-def test_unusual_registration_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_unusual_registration_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     unusual = PLAIN.replace(
         b'"topicConfigSerializeWrapper"', b'"\\u0074opicConfigSerializeWrapper"'
     )

@@ -1,4 +1,4 @@
-"""The code tables are Java's, and every answer's code has an error or needs none."""
+"""Codes equal Java's, and common response codes have their own error classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 CODES = json.loads((VECTORS / "codes.json").read_text())
 
 
-def test_all_codes_are_those_of_java() -> None:
+def test_codes_equal_javas() -> None:
     assert {code.name: code.value for code in RequestCode} == CODES["request"]
     assert {code.name: code.value for code in ResponseCode} == CODES["response"]
     assert {code.name: code.value for code in LanguageCode} == CODES["language"]
@@ -29,7 +29,7 @@ def test_all_codes_are_those_of_java() -> None:
 
 
 @pytest.mark.parametrize("language", LanguageCode)
-def test_a_language_is_known_by_name_and_by_code(language: LanguageCode) -> None:
+def test_language_is_found_by_name_and_by_code(language: LanguageCode) -> None:
     assert language_of(language.name) is language
     assert language_of(language.value) is language
 
@@ -39,11 +39,11 @@ def test_an_unknown_language_is_other(value: str | int) -> None:
     assert language_of(value) is LanguageCode.OTHER
 
 
-def test_a_request_is_named_for_people() -> None:
+def test_request_name_contains_name_and_code() -> None:
     assert request_name(310) == "SEND_MESSAGE_V2 (310)"
     assert request_name(4711) == "request 4711"
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 10, 13, 14, 16, 17, 22, 23, 24, 25, 26, 29])
-def test_a_common_refusal_has_an_error_of_its_own(code: int) -> None:
+def test_common_response_code_has_its_own_error_class(code: int) -> None:
     assert type(RemoteError.from_response(code, "")) is not RemoteError

@@ -1,4 +1,4 @@
-"""Commands are made as requests and as answers, and give their header by class."""
+"""Requests and responses are constructed from headers, and return their headers by class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kourou.protocol.headers_route import GetRouteInfoRequestHeader
 from kourou.protocol.headers_send import SendMessageRequestHeaderV2
 
 
-def test_a_request_carries_its_header_as_texts() -> None:
+def test_request_contains_header_fields_as_texts() -> None:
     command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader("T"), b"body")
 
     assert command.ext_fields == {"topic": "T"}
@@ -22,7 +22,7 @@ def test_a_request_carries_its_header_as_texts() -> None:
     assert not command.is_oneway
 
 
-def test_a_oneway_request_says_so() -> None:
+def test_oneway_request_has_the_oneway_flag() -> None:
     command = request(RequestCode.HEART_BEAT, oneway=True)
 
     assert command.is_oneway
@@ -30,7 +30,7 @@ def test_a_oneway_request_says_so() -> None:
     assert command.ext_fields == {}
 
 
-def test_an_answer_belongs_to_its_request() -> None:
+def test_response_has_opaque_and_serialization_of_its_request() -> None:
     command = request(RequestCode.GET_MAX_OFFSET)
     command.opaque = 77
     answer = response(command, header=GetMaxOffsetResponseHeader(5), body=b"b", remark="r")
@@ -42,7 +42,7 @@ def test_an_answer_belongs_to_its_request() -> None:
     assert response(command, ResponseCode.SYSTEM_ERROR).ext_fields == {}
 
 
-def test_a_bad_header_names_the_request_and_the_field() -> None:
+def test_error_of_an_invalid_header_names_request_and_field() -> None:
     with pytest.raises(
         MalformedHeaderError, match=r"SEND_MESSAGE_V2 \(310\): field a \(producer_group\) is miss"
     ):
@@ -51,7 +51,7 @@ def test_a_bad_header_names_the_request_and_the_field() -> None:
         response(request(30)).header(GetMaxOffsetResponseHeader)
 
 
-def test_an_answer_is_not_as_long_as_what_it_quotes() -> None:
+def test_long_remark_is_truncated() -> None:
     asked = request(RequestCode.GET_MAX_OFFSET)
 
     whole = response(asked, ResponseCode.SYSTEM_ERROR, "x" * REMARK_CHARS_MAX).remark

@@ -1,4 +1,4 @@
-"""Bodies inflate to what was compressed, within the limit given, whatever the codec."""
+"""All codecs decompress to the original body, within the given limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def packed(body: bytes, kind: CompressionType) -> bytes:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['type']} {c['text']}")
-def test_bodies_of_java_clients_inflate(case: dict[str, Any]) -> None:
+def test_bodies_of_java_clients_are_decompressed(case: dict[str, Any]) -> None:
     body = base64.b64decode(case["compressed_b64"])
     expected = TEXTS.get(case["text"], case["text"]).encode()
     kind = CompressionType[case["type"]]
@@ -39,25 +39,25 @@ def test_bodies_of_java_clients_inflate(case: dict[str, Any]) -> None:
     assert decompress(body, case["flag"], size_max=1 << 20) == expected
 
 
-def test_types_are_those_of_java() -> None:
+def test_compression_types_equal_javas() -> None:
     tables = json.loads((VECTORS / "tables.json").read_text())
 
     assert [kind.name for kind in CompressionType] == tables["enums"]["CompressionType"]
 
 
-def test_a_body_of_no_type_is_a_zlib_stream() -> None:
+def test_body_without_type_is_a_zlib_stream() -> None:
     assert decompress(compress(b"old client"), COMPRESSED, size_max=64) == b"old client"
 
 
-def test_our_streams_begin_as_those_of_java_do() -> None:
+def test_compressed_streams_begin_like_javas() -> None:
     assert compress(b"x" * 5000)[:2] == b"\x78\x5e"
     assert packed(b"x" * 5000, ZSTD)[:4] == b"\x28\xb5\x2f\xfd"
-    # The fifth byte: version 1, blocks on their own (Java reads no others), no size in front.
+    # The fifth byte: version 1, independent blocks (Java cannot read others), no content size.
     assert packed(b"x" * 5000, LZ4)[:5] == b"\x04\x22\x4d\x18\x60"
 
 
 @given(st.binary(), st.integers(1, 9), kinds)
-def test_any_body_survives_and_may_just_fit_the_limit(
+def test_compressed_body_of_exactly_the_limit_is_decompressed(
     body: bytes, level: int, kind: CompressionType
 ) -> None:
     compressed = compress(body, level, kind)
@@ -67,7 +67,7 @@ def test_any_body_survives_and_may_just_fit_the_limit(
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_body_of_many_blocks_survives(kind: CompressionType) -> None:
+def test_compressed_body_of_many_blocks_is_decompressed(kind: CompressionType) -> None:
     body = b"".join(bytes((i * i & 0xFF,)) * (i % 97) for i in range(20_000))
 
     assert decompress(packed(body, kind), kind.sys_flag, size_max=len(body)) == body
@@ -80,7 +80,7 @@ def test_one_byte_over_the_limit_is_refused(body: bytes, kind: CompressionType) 
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_bomb_takes_little_more_memory_than_the_limit(kind: CompressionType) -> None:
+def test_decompression_bomb_uses_little_more_memory_than_the_limit(kind: CompressionType) -> None:
     bomb = compress(bytes(128 << 20), 9, kind)
     tracemalloc.start()
     try:
@@ -92,7 +92,7 @@ def test_a_bomb_takes_little_more_memory_than_the_limit(kind: CompressionType) -
 
 
 @given(st.binary(min_size=1), kinds, st.data())
-def test_a_stream_cut_short_is_refused(
+def test_truncated_stream_is_refused(
     body: bytes, kind: CompressionType, data: st.DataObject
 ) -> None:
     compressed = packed(body, kind)
@@ -102,18 +102,18 @@ def test_a_stream_cut_short_is_refused(
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_bytes_after_the_stream_are_not_looked_at(kind: CompressionType) -> None:
+def test_bytes_after_the_stream_are_ignored(kind: CompressionType) -> None:
     assert decompress(packed(b"body", kind) + b"junk", kind.sys_flag, size_max=4) == b"body"
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_body_that_is_no_stream_is_refused_by_its_type(kind: CompressionType) -> None:
+def test_error_of_an_invalid_stream_names_its_type(kind: CompressionType) -> None:
     with pytest.raises(MalformedMessageError, match=f"not a valid {kind.name.lower()} stream"):
         decompress(b"hello" * 10, kind.sys_flag, size_max=64)
 
 
 @given(st.binary(), st.integers(0, 0x7FF))
-def test_arbitrary_bytes_raise_nothing_but_malformed_message(data: bytes, sys_flag: int) -> None:
+def test_arbitrary_bytes_raise_only_malformed_message_errors(data: bytes, sys_flag: int) -> None:
     try:
         decompress(data, sys_flag, size_max=1 << 16)
     except MalformedMessageError:
@@ -128,11 +128,11 @@ def test_an_unknown_type_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "package", "module"), [(LZ4, "lz4", "lz4.frame"), (ZSTD, "zstandard", "zstandard")]
 )
-def test_a_missing_codec_is_named_with_what_to_install(
+def test_error_of_a_missing_codec_names_the_package(
     kind: CompressionType, package: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = packed(b"body", kind)
-    monkeypatch.setitem(sys.modules, module, None)  # as Python remembers what it cannot import
+    monkeypatch.setitem(sys.modules, module, None)  # makes the import fail
 
     with pytest.raises(CodecMissingError, match=r"pip install 'kourou\[fast\]'") as caught:
         decompress(body, kind.sys_flag, size_max=64)

@@ -1,4 +1,4 @@
-"""JSON as Java writes it is read in both forms and written in its own."""
+"""JSON is decoded in both forms and encoded in Java's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ values = st.recursive(st.none() | st.booleans() | numbers | texts, objects, max_
 
 
 def plain(value: object) -> object:
-    """Return what `loads` gives for the text that `dumps` makes of `value`."""
+    """Return the value that `loads` returns for the text of `value` from `dumps`."""
     if isinstance(value, dict):
         return {plain_key(key): plain(one) for key, one in value.items() if one is not None}
     return [plain(one) for one in value] if isinstance(value, list) else value
@@ -51,7 +51,7 @@ def loads_key(members: dict[str, object]) -> str:
 
 
 @given(values, st.booleans())
-def test_what_is_written_is_read_back(value: object, pretty: bool) -> None:
+def test_encoded_value_decodes_to_the_same(value: object, pretty: bool) -> None:
     text = dumps(value, pretty=pretty)
     expected = json.loads(json.dumps(plain(value)))
     # A key's control characters may be escaped in two ways, so compare them decoded.
@@ -81,7 +81,7 @@ def test_queues_are_written_as_bare_objects() -> None:
     )
 
 
-def test_members_that_are_none_are_left_out_and_elements_are_not() -> None:
+def test_members_that_are_none_are_omitted_but_elements_are_not() -> None:
     assert dumps({"b": None, "a": [None, True, 1.5, "x"]}) == b'{"a":[null,true,1.5,"x"]}'
 
 
@@ -89,7 +89,7 @@ def test_text_is_written_raw() -> None:
     assert dumps('标签/"\n') == '"标签/\\"\\n"'.encode()
 
 
-def test_the_pretty_form_is_that_of_config_files() -> None:
+def test_pretty_form_equals_that_of_config_files() -> None:
     value: dict[str, object] = {"table": {1: {"o": [0, 1], "s": ["x"], "e": {}, "l": ()}}}
 
     assert dumps(value, pretty=True) == (
@@ -102,7 +102,7 @@ def test_the_pretty_form_is_that_of_config_files() -> None:
 def test_config_files_of_java_have_the_same_lines(name: str) -> None:
     text = (CONFIG / f"{name}.json").read_bytes()
 
-    # Java's maps keep hash order, ours sort; and integer keys were read as texts.
+    # Java's maps are in hash order, ours are sorted; integer keys were decoded as texts.
     assert lines(dumps(loads(text), pretty=True)) == lines(text)
 
 
@@ -122,7 +122,7 @@ def lines(text: bytes) -> list[bytes]:
         ("\ud800", ValueError),
     ],
 )
-def test_what_has_no_json_form_is_refused(value: object, error: type[Exception]) -> None:
+def test_value_without_json_form_is_refused(value: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         dumps(value)
 
@@ -143,7 +143,7 @@ def test_what_has_no_json_form_is_refused(value: object, error: type[Exception])
         (" [1, 2] ", [1, 2]),
     ],
 )
-def test_both_forms_are_read(text: str, value: object) -> None:
+def test_both_forms_are_decoded(text: str, value: object) -> None:
     assert loads(text) == value
     assert loads(text.encode()) == value
     assert loads(memoryview(text.encode())) == value
@@ -190,7 +190,7 @@ def test_both_forms_are_read(text: str, value: object) -> None:
         "{{{0:1}:1}:1}",
     ],
 )
-def test_a_text_that_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(MalformedBodyError, match="not JSON"):
         loads(text.encode())
 
@@ -215,7 +215,7 @@ PIECES = ("{", "}", "[", "]", ":", ",", '"a"', "0", "-1.5", "true", "null", " ",
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join) | st.text(max_size=20))
 @example("{{0:1}:{}}")
-def test_arbitrary_texts_raise_nothing_but_malformed_body(text: str) -> None:
+def test_arbitrary_texts_raise_only_malformed_body_errors(text: str) -> None:
     try:
         loads(text)
         loads(text.encode("utf-8", "surrogatepass"))
@@ -224,14 +224,14 @@ def test_arbitrary_texts_raise_nothing_but_malformed_body(text: str) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_arbitrary_bytes_raise_nothing_but_malformed_body(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     try:
         loads(data)
     except MalformedBodyError:
         pass
 
 
-def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
+def test_long_text_with_bare_keys_needs_a_higher_limit() -> None:
     text = "{" + ",".join(f"{number}:1" for number in range(40_000)) + "}"
 
     with pytest.raises(MalformedBodyError, match=r"the text has 3\d+ bytes, .* up to 32768"):
@@ -242,7 +242,7 @@ def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        # As fastjson 1.2 writes a queue that it has met as a key, and a table met again.
+        # As fastjson 1.2 writes a queue that occurred as a key before, and a repeated table.
         '{"a":{{"brokerName":"b","queueId":0,"topic":"T"}:1},"b":{{"$ref":"$.a.null"}:3}}',
         '{"a":{{"brokerName":"b","queueId":0,"topic":"T"}:1},"c":[{"$ref":"$.a.null"}]}',
         '{"d":{"c1":{},"c2":{"$ref":"$.d.c1"}}}',
@@ -251,7 +251,7 @@ def test_a_long_text_with_bare_keys_is_read_only_for_who_asks() -> None:
         '[{"$ref":"@"}]',
     ],
 )
-def test_a_reference_is_refused_by_name(text: str) -> None:
+def test_reference_is_refused(text: str) -> None:
     for data in (text, text.encode(), memoryview(text.encode())):
         with pytest.raises(MalformedBodyError, match="references are not supported"):
             loads(data)
@@ -267,5 +267,5 @@ def test_a_reference_is_refused_by_name(text: str) -> None:
         {"$refs": "$"},
     ],
 )
-def test_what_only_looks_like_a_reference_is_read(value: object) -> None:
+def test_value_similar_to_a_reference_is_decoded(value: object) -> None:
     assert loads(dumps(value)) == value

@@ -1,4 +1,4 @@
-"""Header values become texts and come back, or are refused by field."""
+"""Header values are encoded as texts and decoded again; errors name the field."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ headers = st.builds(
 
 
 @given(headers)
-def test_any_header_survives(header: Header) -> None:
+def test_encoded_header_decodes_to_the_same(header: Header) -> None:
     assert decode_fields(Header, encode_fields(header)) == header
 
 
-def test_names_are_camel_case_and_none_is_left_out() -> None:
+def test_names_are_camel_case_and_none_is_omitted() -> None:
     assert encode_fields(Header("g", 1, 2, True)) == REQUIRED | {"s": ""}
 
 
-def test_missing_optional_fields_take_their_defaults_and_unknown_ones_do_not_matter() -> None:
+def test_missing_optional_fields_get_defaults_and_unknown_ones_are_ignored() -> None:
     assert decode_fields(Header, REQUIRED | {"x": "y"}) == Header("g", 1, 2, True)
 
 
 @pytest.mark.parametrize("wire", sorted(REQUIRED))
-def test_a_missing_required_field_is_named(wire: str) -> None:
+def test_error_names_the_missing_required_field(wire: str) -> None:
     fields = {name: text for name, text in REQUIRED.items() if name != wire}
     with pytest.raises(MalformedHeaderError, match=f"field {wire} .* is missing"):
         decode_fields(Header, fields)
@@ -79,26 +79,26 @@ def test_a_missing_required_field_is_named(wire: str) -> None:
         ("maybeLong", "0x10"),
     ],
 )
-def test_a_number_that_java_would_refuse_is_refused_by_field(wire: str, text: str) -> None:
+def test_number_that_java_refuses_is_refused_naming_the_field(wire: str, text: str) -> None:
     with pytest.raises(MalformedHeaderError, match=f"field {wire}"):
         decode_fields(Header, REQUIRED | {wire: text})
 
 
 @pytest.mark.parametrize(("text", "value"), [("+5", 5), ("-0", 0), ("007", 7)])
-def test_signs_and_leading_zeros_are_read_as_java_reads_them(text: str, value: int) -> None:
+def test_signs_and_leading_zeros_are_accepted_as_in_java(text: str, value: int) -> None:
     assert decode_fields(Header, REQUIRED | {"queueId": text}).queue_id == value
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("1", False), ("", False)]
 )
-def test_booleans_are_true_by_one_word_only(text: str, value: bool) -> None:
+def test_boolean_is_true_only_for_the_text_true(text: str, value: bool) -> None:
     assert decode_fields(Header, REQUIRED | {"unitMode": text}).unit_mode is value
     assert decode_fields(Header, REQUIRED | {"maybeBool": text}).maybe_bool is value
 
 
 @given(st.dictionaries(st.sampled_from([*REQUIRED, "s", "maybeInt", "maybeBool"]), st.text()))
-def test_arbitrary_texts_raise_nothing_but_malformed_header(fields: dict[str, str]) -> None:
+def test_arbitrary_texts_raise_only_malformed_header_errors(fields: dict[str, str]) -> None:
     try:
         decode_fields(Header, fields)
     except MalformedHeaderError:

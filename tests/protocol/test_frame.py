@@ -1,4 +1,4 @@
-"""Frames are Java's, whole commands survive, and hostile bytes fail early and by name."""
+"""Frames are encoded and decoded as in Java, and malformed ones are refused early."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ commands = st.builds(
 
 
 def framed(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
-    """Return what follows the length field."""
+    """Return the frame without its length field."""
     return bytes((serialize_type,)) + len(header).to_bytes(3, "big") + header + body
 
 
-def test_a_request_is_written_byte_for_byte_as_java_writes_it() -> None:
+def test_request_is_encoded_like_javas() -> None:
     command = RemotingCommand(105, {"topic": "T"}, opaque=7, version=479)
 
     assert encode_frame(command) == ROUTE_REQUEST
     assert decode_frame(ROUTE_REQUEST[4:]) == command
 
 
-def test_an_answer_without_fields_is_written_byte_for_byte_as_java_writes_it() -> None:
+def test_response_without_fields_is_encoded_like_javas() -> None:
     command = RemotingCommand(
         17, flag=1, language=LanguageCode.JAVA, opaque=7, remark="no", version=479
     )
@@ -66,13 +66,13 @@ def test_an_answer_without_fields_is_written_byte_for_byte_as_java_writes_it() -
     assert decode_frame(framed(ROUTE_REFUSAL)) == command
 
 
-def test_a_request_has_the_fields_member_even_when_it_is_empty() -> None:
+def test_request_has_the_fields_member_even_if_it_is_empty() -> None:
     assert b'"extFields":{}' in encode_frame(RemotingCommand(34))
     assert b"extFields" not in encode_frame(RemotingCommand(0, flag=1))
 
 
 @given(commands)
-def test_any_command_survives(command: RemotingCommand) -> None:
+def test_encoded_command_decodes_to_the_same(command: RemotingCommand) -> None:
     frame = encode_frame(command)
 
     assert frame_size(frame) == len(frame) - 4
@@ -80,7 +80,7 @@ def test_any_command_survives(command: RemotingCommand) -> None:
     assert decode_frame(memoryview(bytearray(frame))[4:]) == command
 
 
-def test_a_decoded_body_does_not_depend_on_the_buffer_it_was_read_from() -> None:
+def test_decoded_body_is_a_copy() -> None:
     buffer = bytearray(encode_frame(RemotingCommand(10, body=b"body")))
     command = decode_frame(memoryview(buffer)[4:])
     buffer[:] = bytes(len(buffer))
@@ -89,7 +89,7 @@ def test_a_decoded_body_does_not_depend_on_the_buffer_it_was_read_from() -> None
 
 
 @pytest.mark.parametrize("case", HEADERS["commands"], ids=lambda c: str(c["decoded"])[:60])
-def test_commands_are_read_and_written_as_java_does(case: dict[str, Any]) -> None:
+def test_commands_are_decoded_and_encoded_as_in_java(case: dict[str, Any]) -> None:
     frame = bytes.fromhex(case["hex"])
     command = decode_frame(frame[4:])
     expected = case["decoded"]
@@ -105,12 +105,12 @@ def test_commands_are_read_and_written_as_java_does(case: dict[str, Any]) -> Non
     assert decode_frame(encode_frame(command)[4:]) == command
 
 
-# fastjson reads single quotes; no client writes them, so here they are refused.
+# fastjson accepts single quotes; no client writes them, so they are refused here.
 TOLERATED_BY_JAVA_ALONE = "{'code':105}"
 
 
 @pytest.mark.parametrize("case", HEADERS["decode_edges"], ids=lambda c: c["as_text"][:60])
-def test_odd_headers_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
+def test_malformed_headers_are_decoded_as_in_java(case: dict[str, Any]) -> None:
     data, expected = bytes.fromhex(case["after_length_hex"]), case["result"]
     if "error" in expected or TOLERATED_BY_JAVA_ALONE in case["as_text"]:
         with pytest.raises(ProtocolError):
@@ -121,7 +121,7 @@ def test_odd_headers_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
     assert command.code == expected["code"]
     assert command.flag == expected["flag"]
     assert command.body == bytes.fromhex(expected["body_hex"])
-    # Java has no language for an unknown one and a null for a null field; here neither exists.
+    # Java represents an unknown language and a null field as null; here neither is None.
     assert command.language.name == expected["language"].replace("null", "OTHER")
     fields = {name: text for name, text in (expected["fields"] or {}).items() if text is not None}
     assert command.ext_fields == fields
@@ -160,7 +160,7 @@ def test_members_of_other_types_are_coerced(header: bytes, expected: RemotingCom
         (b"[1]", LanguageCode.OTHER),
     ],
 )
-def test_a_language_is_read_as_name_or_number(language: bytes, expected: LanguageCode) -> None:
+def test_language_is_decoded_from_name_or_number(language: bytes, expected: LanguageCode) -> None:
     assert decode_frame(framed(b'{"language":' + language + b"}")).language is expected
 
 
@@ -187,12 +187,12 @@ def test_a_language_is_read_as_name_or_number(language: bytes, expected: Languag
         (b'{"code":1,"remark":{}}', "header text is a JSON dict"),
     ],
 )
-def test_a_header_that_says_nothing_is_refused_by_name(header: bytes, reason: str) -> None:
+def test_invalid_header_is_refused_naming_the_member(header: bytes, reason: str) -> None:
     with pytest.raises(MalformedHeaderError, match=reason):
         decode_frame(framed(header))
 
 
-def test_a_number_text_is_not_read_more_freely_than_java_does() -> None:
+def test_number_as_text_is_parsed_as_strictly_as_in_java() -> None:
     for text in (b'"1_0"', b'" 1"', b'"\xd9\xa3"'):
         with pytest.raises(MalformedHeaderError, match="code"):
             decode_frame(framed(b'{"code":' + text + b"}"))
@@ -215,7 +215,7 @@ def test_a_header_larger_than_its_frame_is_refused() -> None:
             decode_frame(data)
 
 
-def test_a_frame_over_the_limit_is_refused_by_its_length_field_alone() -> None:
+def test_frame_over_the_limit_is_refused_from_its_length_field() -> None:
     assert frame_size(FRAME_SIZE_MAX.to_bytes(4, "big")) == FRAME_SIZE_MAX
     with pytest.raises(FrameTooLargeError) as caught:
         frame_size((FRAME_SIZE_MAX + 1).to_bytes(4, "big"))
@@ -233,7 +233,7 @@ def test_a_frame_too_small_for_a_header_size_is_refused_by_its_length_field() ->
             frame_size(size.to_bytes(4, "big"))
 
 
-def test_a_frame_we_could_not_send_is_refused() -> None:
+def test_too_large_frame_is_not_encoded() -> None:
     overhead = len(encode_frame(RemotingCommand(10))) - 4
     body = bytes(FRAME_SIZE_MAX - overhead)
 
@@ -249,7 +249,7 @@ def test_a_lone_surrogate_in_a_header_is_refused() -> None:
 
 @given(st.binary(max_size=64))
 @example(b"\x00\x00\x00\x02{}")
-def test_arbitrary_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
     for attempt in (data, framed(data), framed(data, serialize_type=1)):
         try:
             decode_frame(attempt)
@@ -266,7 +266,7 @@ MEMBERS = ("code", "extFields", "flag", "language", "opaque", "remark", "version
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), json_values))
-def test_arbitrary_members_raise_nothing_but_protocol_errors(members: dict[str, Any]) -> None:
+def test_arbitrary_members_raise_only_protocol_errors(members: dict[str, Any]) -> None:
     header = json.dumps(members, ensure_ascii=False).encode()
     try:
         decode_frame(framed(header))

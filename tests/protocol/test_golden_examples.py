@@ -1,4 +1,4 @@
-"""What a user relies on in the recorded exchanges: routes, sends, pulls, heartbeats."""
+"""Details of some recorded exchanges: routes, sends, pulls, heartbeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def side_of(name: str, *, request: bool) -> RemotingCommand:
     return side.command
 
 
-def test_a_route_is_answered_in_the_form_of_the_version_that_asks() -> None:
+def test_route_has_the_form_of_the_requesting_version() -> None:
     old = side_of("105_GET_ROUTEINFO_BY_TOPIC_raw-route-old-client-version", request=True)
     body = side_of("105_GET_ROUTEINFO_BY_TOPIC_raw-route-old-client-version", request=False).body
     route = bodies.decode_topic_route(body)
@@ -30,7 +30,7 @@ def test_a_route_is_answered_in_the_form_of_the_version_that_asks() -> None:
     assert b"{0:" in body
 
 
-def test_a_registration_names_the_brokers_topics() -> None:
+def test_registration_contains_the_topics_of_the_broker() -> None:
     body = bodies.decode_register_body(
         side_of("103_REGISTER_BROKER_broker-start", request=True).body
     )
@@ -40,7 +40,7 @@ def test_a_registration_names_the_brokers_topics() -> None:
     assert body.table.data_version.timestamp == 1795229133429
 
 
-def test_a_send_and_its_answer() -> None:
+def test_recorded_send_and_response_are_decoded() -> None:
     header = side_of("310_SEND_MESSAGE_V2_send-sync", request=True).header(
         SendMessageRequestHeaderV2
     )
@@ -56,7 +56,7 @@ def test_a_send_and_its_answer() -> None:
     assert (answer.region, answer.trace_on) == ("DefaultRegion", "true")
 
 
-def test_a_compressed_body_of_the_java_client_inflates() -> None:
+def test_recorded_compressed_body_is_decompressed() -> None:
     command = side_of("310_SEND_MESSAGE_V2_send-compressed-zlib", request=True)
     header = command.header(SendMessageRequestHeaderV2)
 
@@ -65,7 +65,7 @@ def test_a_compressed_body_of_the_java_client_inflates() -> None:
     assert len(body) >= 4096
 
 
-def test_a_pull_and_the_messages_it_found() -> None:
+def test_recorded_pull_and_its_messages_are_decoded() -> None:
     command = side_of("11_PULL_MESSAGE_pull-found", request=False)
     header = side_of("11_PULL_MESSAGE_pull-found", request=True).header(PullMessageRequestHeader)
     answer = command.header(PullMessageResponseHeader)
@@ -80,7 +80,7 @@ def test_a_pull_and_the_messages_it_found() -> None:
     assert all(m.physical_offset < m.physical_offset + m.store_size for m in messages)
 
 
-def test_an_inner_batch_is_taken_apart() -> None:
+def test_inner_batch_is_split() -> None:
     messages = decode_messages(side_of("11_PULL_MESSAGE_pull-inner-batch", request=False).body)
 
     assert len(messages) > 1
@@ -93,7 +93,7 @@ def test_an_inner_batch_is_taken_apart() -> None:
     assert len({m.msg_id for m in messages}) == len(messages)
 
 
-def test_all_kinds_of_records_are_read_when_bodies_stay_compressed() -> None:
+def test_all_recorded_messages_are_decoded_without_decompression() -> None:
     body = side_of("11_PULL_MESSAGE_pull-every-kind-of-record", request=False).body
     messages = decode_messages(body, decompress=False)
 
@@ -101,7 +101,7 @@ def test_all_kinds_of_records_are_read_when_bodies_stay_compressed() -> None:
     assert any(m.sys_flag & COMPRESSED for m in messages)
 
 
-def test_a_heartbeat_of_a_push_consumer() -> None:
+def test_recorded_heartbeat_of_a_push_consumer_is_decoded() -> None:
     heartbeat = bodies.decode_heartbeat(
         side_of("34_HEART_BEAT_push-concurrently", request=True).body
     )

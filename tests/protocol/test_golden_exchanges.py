@@ -1,8 +1,8 @@
-"""What Java's clients, brokers and name server said to each other is read and said again.
+"""Exchanges recorded between Java programs are decoded and encoded unchanged.
 
-Headers are compared by value, since the order of Java's header fields is that of a hash map. Bodies
-are compared byte by byte, but for maps, whose order is a hash map's too: of those the bytes are
-compared sorted, and the values as read.
+Headers are compared by value, because Java's header fields are in the order of a hash map. Bodies
+are compared byte by byte, except for maps, which are in hash order as well: of these, the sorted
+bytes and the decoded values are compared.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.protocol.registry import REQUESTS, BodyCodec
 from tests.golden_exchanges import Exchange, Side, exchanges
 
-# Requests that were made wrong on purpose.
+# Requests that are malformed on purpose.
 BAD_HEADERS: Final = {
     "310_SEND_MESSAGE_V2_raw-send-no-header_rc1",
     "310_SEND_MESSAGE_V2_raw-send-bad-number_rc1",
     "11_PULL_MESSAGE_raw-pull-missing-header_rc1",
     "15_UPDATE_CONSUMER_OFFSET_raw-update-offset-missing-field_rc29",
 }
-# Refused before anybody looks at the body: for its checksum, and for its topic.
+# Refused before the body is decoded: for its checksum, and for its topic.
 BAD_BODIES: Final = {
     "103_REGISTER_BROKER_raw-register-broker-bad-crc_rc1",
     "320_SEND_BATCH_MESSAGE_raw-send-batch-to-retry-topic_rc13",
 }
-# Requests composed by hand that leave out members, or say null; we write all, and no null.
+# Requests composed by hand that omit members or contain null; Kourou writes all, and no null.
 OTHER_MEMBERS: Final = {
     "46_CHECK_CLIENT_CONFIG_raw-check-client-config-ok",
     "46_CHECK_CLIENT_CONFIG_raw-default-check-client-config-disabled_rc1",
     "200_UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_raw-create-group-invalid_rc29",
     "225_UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST_raw-create-group-list",
 }
-# Of static topics, which are not served: dropped when read, written as none.
+# Members of static topics, which are not supported: dropped when decoded, encoded as empty.
 STATIC_TOPICS: Final = (
     "mappingDataVersion",
     "topicQueueMappingDetailMap",
@@ -49,11 +49,11 @@ STATIC_TOPICS: Final = (
     "mappingDetail",
     "topicQueueMappingByBroker",
 )
-# A code that does not fit 16 bits, as Java cuts it down, and one that nobody knows.
+# A code that Java truncated to 16 bits, and one that does not exist.
 UNKNOWN_CODES: Final = {3442, 9999}
-# Fields that hooks add to whatever request passes, and one that was misspelt on purpose.
+# Fields that hooks add to every request, and one that was misspelled on purpose.
 OF_HOOKS: Final = {"AccessKey", "SecurityToken", "Signature", "ReqT", "TIMER_ENGINE_TYPE"}
-# What is written beyond what was read: defaults, which Java's servers assume too.
+# Defaults that are encoded although they were not received; Java's servers assume them too.
 DEFAULTS: Final[dict[int, dict[str, str]]] = {
     30: {"committed": "true"},
     105: {"topic": ""},
@@ -65,7 +65,7 @@ EXCHANGES = list(exchanges().values())
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda one: one.name)
-def test_an_exchange_is_read_and_written_again(exchange: Exchange) -> None:
+def test_exchange_is_decoded_and_encoded_unchanged(exchange: Exchange) -> None:
     for side in exchange.sides:
         command = side.command
         check_frame(side, command)
@@ -74,7 +74,7 @@ def test_an_exchange_is_read_and_written_again(exchange: Exchange) -> None:
 
 
 def check_frame(side: Side, command: RemotingCommand) -> None:
-    """The command says what was recorded, and is the same in both serializations."""
+    """Check that the command equals the recorded one and is equal in both serializations."""
     header = side.header
     assert frame_size(side.frame) == len(side.frame) - 4
     assert command.serialize_type.name == side.serialize
@@ -93,7 +93,7 @@ def check_frame(side: Side, command: RemotingCommand) -> None:
             assert decode_frame(encode_frame(other)[4:]) == as_read(other)
     ours = encode_frame(command)
     if command.serialize_type is SerializeType.JSON:
-        # A command without fields is written with or without the empty member.
+        # A command without fields may have an empty member or none.
         fields = {"extFields": command.ext_fields}
         assert json_header(ours) | fields == json_header(side.frame) | fields
         assert sorted(json_header(ours)) == list(json_header(ours))
@@ -102,7 +102,7 @@ def check_frame(side: Side, command: RemotingCommand) -> None:
 
 
 def as_read(command: RemotingCommand) -> RemotingCommand:
-    """Return what the command is to its reader: a binary header has no empty texts."""
+    """Return the command as decoded by a peer: a binary header has no empty texts."""
     if command.serialize_type is SerializeType.JSON:
         return command
     fields = {name: text for name, text in command.ext_fields.items() if text}
@@ -116,7 +116,7 @@ def json_header(frame: bytes) -> dict[str, Any]:
 
 
 def check_header(exchange: Exchange, side: Side, command: RemotingCommand) -> None:
-    """The fields make the header of the registry, and the header the fields."""
+    """Check that the fields decode to the registered header and are encoded unchanged."""
     if side.code in UNKNOWN_CODES:
         assert side.code not in REQUESTS
         return
@@ -140,7 +140,7 @@ def check_header(exchange: Exchange, side: Side, command: RemotingCommand) -> No
 
 
 def has_all(header_class: type, fields: dict[str, str]) -> bool:
-    """Whether an answer that is none of success has the header: some have, most have not."""
+    """Return whether a response with an error code has the header; most have none."""
     try:
         RemotingCommand(0, fields).header(header_class)
     except MalformedHeaderError:
@@ -149,7 +149,7 @@ def has_all(header_class: type, fields: dict[str, str]) -> bool:
 
 
 def check_body(exchange: Exchange, side: Side, command: RemotingCommand) -> None:
-    """The body makes a value of the registry's, and the value the same bytes."""
+    """Check that the body decodes with the registered codec and is encoded unchanged."""
     if (
         side.code in UNKNOWN_CODES
         or not command.body
@@ -159,7 +159,7 @@ def check_body(exchange: Exchange, side: Side, command: RemotingCommand) -> None
     spec = REQUESTS[side.code]
     codec = spec.request_body if side is exchange.request else spec.response_body
     if codec is None:
-        # Nothing but messages has a body that is the user's own.
+        # Only messages have user-defined bodies.
         assert spec.header is not None
         assert "MessageRequestHeader" in spec.header.__name__
         return
@@ -174,7 +174,7 @@ def check_body(exchange: Exchange, side: Side, command: RemotingCommand) -> None
 
 
 def written(codec: BodyCodec, value: Any, body: bytes) -> bytes:
-    """Return the body that we write for what was read from `body`."""
+    """Return the encoded body of the value that was decoded from `body`."""
     if codec.decode is bodies.decode_topic_route:
         return bodies.encode_topic_route(value, standard=b"{0:" not in body)
     assert codec.encode is not None
@@ -182,7 +182,7 @@ def written(codec: BodyCodec, value: Any, body: bytes) -> bytes:
 
 
 def check_same_bytes(ours: bytes, theirs: bytes) -> None:
-    """The bytes are equal, but for the order of maps and sets, and static topics."""
+    """Check that the bytes are equal except for the order of maps and sets, and static topics."""
     if ours == theirs:
         return
     if any(name.encode() in theirs for name in STATIC_TOPICS):
@@ -198,9 +198,9 @@ def without_static_topics(value: Any) -> Any:
     return value
 
 
-def test_every_request_that_java_serves_was_recorded_but_few() -> None:
+def test_nearly_all_requests_were_recorded() -> None:
     recorded = {exchange.code for exchange in EXCHANGES}
 
-    # Among controllers and containers, and refused by all.
+    # Used between controllers and containers, and refused by all servers.
     assert {int(code) for code in set(REQUESTS) - recorded} >= {902, 903, 1001, 1008, 1013}
     assert len(recorded) > 140

@@ -1,4 +1,4 @@
-"""Whole conversations of Java's clients, brokers and name server, frame by frame."""
+"""Recorded sessions of Java's clients, brokers and name server are decoded frame by frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.golden_exchanges import SessionFrame, sessions
 
 
 @pytest.mark.parametrize("name", sorted(sessions()))
-def test_all_frames_of_a_session_are_read_and_written_again(name: str) -> None:
+def test_all_frames_of_a_session_are_decoded_and_encoded_unchanged(name: str) -> None:
     asked: dict[tuple[int, str, int], SessionFrame] = {}
     for frame in sessions()[name]:
         command = decode_frame(frame.frame[4:])
@@ -39,14 +39,14 @@ def check_request(code: int, frame: SessionFrame) -> None:
 
 
 def check_response(frame: SessionFrame, asked: dict[tuple[int, str, int], SessionFrame]) -> None:
-    """An answer has the number of a request of the other side, and what the registry says."""
+    """Check that a response has the opaque of a request, and the registered header and body."""
     requests = [
         request
         for (connection, sender, opaque), request in asked.items()
         if (connection, opaque) == (frame.connection, frame.opaque) and sender != frame.sender
     ]
     if not requests:
-        # Asked before the recording began.
+        # The request was sent before the recording began.
         return
     command, spec = decode_frame(frame.frame[4:]), REQUESTS[requests[-1].code]
     if command.code == 0 and spec.response_header is not None:

@@ -1,4 +1,4 @@
-"""Hashes are Java's."""
+"""Hashes equal Java's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text_of(case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: repr(text_of(c)[:16]))
-def test_hashes_are_those_of_java(case: dict[str, Any]) -> None:
+def test_hashes_equal_javas(case: dict[str, Any]) -> None:
     text = text_of(case)
 
     assert java_string_hash(text) == case["hash"]
@@ -38,12 +38,12 @@ def test_hashes_are_those_of_java(case: dict[str, Any]) -> None:
     assert crc32(text.encode(errors="replace")) == case["crc32_masked"]
 
 
-def test_no_tag_has_the_code_zero() -> None:
+def test_tags_code_is_zero_without_a_tag() -> None:
     assert tags_code(None) == tags_code("") == 0
 
 
 @given(st.binary())
-def test_the_checksum_has_31_bits_and_takes_any_buffer(data: bytes) -> None:
+def test_checksum_has_31_bits_and_accepts_any_buffer(data: bytes) -> None:
     expected = zlib.crc32(data) & 0x7FFF_FFFF
 
     assert crc32(data) == crc32(bytearray(data)) == crc32(memoryview(data)) == expected

@@ -1,4 +1,4 @@
-"""Binary headers are Java's, say the same as JSON ones, and fail by name."""
+"""Binary headers are encoded and decoded as in Java, and equal to JSON headers."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ commands = st.builds(
 
 
 def framed(header: bytes) -> bytes:
-    """Return what follows the length field."""
+    """Return the frame without its length field."""
     return b"\x01" + len(header).to_bytes(3, "big") + header
 
 
 def head(*, remark: bytes = bytes(4), fields: bytes = bytes(4)) -> bytes:
-    """Return a frame without length field whose remark and fields are these, sizes included."""
+    """Return a frame, without its length field, with this remark and fields, sizes included."""
     return framed(bytes.fromhex("0069 03 01df 00000007 00000000") + remark + fields)
 
 
-def test_a_request_is_written_byte_for_byte_as_java_writes_it() -> None:
+def test_request_is_encoded_like_javas() -> None:
     command = RemotingCommand(
         105, {"topic": "T"}, b"hi", opaque=7, version=479, serialize_type=BINARY
     )
@@ -66,7 +66,7 @@ def test_a_request_is_written_byte_for_byte_as_java_writes_it() -> None:
     assert decode_frame(REQUEST[4:]) == command
 
 
-def test_an_answer_is_written_byte_for_byte_as_java_writes_it() -> None:
+def test_response_is_encoded_like_javas() -> None:
     command = RemotingCommand(
         17,
         flag=1,
@@ -82,7 +82,7 @@ def test_an_answer_is_written_byte_for_byte_as_java_writes_it() -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["header"] + "-all" * c["filled"])
-def test_each_header_says_the_same_in_both_serializations(case: dict[str, Any]) -> None:
+def test_header_is_equal_in_both_serializations(case: dict[str, Any]) -> None:
     frame = bytes.fromhex(case["binary_hex"])
     binary = decode_frame(frame[4:])
     as_json = decode_frame(bytes.fromhex(case["json_hex"])[4:])
@@ -90,18 +90,18 @@ def test_each_header_says_the_same_in_both_serializations(case: dict[str, Any]) 
     assert binary.serialize_type is BINARY
     assert as_json.serialize_type is SerializeType.JSON
     binary.serialize_type = SerializeType.JSON
-    # An empty text is none in a binary header.
+    # A binary header has no empty texts.
     as_json.ext_fields = {name: text for name, text in as_json.ext_fields.items() if text}
     assert binary == as_json
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["header"] + "-all" * c["filled"])
-def test_each_header_is_written_byte_for_byte_as_java_writes_it(case: dict[str, Any]) -> None:
+def test_header_is_encoded_like_javas(case: dict[str, Any]) -> None:
     frame = bytes.fromhex(case["binary_hex"])
     written = encode_frame(decode_frame(frame[4:]))
 
     if case["header"] == "ElectMasterRequestHeader" and not case["filled"]:
-        # Java writes its empty texts, which nobody can tell from none.
+        # Java writes empty texts, which decode as missing.
         assert b"clusterName\0\0\0\0" in frame
         assert decode_frame(written[4:]) == decode_frame(frame[4:])
     else:
@@ -109,7 +109,7 @@ def test_each_header_is_written_byte_for_byte_as_java_writes_it(case: dict[str, 
 
 
 @pytest.mark.parametrize("case", GOLDEN["commands"], ids=lambda c: str(c["decoded"])[:60])
-def test_commands_are_read_and_written_as_java_does(case: dict[str, Any]) -> None:
+def test_commands_are_decoded_and_encoded_as_in_java(case: dict[str, Any]) -> None:
     frame = bytes.fromhex(case["hex"])
     command = decode_frame(frame[4:])
     expected = case["decoded"]
@@ -127,7 +127,7 @@ def test_commands_are_read_and_written_as_java_does(case: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("case", GOLDEN["decode_edges"], ids=lambda c: c["after_length_hex"])
-def test_odd_headers_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
+def test_malformed_headers_are_decoded_as_in_java(case: dict[str, Any]) -> None:
     data, expected = bytes.fromhex(case["after_length_hex"]), case["result"]
     if "error" in expected:
         with pytest.raises(ProtocolError):
@@ -141,14 +141,14 @@ def test_odd_headers_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
 
 
 @given(commands)
-def test_any_command_survives(command: RemotingCommand) -> None:
+def test_encoded_command_decodes_to_the_same(command: RemotingCommand) -> None:
     frame = encode_frame(command)
 
     assert frame_size(frame) == len(frame) - 4
     assert decode_frame(memoryview(bytearray(frame))[4:]) == command
 
 
-def test_an_empty_text_is_none() -> None:
+def test_empty_text_is_decoded_as_none() -> None:
     command = RemotingCommand(105, {"topic": "", "": "x"}, remark="", serialize_type=BINARY)
 
     decoded = decode_frame(encode_frame(command)[4:])
@@ -165,7 +165,7 @@ def test_the_last_of_equal_names_counts() -> None:
     assert decode_frame(head(fields=b"\0\0\0\x0f" + field + none)).ext_fields == {}
 
 
-def test_an_answer_takes_the_serialization_of_its_request() -> None:
+def test_response_has_the_serialization_of_its_request() -> None:
     assert response(RemotingCommand(105, serialize_type=BINARY), 17).serialize_type is BINARY
     assert response(request(105)).serialize_type is SerializeType.JSON
 
@@ -190,13 +190,13 @@ def test_an_answer_takes_the_serialization_of_its_request() -> None:
         (head(fields=b"\0\0\0\x08\0\x01a\0\0\0\x01\xff"), "not UTF-8"),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused_by_name(data: bytes, reason: str) -> None:
+def test_inconsistent_header_is_refused_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(MalformedHeaderError, match=reason):
         decode_frame(data)
 
 
 @pytest.mark.parametrize("size", range(0x21))
-def test_a_header_cut_anywhere_is_refused(size: int) -> None:
+def test_truncated_header_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError):
         decode_frame(framed(REQUEST[8 : 8 + size]))
 
@@ -214,20 +214,22 @@ def test_a_header_cut_anywhere_is_refused(size: int) -> None:
         (RemotingCommand(1, remark="\ud800"), "Unicode"),
     ],
 )
-def test_what_has_no_binary_form_is_refused(command: RemotingCommand, reason: str) -> None:
+def test_command_that_does_not_fit_a_binary_header_is_refused(
+    command: RemotingCommand, reason: str
+) -> None:
     command.serialize_type = BINARY
     with pytest.raises(MalformedHeaderError, match=reason):
         encode_frame(command)
 
 
-def test_a_code_that_java_cut_to_16_bits_arrives_as_an_unknown_one() -> None:
+def test_code_truncated_by_java_is_unknown() -> None:
     command = RemotingCommand(RequestCode.POP_MESSAGE & 0xFFFF, serialize_type=BINARY)
 
     assert decode_frame(encode_frame(command)[4:]).code == 3442
 
 
 @given(st.binary(max_size=64))
-def test_arbitrary_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
     for attempt in (framed(data), head(fields=len(data).to_bytes(4, "big") + data)):
         try:
             decode_frame(attempt)

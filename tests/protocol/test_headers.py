@@ -1,4 +1,4 @@
-"""Every header class has Java's members, of Java's types, under Java's names."""
+"""Header classes have Java's members, types and names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kourou.protocol.frame import decode_frame
 from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
-# Of no request that anybody makes, or without a member, so that no class is needed.
+# Headers that no request uses or that have no member; they need no class.
 WITHOUT_CLASS: Final = {
     "CheckTransactionStateResponseHeader",
     "EndTransactionResponseHeader",
@@ -35,14 +35,14 @@ ALL_CASES = json.loads((VECTORS / "remoting_headers.json").read_text())["cases"]
 CASES = [case for case in ALL_CASES if case["header"] not in WITHOUT_CLASS]
 MODULES = sorted(path.stem for path in Path(fields.__file__).parent.glob("headers_*.py"))
 CLASSES: dict[str, Any] = {
-    # Java writes one class with a capital inside a word.
+    # Java spells one class with a capital letter within a word.
     name.replace("UnregisterBroker", "UnRegisterBroker"): member
     for module in MODULES
     for name, member in inspect.getmembers(
         importlib.import_module(f"kourou.protocol.{module}"), inspect.isclass
     )
 }
-# Members that Java adds to the map beside the class, so that we have them in it.
+# Members that Java adds to the map outside of its class; here they belong to the class.
 BESIDE: Final = {"MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}
 TYPES: Final[dict[Any, set[str]]] = {
     Int: {"int", "Integer"},
@@ -76,7 +76,7 @@ def header_of(case: dict[str, Any], form: str) -> RemotingCommand:
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case["filled"]], ids=lambda c: c["header"]
 )
-def test_a_full_header_of_java_is_read_and_written_with_all_its_fields(
+def test_full_header_of_java_is_decoded_and_encoded_unchanged(
     case: dict[str, Any], form: str
 ) -> None:
     command = header_of(case, form)
@@ -89,7 +89,7 @@ def test_a_full_header_of_java_is_read_and_written_with_all_its_fields(
 @pytest.mark.parametrize(
     "case", [case for case in CASES if not case["filled"]], ids=lambda c: c["header"]
 )
-def test_an_empty_header_of_java_is_read_or_names_what_it_lacks(
+def test_empty_header_of_java_is_decoded_or_the_missing_field_is_named(
     case: dict[str, Any], form: str
 ) -> None:
     command = header_of(case, form)
@@ -108,7 +108,7 @@ def test_an_empty_header_of_java_is_read_or_names_what_it_lacks(
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case["filled"]], ids=lambda c: c["header"]
 )
-def test_members_have_the_types_of_java(case: dict[str, Any]) -> None:
+def test_members_have_javas_types(case: dict[str, Any]) -> None:
     header_class = CLASSES[case["header"]]
     hints = get_type_hints(header_class, include_extras=True)
     for field in dataclasses.fields(header_class):
@@ -118,7 +118,7 @@ def test_members_have_the_types_of_java(case: dict[str, Any]) -> None:
             assert case["types"][wire_name(field)] in TYPES[kind], field.name
 
 
-def test_every_header_of_java_has_a_class_but_those_of_no_request() -> None:
+def test_every_header_of_a_request_in_java_has_a_class() -> None:
     names = {case["header"] for case in ALL_CASES}
 
     assert names - CLASSES.keys() == WITHOUT_CLASS
@@ -128,7 +128,7 @@ def wire_name(field: dataclasses.Field[Any]) -> str:
     return str(field.metadata.get("wire", camel_case(field.name)))
 
 
-def test_the_short_names_stand_for_the_long_ones() -> None:
+def test_short_names_stand_for_the_long_ones() -> None:
     values = ("g", "T", "TBW102", 4, 1, 2, 3, 5)
     optional: dict[str, Any] = {
         "properties": "k\x01v\x02",

@@ -1,4 +1,4 @@
-"""Records are written as Java writes its beans, and read as tolerantly."""
+"""Records are encoded like Java's beans, and decoded as tolerantly."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ FULL_BODY = (
 )
 
 
-def test_a_record_is_written_with_sorted_members_and_read_again() -> None:
+def test_record_is_encoded_with_sorted_members_and_decodes_to_the_same() -> None:
     assert encode_record(FULL) == FULL_BODY
     assert decode_record(Outer, FULL_BODY) == FULL
 
 
-def test_missing_and_null_members_take_defaults_and_unknown_ones_do_not_matter() -> None:
+def test_missing_and_null_members_get_defaults_and_unknown_ones_are_ignored() -> None:
     body = b'{"groupName":"g","color":null,"unknown":[1],"inners":null}'
 
     assert decode_record(Outer, body) == Outer("g")
@@ -83,7 +83,7 @@ def test_a_member_without_a_default_is_required() -> None:
         decode_record(Outer, b"{}")
 
 
-def test_a_member_is_read_under_its_other_name_and_as_a_text_or_an_ordinal() -> None:
+def test_member_is_decoded_from_its_other_name_a_text_or_an_ordinal() -> None:
     body = b'{"groupName":"g","inner":{"queueId":"3"},"color":1,"isNew":"true"}'
 
     record = decode_record(Outer, body)
@@ -91,7 +91,7 @@ def test_a_member_is_read_under_its_other_name_and_as_a_text_or_an_ordinal() -> 
     assert record == Outer("g", True, color=Color.BLUE, inner=Inner(3))
 
 
-def test_an_array_of_records_is_a_body_too() -> None:
+def test_body_may_be_an_array_of_records() -> None:
     body = encode_records([Inner(1), Inner(2)])
 
     assert body == b'[{"q":1},{"q":2}]'
@@ -116,6 +116,6 @@ def test_an_array_of_records_is_a_body_too() -> None:
         '"byQueue":{"x":[]}',
     ],
 )
-def test_a_member_of_another_type_is_refused(member: str) -> None:
+def test_member_of_the_wrong_type_is_refused(member: str) -> None:
     with pytest.raises(MalformedBodyError):
         decode_record(Outer, f'{{"groupName":"g",{member}}}'.encode())

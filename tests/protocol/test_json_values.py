@@ -1,4 +1,4 @@
-"""Members of parsed JSON are taken as Java's readers take them."""
+"""Members of parsed JSON are converted as in Java."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.errors import MalformedBodyError
 from kourou.protocol import json_values as j
 
 
-def test_a_missing_and_a_null_member_take_the_default() -> None:
+def test_missing_and_null_members_get_the_default() -> None:
     for parent in ({}, {"a": None}):
         assert j.get_object(parent, "a") == {}
         assert j.get_list(parent, "a") == []
@@ -30,7 +30,7 @@ def test_numbers_and_booleans_may_be_texts() -> None:
     assert j.get_boolean({"a": "false"}, "a", default=True) is False
 
 
-def test_members_are_taken_by_their_type() -> None:
+def test_members_are_returned_by_type() -> None:
     assert j.get_object({"a": {"b": 1}}, "a") == {"b": 1}
     assert j.get_texts({"a": ["x", "y"]}, "a") == ["x", "y"]
     assert j.get_text_map({"a": {"x": "y", "z": None}}, "a") == {"x": "y"}
@@ -62,12 +62,12 @@ def test_members_are_taken_by_their_type() -> None:
         (j.get_boolean, "TRUE"),
     ],
 )
-def test_another_type_is_refused_by_name(get: Callable[..., Any], value: object) -> None:
+def test_wrong_type_is_refused_naming_the_member(get: Callable[..., Any], value: object) -> None:
     with pytest.raises(MalformedBodyError, match="member"):
         get({"member": value}, "member")
 
 
-def test_a_kept_object_must_be_shallow_enough_to_be_written_again() -> None:
+def test_deeply_nested_object_is_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(j.KEPT_DEPTH_MAX - 1):
         deep = {"a": [deep]}

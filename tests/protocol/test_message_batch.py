@@ -1,4 +1,4 @@
-"""Batches are Java's, and no entry reaches outside its body."""
+"""Batches are encoded and decoded as in Java, and no entry exceeds its body."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ items = st.builds(
 )
 
 
-def test_a_batch_of_one_is_written_byte_for_byte_as_java_writes_it() -> None:
+def test_batch_of_one_is_encoded_like_javas() -> None:
     item = BatchItem(0, b"hi", b"WAIT\x01true\x02TAGS\x01A\x02")
 
     assert encode_batch([item]) == ONE
@@ -32,7 +32,7 @@ def test_a_batch_of_one_is_written_byte_for_byte_as_java_writes_it() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: str(c["messages"]))
-def test_batches_of_java_clients_read_and_write_back(case: dict[str, Any]) -> None:
+def test_batches_of_java_clients_are_decoded_and_encoded_unchanged(case: dict[str, Any]) -> None:
     body = bytes.fromhex(case["hex"])
     messages = decode_batch(body)
 
@@ -43,7 +43,7 @@ def test_batches_of_java_clients_read_and_write_back(case: dict[str, Any]) -> No
 
 
 @given(st.lists(items, max_size=5))
-def test_any_batch_survives(messages: list[BatchItem]) -> None:
+def test_encoded_batch_decodes_to_the_same(messages: list[BatchItem]) -> None:
     body = encode_batch(messages)
 
     assert decode_batch(body) == messages
@@ -51,7 +51,7 @@ def test_any_batch_survives(messages: list[BatchItem]) -> None:
 
 
 @given(st.lists(items, min_size=1, max_size=3), st.data())
-def test_a_batch_cut_inside_an_entry_is_refused(
+def test_batch_truncated_within_an_entry_is_refused(
     messages: list[BatchItem], data: st.DataObject
 ) -> None:
     body = encode_batch(messages)
@@ -62,7 +62,7 @@ def test_a_batch_cut_inside_an_entry_is_refused(
 
 
 @given(st.binary())
-def test_arbitrary_bytes_raise_nothing_but_malformed_message(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_malformed_message_errors(data: bytes) -> None:
     try:
         decode_batch(data)
     except MalformedMessageError:
@@ -86,13 +86,13 @@ def test_negative_sizes_are_refused(at: int, width: int) -> None:
 
 
 def test_an_entry_that_ends_after_the_body_is_refused() -> None:
-    # Consistent in itself, but its properties lie beyond the end.
+    # The sizes are consistent, but the properties exceed the body.
     entry = b"\x00\x00\x00\x17" + bytes(12) + b"\x00\x00\x00\x00" + b"\x00\x01"
     with pytest.raises(MalformedMessageError, match="1 bytes after"):
         decode_batch(entry)
 
 
-def test_what_does_not_fit_an_entry_is_refused() -> None:
+def test_value_that_does_not_fit_an_entry_is_refused() -> None:
     encode_batch([BatchItem(0, b"", bytes(PROPERTIES_SIZE_MAX))])
     with pytest.raises(InvalidMessageError, match="properties of 32768"):
         encode_batch([BatchItem(0, b"", bytes(PROPERTIES_SIZE_MAX + 1))])

@@ -1,4 +1,4 @@
-"""Records are Java's, and no record reaches outside its buffer."""
+"""Records are encoded and decoded as in Java, and no record exceeds its buffer."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def encode(draft: RecordDraft) -> bytes:
 
 
 def host_of(text: str) -> Host:
-    """Return the host of Java's text, `/10.0.0.1:5` or `/[2001:db8::1]:5`."""
+    """Return the host in Java's text `/10.0.0.1:5` or `/[2001:db8::1]:5`."""
     address, _, port = text.removeprefix("/").rpartition(":")
     return str(ip_address(address.strip("[]"))), int(port)
 
 
-def test_a_record_is_written_and_read_byte_for_byte_as_java_does() -> None:
+def test_record_is_encoded_and_decoded_like_javas() -> None:
     assert encode(DRAFT) == RECORD
     assert record_size(DRAFT) == len(RECORD) == 98
     message = decode_message(RECORD)
@@ -114,7 +114,7 @@ def test_a_record_is_written_and_read_byte_for_byte_as_java_does() -> None:
 @pytest.mark.parametrize(
     "case", [c for c in GOLDEN["cases"] if "decoder_encode_hex" in c], ids=lambda c: c["name"]
 )
-def test_records_are_written_as_the_java_store_writes_them(case: dict[str, Any]) -> None:
+def test_records_are_encoded_like_those_of_the_java_store(case: dict[str, Any]) -> None:
     given_values = case["input"]
     draft = RecordDraft(
         given_values["topic"].encode(),
@@ -144,7 +144,7 @@ def test_records_are_written_as_the_java_store_writes_them(case: dict[str, Any])
     GOLDEN["cases"],
     ids=lambda c: c["name"],
 )
-def test_records_of_java_are_read_as_java_reads_them(case: dict[str, Any]) -> None:
+def test_records_are_decoded_as_in_java(case: dict[str, Any]) -> None:
     expected = case["decoded"]
     message = decode_message(bytes.fromhex(case["store_encoder_hex"]))
 
@@ -168,7 +168,7 @@ def test_records_of_java_are_read_as_java_reads_them(case: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda c: c["name"])
-def test_records_of_the_java_store_are_written_again_from_what_was_read(
+def test_decoded_records_of_the_java_store_are_encoded_unchanged(
     case: dict[str, Any],
 ) -> None:
     raw = bytes.fromhex(case["store_encoder_hex"])
@@ -191,7 +191,7 @@ def test_records_of_the_java_store_are_written_again_from_what_was_read(
     assert again == raw
 
 
-def test_a_body_whose_codec_is_missing_is_left_as_it_is_on_demand(
+def test_body_with_a_missing_codec_may_stay_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (case,) = [c for c in GOLDEN["cases"] if c["name"] == "compressed_zstd"]
@@ -206,7 +206,7 @@ def test_a_body_whose_codec_is_missing_is_left_as_it_is_on_demand(
 @pytest.mark.parametrize(
     "case", GOLDEN["record_sizes"], ids=lambda c: f"{c['version'][-2:]}-{c['sysFlag']}-{c['size']}"
 )
-def test_sizes_are_those_of_java(case: dict[str, Any]) -> None:
+def test_sizes_equal_javas(case: dict[str, Any]) -> None:
     draft = replace(
         DRAFT,
         topic=bytes(case["topic"]),
@@ -216,7 +216,7 @@ def test_sizes_are_those_of_java(case: dict[str, Any]) -> None:
         store_host=("2001:db8::2" if case["sysFlag"] & STORE_HOST_V6 else "10.0.0.1", 1),
     )
 
-    # Whether a record is v1 or v2 is the topic's to say: Java's sizes of the other do not occur.
+    # The topic's length decides between v1 and v2; Java's sizes of the other version do not occur.
     is_v2 = len(draft.topic) > 127
     if is_v2 == (case["version"] == "MESSAGE_VERSION_V2"):
         assert record_size(draft) == len(encode(draft)) == case["size"]
@@ -225,7 +225,7 @@ def test_sizes_are_those_of_java(case: dict[str, Any]) -> None:
 
 
 @given(drafts, st.tuples(int64, int64, int64), st.tuples(st.binary(max_size=8), st.binary()))
-def test_any_draft_survives_between_other_bytes(
+def test_encoded_draft_within_other_bytes_decodes_to_the_same(
     draft: RecordDraft, placed: tuple[int, int, int], around: tuple[bytes, bytes]
 ) -> None:
     record = encode_record(draft, *placed)
@@ -253,7 +253,7 @@ def test_any_draft_survives_between_other_bytes(
     assert message.properties == decode_properties(draft.properties)
 
 
-def test_the_encoder_decides_the_address_flags() -> None:
+def test_encoder_sets_the_address_flags() -> None:
     draft = replace(DRAFT, sys_flag=BORN_HOST_V6 | STORE_HOST_V6 | 0x4)
 
     assert read_record(encode(draft), check_crc=True).sys_flag == 0x4
@@ -273,7 +273,7 @@ def test_the_encoder_decides_the_address_flags() -> None:
         ({"store_host": ("10.0.0.1", 1 << 31)}, "does not fit"),
     ],
 )
-def test_a_draft_that_no_record_can_hold_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_draft_that_does_not_fit_a_record_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidMessageError, match=reason):
         encode(replace(DRAFT, **change))
 
@@ -286,7 +286,7 @@ def test_the_largest_topic_and_properties_fit() -> None:
 
 
 @pytest.mark.parametrize(("size", "magic"), [(127, MAGIC_V1), (128, MAGIC_V2), (255, MAGIC_V2)])
-def test_a_topic_of_more_than_127_bytes_makes_a_v2_record(size: int, magic: int) -> None:
+def test_topic_of_more_than_127_bytes_needs_a_v2_record(size: int, magic: int) -> None:
     record = encode(replace(DRAFT, topic=b"t" * size))
 
     header = read_record(record, check_crc=True)
@@ -295,14 +295,14 @@ def test_a_topic_of_more_than_127_bytes_makes_a_v2_record(size: int, magic: int)
 
 
 @pytest.mark.parametrize("size", range(len(RECORD)))
-def test_a_record_cut_anywhere_is_refused(size: int) -> None:
+def test_truncated_record_is_refused(size: int) -> None:
     with pytest.raises(MalformedMessageError):
         read_record(RECORD[:size], check_crc=True)
     with pytest.raises(MalformedMessageError):
         decode_messages(RECORD + RECORD[: size or 1])
 
 
-def test_a_record_with_ipv6_hosts_cut_in_its_longer_head_is_refused() -> None:
+def test_record_with_ipv6_hosts_truncated_in_its_head_is_refused() -> None:
     record = encode(replace(DRAFT, born_host=("2001:db8::1", 1)))
     with pytest.raises(MalformedMessageError, match="truncated"):
         read_record(record[:95], check_crc=True)
@@ -337,14 +337,14 @@ def patched(at: int, layout: str, value: int) -> bytes:
         (patched(92, ">h", -1), "sizes do not fit"),
     ],
 )
-def test_a_damaged_record_is_refused_by_what_is_wrong(record: bytes, reason: str) -> None:
+def test_corrupt_record_is_refused_with_a_reason(record: bytes, reason: str) -> None:
     with pytest.raises(MalformedMessageError, match=reason):
         read_record(record, check_crc=True)
     with pytest.raises(MalformedMessageError, match=reason):
         decode_messages(RECORD + record)
 
 
-def test_the_checksum_is_compared_only_when_asked() -> None:
+def test_checksum_is_verified_only_on_request() -> None:
     damaged = patched(88, ">B", 0)
 
     assert read_record(damaged, check_crc=False).body_size == 2
@@ -352,7 +352,7 @@ def test_the_checksum_is_compared_only_when_asked() -> None:
 
 
 @given(st.lists(drafts, max_size=4))
-def test_an_answer_holds_its_records_one_after_another(drafted: list[RecordDraft]) -> None:
+def test_consecutive_records_are_decoded(drafted: list[RecordDraft]) -> None:
     records = [encode(replace(draft, sys_flag=0)) for draft in drafted]
     messages = decode_messages(memoryview(b"".join(records)))
 
@@ -360,7 +360,7 @@ def test_an_answer_holds_its_records_one_after_another(drafted: list[RecordDraft
     assert [m.store_size for m in messages] == [len(record) for record in records]
 
 
-def test_a_compressed_body_is_inflated_and_the_flag_cleared() -> None:
+def test_compressed_body_is_decompressed_and_the_flag_cleared() -> None:
     body = b"x" * 5000
     draft = replace(DRAFT, body=compress(body), sys_flag=COMPRESSED | COMPRESSION_ZLIB)
     (message,) = decode_messages(encode(draft))
@@ -373,7 +373,7 @@ def test_a_compressed_body_is_inflated_and_the_flag_cleared() -> None:
     assert kept.sys_flag & COMPRESSED
 
 
-def test_the_bodies_of_an_answer_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_of_one_response_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_decoding, "INFLATED_TOTAL_MAX", 10_000)
     record = encode(replace(DRAFT, body=compress(bytes(5000)), sys_flag=COMPRESSED))
 
@@ -395,7 +395,7 @@ def inner_batch(*items: BatchItem, sys_flag: int = 0) -> RecordDraft:
     )
 
 
-def test_an_inner_batch_becomes_messages_with_offsets_of_their_own() -> None:
+def test_inner_batch_becomes_messages_with_their_own_offsets() -> None:
     draft = inner_batch(BatchItem(7, b"a", b"k\x011\x02"), BatchItem(8, b"b", b""))
     first, second = decode_messages(encode(draft))
 
@@ -407,13 +407,13 @@ def test_an_inner_batch_becomes_messages_with_offsets_of_their_own() -> None:
     assert first.store_size == record_size(draft)
 
 
-def test_a_compressed_inner_batch_is_inflated_first() -> None:
+def test_compressed_inner_batch_is_decompressed_first() -> None:
     draft = inner_batch(BatchItem(7, b"a", b""), sys_flag=COMPRESSED | COMPRESSION_ZLIB)
 
     assert [m.body for m in decode_messages(encode(draft))] == [b"a"]
 
 
-def test_an_inner_batch_that_cannot_be_taken_apart_stays_whole() -> None:
+def test_inner_batch_that_stays_compressed_is_not_split() -> None:
     packed = inner_batch(BatchItem(7, b"a", b""), sys_flag=COMPRESSED | COMPRESSION_LZ4)
     (message,) = decode_messages(encode(packed), decompress=False)
 
@@ -421,14 +421,14 @@ def test_an_inner_batch_that_cannot_be_taken_apart_stays_whole() -> None:
     assert decode_message(encode(inner_batch(BatchItem(7, b"a", b"")))).queue_offset == 2
 
 
-def test_a_damaged_inner_batch_is_refused() -> None:
+def test_corrupt_inner_batch_is_refused() -> None:
     draft = replace(DRAFT, sys_flag=INNER_BATCH | NEED_UNWRAP)
     with pytest.raises(MalformedMessageError, match="batch entry"):
         decode_messages(encode(draft))
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
+def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
     try:
         decode_messages(data)
         decode_message(data)
@@ -438,7 +438,7 @@ def test_arbitrary_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, len(RECORD) - 1), st.integers(0, 255), st.integers(0, 3))
-def test_a_changed_byte_raises_nothing_but_protocol_errors(at: int, byte: int, kind: int) -> None:
+def test_changed_byte_raises_only_protocol_errors(at: int, byte: int, kind: int) -> None:
     flags = (0, COMPRESSED, INNER_BATCH | NEED_UNWRAP, COMPRESSED | INNER_BATCH | NEED_UNWRAP)
     record = bytearray(encode(replace(DRAFT, sys_flag=flags[kind])))
     record[at] = byte

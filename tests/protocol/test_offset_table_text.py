@@ -1,4 +1,4 @@
-"""The text of offsets made in parts is the text made as a whole."""
+"""The parts of the offset table's text join to the text encoded as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP_TOPICS = st.dictionaries(NAMES, st.lists(NAMES, min_size=1, max_size=3), m
 
 @settings(max_examples=200, deadline=None)
 @given(GROUP_TOPICS, TABLES, TABLES)
-def test_the_parts_join_to_the_whole(
+def test_joined_parts_equal_the_whole_text(
     group_topics: dict[str, list[str]],
     committed: dict[str, dict[int, int]],
     pulled: dict[str, dict[int, int]],
@@ -39,7 +39,7 @@ def test_the_parts_join_to_the_whole(
     assert compact(text) == encode_consumer_offset_table(table)
 
 
-def test_many_entries_are_many_parts_and_one_that_went_meanwhile_is_left_out() -> None:
+def test_entries_are_divided_into_parts_and_removed_ones_are_omitted() -> None:
     table = {f"topic-{number:04d}@g": {0: number} for number in range(2_000)}
     parts = []
     for part in consumer_offset_parts(VERSION, {}, (sorted(table), table.get), ([], table.get)):

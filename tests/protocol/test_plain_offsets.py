@@ -1,4 +1,4 @@
-"""What is read of a consumerOffset.json in one go is what is read of it member by member."""
+"""The fast decoder of consumerOffset.json agrees with the general one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT = (
 
 @settings(max_examples=200, deadline=None)
 @given(TABLES, TABLES, st.booleans())
-def test_it_is_the_same(
+def test_fast_decoder_returns_the_encoded_offsets(
     committed: dict[str, dict[int, int]], pulled: dict[str, dict[int, int]], pretty: bool
 ) -> None:
     table = ConsumerOffsetTable(committed, VERSION, {"g": ["T", "U-1"]}, pulled)
@@ -45,7 +45,7 @@ def test_it_is_the_same(
     assert plain.data_version.timestamp == VERSION.timestamp
 
 
-def test_javas_file_is_read_so() -> None:
+def test_fast_decoder_reads_javas_file() -> None:
     text = GOLDEN.read_bytes()
     table = decode_consumer_offset_table(text)
 
@@ -69,8 +69,6 @@ def test_javas_file_is_read_so() -> None:
         (b"{}}", b"{}"),
     ],
 )
-def test_what_is_written_otherwise_is_left_to_the_other_reader(
-    usual: bytes, unusual: bytes
-) -> None:
+def test_fast_decoder_declines_unusual_texts(usual: bytes, unusual: bytes) -> None:
     assert plain_offsets(TEXT) is not None
     assert plain_offsets(TEXT.replace(usual, unusual)) is None

@@ -1,4 +1,4 @@
-"""The short way to read a plain record says what the long way says, whatever the bytes."""
+"""The fast path for plain records agrees with the general path for all bytes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _outcomes(data: bytes) -> tuple[list[MessageExt] | None, str]:
 @example(at=90, byte=0x80, cut=0, more=b"")  # of the topic
 @example(at=91, byte=0xFF, cut=0, more=b"")  # a topic that is not UTF-8
 @example(at=92, byte=0x80, cut=0, more=b"")  # of the properties
-def test_any_changed_byte_gives_the_same_message_or_error(
+def test_fast_path_and_general_path_agree_on_changed_records(
     at: int, byte: int, cut: int, more: bytes
 ) -> None:
     data = bytearray(_RECORD)
@@ -55,11 +55,11 @@ def test_any_changed_byte_gives_the_same_message_or_error(
     messages, reason = _outcomes(bytes(data))
     if expected is None:
         assert (messages, reason) == (None, error)
-    else:  # what follows the record may be no other one
+    else:  # the bytes behind the record may not be a record
         assert messages in ([expected], None)
 
 
-def test_plain_records_take_the_short_way_up_to_the_first_that_is_not_one() -> None:
+def test_fast_path_stops_at_the_first_record_that_is_not_plain() -> None:
     size, plain = len(_RECORD), decode_message(_RECORD)
     v6 = record(born="::1")
     data = _RECORD * 3 + v6 + _RECORD

@@ -1,4 +1,4 @@
-"""Configuration texts are read as java.util.Properties reads them, and what we write comes back."""
+"""Configuration texts are decoded like java.util.Properties, and encoded texts decode again."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
         ("a=\u00e9".encode(), {"a": "\u00e9"}),
     ],
 )
-def test_a_text_is_read_as_java_reads_it(text: bytes, properties: dict[str, str]) -> None:
+def test_text_is_decoded_as_in_java(text: bytes, properties: dict[str, str]) -> None:
     assert decode_properties_text(text) == properties
 
 
 @pytest.mark.parametrize("text", [b"a=\xff", b"a=\\u00g0", b"a=\\u12"])
-def test_a_text_that_is_none_is_refused(text: bytes) -> None:
+def test_invalid_text_is_refused(text: bytes) -> None:
     with pytest.raises(MalformedBodyError, match="not properties"):
         decode_properties_text(text)
 
 
-def test_lines_are_sorted_and_escaped_no_more_than_needed() -> None:
+def test_lines_are_sorted_and_escaped_only_as_needed() -> None:
     properties = {"b": "c:\\store", "a": "1s 5s", " k=": " v\n", "#": "\u00e9"}
 
     text = encode_properties_text(properties)
@@ -54,13 +54,13 @@ def test_lines_are_sorted_and_escaped_no_more_than_needed() -> None:
 
 @given(st.dictionaries(TEXTS, TEXTS, max_size=5))
 @settings(max_examples=200, deadline=None)
-def test_what_is_written_is_read_again(properties: dict[str, str]) -> None:
+def test_encoded_values_decode_to_the_same(properties: dict[str, str]) -> None:
     assert decode_properties_text(encode_properties_text(properties)) == properties
 
 
 @given(st.binary(max_size=40))
 @settings(max_examples=200, deadline=None)
-def test_any_bytes_raise_nothing_but_the_documented_error(text: bytes) -> None:
+def test_arbitrary_bytes_raise_only_the_documented_error(text: bytes) -> None:
     try:
         decode_properties_text(text)
     except MalformedBodyError:

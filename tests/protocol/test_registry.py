@@ -1,4 +1,4 @@
-"""The table of requests is complete, consistent in itself, and covers what is served."""
+"""The request registry is complete and consistent, and contains all served requests."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def header_classes() -> set[type]:
     }
 
 
-def test_every_code_is_listed_once() -> None:
+def test_every_code_has_one_specification() -> None:
     assert set(REQUESTS) == set(RequestCode)
     assert len(registry._SPECS) == len(REQUESTS)
 
 
-def test_what_is_served_is_known_and_carries_something() -> None:
+def test_served_requests_are_not_listed_as_unused() -> None:
     tables = [*(SOURCE / "broker").glob("*.py"), *(SOURCE / "namesrv").glob("*.py")]
     served = {
         RequestCode[name]
@@ -51,7 +51,7 @@ def test_what_is_served_is_known_and_carries_something() -> None:
 
 
 @pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
-def test_an_entry_is_found_by_its_code_and_names_header_classes(spec: RequestSpec) -> None:
+def test_specification_has_its_code_and_header_classes(spec: RequestSpec) -> None:
     assert REQUESTS[spec.code] is spec
     assert RequestCode(spec.code) is spec.code
     for header in (spec.header, spec.response_header):
@@ -68,7 +68,7 @@ def test_every_header_class_is_used() -> None:
     assert header_classes() - inherited == used - {None}
 
 
-def test_every_body_that_is_decoded_can_be_encoded() -> None:
+def test_every_decoder_of_a_body_has_an_encoder() -> None:
     names = set(bodies.__all__)
     decoders = {name for name in names if name.startswith("decode_")}
 
@@ -77,9 +77,7 @@ def test_every_body_that_is_decoded_can_be_encoded() -> None:
 
 @pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
 @pytest.mark.parametrize("body", [b"\xff", b"{", b"[1]", b'{"a":{{}:1}}', b"null", b"7"])
-def test_a_body_that_is_none_raises_nothing_but_a_protocol_error(
-    spec: RequestSpec, body: bytes
-) -> None:
+def test_malformed_body_raises_only_protocol_errors(spec: RequestSpec, body: bytes) -> None:
     for codec in (spec.request_body, spec.response_body):
         if codec is None:
             continue
@@ -95,18 +93,18 @@ def test_a_text_body_is_utf_8() -> None:
         TEXT.decode(b"\xff")
 
 
-def test_bodies_that_are_decoded_on_the_loop_are_small() -> None:
-    """The time follows the size: see `bench/largest_bodies.py`."""
+def test_limits_of_bodies_decoded_on_the_loop_are_small() -> None:
+    """Decoding time is proportional to the size: see `bench/largest_bodies.py`."""
     large = {spec.code for spec in REQUESTS.values() if spec.body_bytes_max > 256 * 1024}
 
     assert large == {
-        # The user's own, which nobody decodes; of batches, the number of messages is bounded.
+        # User-defined bodies, which are not decoded; the number of messages of a batch is limited.
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
-        # What brokers send to clients; 309 is passed on by brokers as it is.
+        # Sent by brokers to clients; brokers relay 309 unchanged.
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
         RequestCode.CHECK_TRANSACTION_STATE,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,

@@ -1,4 +1,4 @@
-"""The texts kept topic by topic, or group by group, are the texts made as a whole."""
+"""The joined texts of cached topics and groups equal the texts encoded as a whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORBIDDEN = st.dictionaries(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(TOPICS, NAMES), max_size=12), st.sets(NAMES, max_size=4))
-def test_after_any_changes_of_topics_they_are_the_same(
+def test_joined_texts_of_topics_equal_the_whole_text(
     changes: list[TopicConfig | str], some: set[str]
 ) -> None:
     text, topics = TopicTableText(), dict[str, TopicConfig]()
@@ -60,7 +60,7 @@ def test_after_any_changes_of_topics_they_are_the_same(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(GROUPS, NAMES), max_size=8), FORBIDDEN, st.sets(NAMES, max_size=4))
-def test_after_any_changes_of_groups_they_are_the_same(
+def test_joined_texts_of_groups_equal_the_whole_text(
     changes: list[SubscriptionGroup | str], forbidden: dict[str, dict[str, int]], some: set[str]
 ) -> None:
     text, groups = GroupTableText(), dict[str, SubscriptionGroup]()

@@ -1,4 +1,4 @@
-"""Traces are written as Java's clients write them, and read by the rules of Java's readers."""
+"""Traces are encoded as by Java's clients and decoded as by Java's tools."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ OF_JAVA: dict[str, Callable[[bool], TraceRecord]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['type']}-{case['success']}")
-def test_records_are_those_of_java_both_ways(case: dict[str, Any]) -> None:
+def test_trace_records_are_encoded_and_decoded_as_in_java(case: dict[str, Any]) -> None:
     text = case["result"]["data"]
     record = OF_JAVA[case["type"]](case["success"])
     assert encode_trace(record) == text
     assert decode_traces(text.encode()) == [record]
 
 
-def test_all_records_of_a_message_are_read() -> None:
+def test_all_records_of_a_message_are_decoded() -> None:
     text = "".join(case["result"]["data"] for case in CASES)
     assert len(decode_traces(text.encode())) == len(CASES)
 
@@ -96,7 +96,7 @@ def pub(*rest: str) -> bytes:
     return "\1".join((*first, *rest)).encode()
 
 
-def test_older_and_longer_records_of_sends_are_read() -> None:
+def test_older_and_longer_records_of_sends_are_decoded() -> None:
     twelve, thirteen, fifteen = (
         decode_traces(pub(*rest))[0] for rest in ((), ("false",), ("oid", "true", "10.0.0.7"))
     )
@@ -109,7 +109,7 @@ def test_older_and_longer_records_of_sends_are_read() -> None:
     assert (fifteen.offset_msg_id, fifteen.client_host) == ("oid", "10.0.0.7")
 
 
-def test_what_a_cloud_client_leaves_out_may_be_missing() -> None:
+def test_fields_that_cloud_clients_omit_are_optional() -> None:
     short, shorter = decode_traces(
         b"SubAfter\1req\1id\x013\1true\1k\x014\1\2SubAfter\1req\1id\x013\1true\1k\2"
     )
@@ -119,7 +119,7 @@ def test_what_a_cloud_client_leaves_out_may_be_missing() -> None:
     assert shorter.outcome is None
 
 
-def test_unknown_records_are_left_out() -> None:
+def test_unknown_records_are_omitted() -> None:
     assert decode_traces(b"Later\1x\2\2" + pub()) == decode_traces(pub())
     assert decode_traces(b"") == []
 
@@ -134,7 +134,7 @@ def test_unknown_records_are_left_out() -> None:
         b"SubAfter\1r\1i\x011\1true\1k\x01-\2",
     ],
 )
-def test_what_makes_no_sense_is_refused(body: bytes) -> None:
+def test_malformed_trace_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBodyError):
         decode_traces(body)
 
@@ -196,13 +196,13 @@ def records(draw: st.DrawFn) -> TraceRecord:
 
 
 @given(st.lists(records(), max_size=5))
-def test_what_is_written_is_read_again(written: list[TraceRecord]) -> None:
+def test_encoded_values_decode_to_the_same(written: list[TraceRecord]) -> None:
     text = "".join(map(encode_trace, written))
     assert decode_traces(text.encode()) == written
 
 
 @given(st.text())
-def test_no_value_can_end_its_field(value: str) -> None:
+def test_separators_in_values_are_replaced(value: str) -> None:
     value = value.encode(errors="replace").decode()
     written = SentTrace(**MESSAGE, tags=value, keys=value)
     (read,) = decode_traces(encode_trace(written).encode())

@@ -1,4 +1,4 @@
-"""Ordinals of versions have the names that Java's tools print."""
+"""Version names equal those that Java's tools print."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ from kourou.protocol.version_names import version_name
         (10_000, "HIGHER_VERSION"),
     ],
 )
-def test_a_version_is_named_as_java_does(ordinal: int, name: str) -> None:
+def test_version_name_equals_javas(ordinal: int, name: str) -> None:
     assert version_name(ordinal) == name
