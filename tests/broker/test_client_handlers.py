@@ -176,7 +176,7 @@ def test_members_are_notified_of_closed_and_expired_connections() -> None:
             heartbeat(parts, peer, consumer(client_id))
         notified(first)
 
-        parts.clients.closed(third)
+        parts.clients.remove_connection(third)
         assert notified(first) == ["g"]
         await asyncio.sleep(100)
         heartbeat(parts, first, consumer("a"))
@@ -312,7 +312,7 @@ def test_a_heartbeat_registers_filters_that_die_with_the_last_member(
         assert one.expression == "a between 0 and 2 AND color = 'red'"
         assert (one.client_version, one.is_dead) == (1795228450042, False)
         assert parts.tables.filters.get("%RETRY%golden_sql", "golden_sql") is None
-        parts.clients.closed(cast(Peer, peer))
+        parts.clients.remove_connection(cast(Peer, peer))
         assert one.is_dead
 
     run_with_parts(test)
@@ -356,10 +356,10 @@ def test_a_heartbeat_that_created_a_retry_topic_is_answered_once_it_is_routed() 
     async def test(parts: BrokerParts) -> None:
         routed = asyncio.Event()
 
-        async def told() -> None:
+        async def wait_announced() -> None:
             await routed.wait()
 
-        parts.topics.is_told, parts.topics.told = routed.is_set, told
+        parts.topics.is_announced, parts.topics.wait_announced = routed.is_set, wait_announced
         peer = FakePeer(1)
         asked = peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(consumer("a")))
         peer.ask(parts.client_handlers.on_heartbeat, asked)

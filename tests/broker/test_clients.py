@@ -115,7 +115,7 @@ def test_a_client_that_reconnects_is_listed_once() -> None:
     assert live is not None
 
     assert live.client_ids() == ["a"]
-    table.clients.closed(old)
+    table.clients.remove_connection(old)
     assert live.client_ids() == ["a"]
 
 
@@ -128,8 +128,8 @@ def test_a_closed_connection_leaves_all_its_groups() -> None:
     table.clients.register_producer(Member("a", gone, LanguageCode.JAVA, 513, 0), "p")
     table.changes.clear()
 
-    table.clients.closed(gone)
-    table.clients.closed(gone)
+    table.clients.remove_connection(gone)
+    table.clients.remove_connection(gone)
 
     assert table.changes == [("g", 1), ("h", 1)]
     assert table.clients.producers("p") == []
@@ -229,7 +229,7 @@ def test_the_memory_of_subscriptions_is_bounded_and_freed(
         table.heartbeat(peer, "U", group="b")
     table.heartbeat(peer, "T1", "T2", "T3", group="a")
     table.heartbeat(peer, group="c", without_sub=True)
-    table.clients.closed(peer)
+    table.clients.remove_connection(peer)
     table.heartbeat(peer, "U", group="b")
 
 

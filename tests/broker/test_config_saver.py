@@ -55,7 +55,7 @@ class Table:
     def __init__(self) -> None:
         self.value = 0
 
-    def take(self) -> Iterator[bytes]:
+    def encode(self) -> Iterator[bytes]:
         for _ in range(10):
             yield b"%d" % self.value
 
@@ -64,7 +64,7 @@ def test_other_tasks_run_between_the_parts_and_their_changes_are_saved() -> None
     async def main() -> None:
         file, table = SlowFile(), Table()
         file.go_on.set()
-        saver = ConfigSaver(file, table.take, asyncio.to_thread)
+        saver = ConfigSaver(file, table.encode, asyncio.to_thread)
         saver.changed()
         saving = asyncio.create_task(saver.save())
         while table.value < 5:
@@ -85,7 +85,7 @@ def test_a_table_whose_snapshot_was_cancelled_is_still_marked_as_changed() -> No
     async def main() -> None:
         file, table = SlowFile(), Table()
         file.go_on.set()
-        saver = ConfigSaver(file, table.take, asyncio.to_thread)
+        saver = ConfigSaver(file, table.encode, asyncio.to_thread)
         saver.changed()
         given_up = asyncio.create_task(saver.save())
         await asyncio.sleep(0)
@@ -109,7 +109,7 @@ def test_records_written_during_the_encoding_must_be_synced_before_the_save() ->
     async def main() -> None:
         log, file, table = Log(), SlowFile(), Table()
         file.go_on.set()
-        saver = ConfigSaver(file, table.take, asyncio.to_thread, log)
+        saver = ConfigSaver(file, table.encode, asyncio.to_thread, log)
         saver.changed()
         saving = asyncio.create_task(saver.save())
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.ports import NOT_AT_VIP, BrokerPorts
+from kourou.broker.ports import NOT_ON_VIP_PORT, BrokerPorts
 from kourou.broker.server import Broker
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.protocol.codes import RequestCode
@@ -27,7 +27,7 @@ from kourou.testing.runtime import sim_runtime
 
 MAIN: Address = ("127.0.0.1", 10911)
 VIP: Address = ("127.0.0.1", 10909)
-SERVED = (RequestCode.SEND_MESSAGE, *sorted(NOT_AT_VIP))
+SERVED = (RequestCode.SEND_MESSAGE, *sorted(NOT_ON_VIP_PORT))
 
 
 def _answer(asked: Request) -> RemotingCommand:
@@ -59,7 +59,7 @@ def test_the_vip_port_serves_all_requests_except_those_that_wait() -> None:
         ports = _ports(runtime, BrokerConfig())
         assert await ports.start() == MAIN
         assert await _codes(runtime, MAIN) == [0] * len(SERVED)
-        assert await _codes(runtime, VIP) == [0] + [3] * len(NOT_AT_VIP)
+        assert await _codes(runtime, VIP) == [0] + [3] * len(NOT_ON_VIP_PORT)
         await ports.stop()
         for address in (MAIN, VIP):
             with pytest.raises(ConnectFailedError):
@@ -90,7 +90,7 @@ def test_a_fast_path_is_tried_where_its_request_is_served() -> None:
         await ports.start()
 
         assert await _codes(runtime, MAIN) == [77 if code in fast else 0 for code in SERVED]
-        assert await _codes(runtime, VIP) == [77] + [3] * len(NOT_AT_VIP)
+        assert await _codes(runtime, VIP) == [77] + [3] * len(NOT_ON_VIP_PORT)
         await ports.stop()
 
     run_virtual(main())

@@ -75,7 +75,7 @@ def test_start_waits_for_a_late_name_server_up_to_the_given_time(
         started_s = now_s()
         await world.broker.start(first_registration_ms=patience_ms)
         assert (now_s() - started_s > 1) == is_known
-        assert (world.broker.troubles() == []) == is_known
+        assert (world.broker.unready_reasons() == []) == is_known
         await world.broker.stop()
         await world.stop(namesrv)
 
@@ -162,7 +162,7 @@ def test_consecutive_topic_creations_wait_briefly_for_their_routes() -> None:
         began_s = now_s()
         for number in range(100):
             world.topics.put(TopicConfig(f"T{number}"))
-            await world.topics.settle()
+            await world.topics.persist_and_announce()
             assert await world.knows(FIRST, f"T{number}")
         assert now_s() - began_s < 2
         await world.stop(*namesrvs)
@@ -216,7 +216,7 @@ def test_each_client_gets_the_broker_address_by_which_it_reached_a_local_name_se
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
         namesrv = await world.namesrv(("0.0.0.0", FIRST[1]))  # noqa: S104 - simulated
-        await world.broker.start(is_namesrv_here=True)
+        await world.broker.start(is_namesrv_local=True)
         for host in ("127.0.0.1", "10.1.2.3", "192.0.2.4"):
             (broker,) = (await route_by(world, host)).broker_datas
             assert broker.broker_addrs == {0: f"{host}:10911"}
@@ -248,7 +248,7 @@ def test_a_loopback_address_is_not_registered_at_a_remote_name_server(
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
         assert not await world.knows(FIRST)
-        assert world.broker.troubles() != []
+        assert world.broker.unready_reasons() != []
         await world.stop(namesrv)
 
     run_virtual(main())

@@ -188,10 +188,10 @@ def test_sends_are_accepted_within_five_seconds_after_a_full_disk_has_room() -> 
         free, disk.free = disk.free, 0
         while (await ask(cluster, message(topic="T"))).code == 0:  # noqa: ASYNC110 - it looks at times
             await asyncio.sleep(0.1)
-        assert "bytes free" in "".join(cluster.broker().troubles())
+        assert "bytes free" in "".join(cluster.broker().unready_reasons())
         disk.free = free
         started_s = now_s()
-        while cluster.broker().troubles():  # noqa: ASYNC110 - as who asks /readyz
+        while cluster.broker().unready_reasons():  # noqa: ASYNC110 - as who asks /readyz
             await asyncio.sleep(0.1)
         assert now_s() - started_s < 5
         assert (await ask(cluster, message(topic="T"))).code == 0

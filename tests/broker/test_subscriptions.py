@@ -232,7 +232,7 @@ def test_an_answer_of_a_member_that_left_does_not_register_it() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         consumer.wants = [parse_tags("T", "a", 2)]
         assert consumer.pull(2) is None
-        parts.clients.closed(cast(Peer, consumer.peer))
+        parts.clients.remove_connection(cast(Peer, consumer.peer))
         await settle()
         assert len(consumer.asked) == 1
         assert parts.clients.consumer_group("g") is None
@@ -297,7 +297,7 @@ def test_an_older_subscription_applies_once_no_member_has_the_held_one() -> None
         behind.heartbeat()
         assert of_group(parts) == ("a", 1_000)
 
-        parts.clients.closed(cast(Peer, old.peer))
+        parts.clients.remove_connection(cast(Peer, old.peer))
         assert behind.heartbeat(without_sub=True)  # it must send its subscriptions
         behind.heartbeat()
         assert of_group(parts) == ("b", 5)
@@ -318,7 +318,7 @@ def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
             SubscriptionData("T", "a < 5", sub_version=5, expression_type="SQL92"),
             client_id="behind",
         )
-        parts.clients.closed(cast(Peer, old.peer))
+        parts.clients.remove_connection(cast(Peer, old.peer))
         behind.heartbeat()
         assert bodies(behind.pull(5, expression_type="SQL92")) == [b"1"]
 

@@ -53,18 +53,18 @@ def test_without_automatic_creation_tbw102_does_not_exist() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
     assert topics.get("TBW102") is None
-    assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
+    assert topics.find_for_send("T", "TBW102", 4, is_unit=False) is None
 
 
 def test_the_first_send_creates_the_topic_with_the_settings_of_the_default_topic() -> None:
     topics = topics_on(SimDisk())
 
-    few = topics.for_send("Few", "TBW102", 4, is_unit=False)
+    few = topics.find_for_send("Few", "TBW102", 4, is_unit=False)
     assert few is not None
     assert topics.get("Few") is None  # the send may still be refused
     topics.ensure(few)
-    many = topics.for_send("Many", "TBW102", 100, is_unit=True)
-    none = topics.for_send("None", "TBW102", 0, is_unit=False)
+    many = topics.find_for_send("Many", "TBW102", 100, is_unit=True)
+    none = topics.find_for_send("None", "TBW102", 0, is_unit=False)
 
     assert few == TopicConfig("Few", 4, 4, 6)
     assert many == TopicConfig("Many", 8, 8, 6, topic_sys_flag=1)
@@ -96,8 +96,8 @@ def test_the_maximum_number_of_topics_fits_into_a_registration() -> None:
 def test_a_default_topic_without_perm_inherit_creates_nothing() -> None:
     topics = topics_on(SimDisk())
 
-    assert topics.for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
-    assert topics.for_send("T", "NoSuchTopic", 4, is_unit=False) is None
+    assert topics.find_for_send("T", "SELF_TEST_TOPIC", 4, is_unit=False) is None
+    assert topics.find_for_send("T", "NoSuchTopic", 4, is_unit=False) is None
 
 
 def test_a_saved_tbw102_is_ignored_when_automatic_creation_is_off() -> None:
@@ -107,13 +107,13 @@ def test_a_saved_tbw102_is_ignored_when_automatic_creation_is_off() -> None:
     topics = topics_on(disk, auto_create_topic_enable=False)
 
     assert topics.get("TBW102") is not None
-    assert topics.for_send("T", "TBW102", 4, is_unit=False) is None
+    assert topics.find_for_send("T", "TBW102", 4, is_unit=False) is None
 
 
 def test_a_retry_topic_is_always_created() -> None:
     topics = topics_on(SimDisk(), auto_create_topic_enable=False)
 
-    made = topics.for_send("%RETRY%g", "TBW102", 4, is_unit=True)
+    made = topics.find_for_send("%RETRY%g", "TBW102", 4, is_unit=True)
 
     assert made == TopicConfig("%RETRY%g", 1, 1, 6, topic_sys_flag=2)
 
@@ -122,7 +122,7 @@ def test_an_existing_topic_is_returned_as_it_is() -> None:
     topics = topics_on(SimDisk())
     topics.put(TopicConfig("T", 2, 3, 4))
 
-    assert topics.for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
+    assert topics.find_for_send("T", "TBW102", 8, is_unit=False) == TopicConfig("T", 2, 3, 4)
 
 
 def test_each_change_counts_once_and_is_reported() -> None:
@@ -223,10 +223,10 @@ def test_a_topic_that_changes_while_the_file_is_written_is_saved_by_the_next_wri
 
 def test_the_latest_changes_are_held_separately() -> None:
     topics = topics_on(SimDisk())
-    start = topics.change
+    start = topics.change_number
     topics.put(TopicConfig("A"))
     topics.put(TopicConfig("B"))
-    middle = topics.change
+    middle = topics.change_number
     topics.put(TopicConfig("A", perm=4))
     topics.put(TopicConfig("C"))
     topics.delete("C")
@@ -237,14 +237,14 @@ def test_the_latest_changes_are_held_separately() -> None:
     later = topics.changed_since(middle)
     assert later is not None
     assert set(later.topics) == {"A"}
-    now = topics.changed_since(topics.change)
+    now = topics.changed_since(topics.change_number)
     assert now is not None
     assert not now.topics
 
 
 def test_changed_since_returns_none_if_changes_are_missing() -> None:
     topics = topics_on(SimDisk())
-    start = topics.change
+    start = topics.change_number
     for number in range(CHANGES_MAX):
         topics.put(TopicConfig(f"T{number}"))
     assert topics.changed_since(start) is not None
@@ -272,12 +272,12 @@ def test_ordered_topics_are_marked_and_never_unmarked() -> None:
     topics.put(TopicConfig("A"))
     topics.put(TopicConfig("B", order=True))
 
-    topics.note_ordered(["A", "unknown"])
+    topics.mark_ordered(["A", "unknown"])
 
     assert [topic.order for topic in topics if topic.name in "AB"] == [True, True]
     assert topics.get("unknown") is None
     version = topics.data_version
-    topics.note_ordered(["A"])
+    topics.mark_ordered(["A"])
     assert topics.data_version == version
 
 

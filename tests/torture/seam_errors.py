@@ -80,7 +80,7 @@ async def _run_broker(disk: SimDisk, nth: int, number: int, course: Course) -> H
             if hit.operation and ends_at_s > hit.at_s + AFTERWARDS_S:
                 course.pause_s = 0.05
                 ends_at_s = hit.at_s + AFTERWARDS_S
-            if course.trouble_at_s is None and (troubles := broker.troubles()):
+            if course.trouble_at_s is None and (troubles := broker.unready_reasons()):
                 course.trouble_at_s, course.troubles = loop.time(), troubles
         for sender in senders:
             sender.cancel()

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 
 from kourou.broker.clients import Clients, ConsumerGroup, Member
-from kourou.broker.consuming.retry_topics import ToldTopics, ensure_retry_topic
+from kourou.broker.consuming.retry_topics import AnnouncedTopics, ensure_retry_topic
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import compile_expression
@@ -54,23 +54,23 @@ class ConsumerIdsNotifier:
     def __init__(self, groups: Groups, config: LiveConfig | None = None) -> None:
         self._groups = groups
         self._config = config
-        self._waiting: dict[str, ConsumerGroup] = {}
+        self._changed: dict[str, ConsumerGroup] = {}
 
     def __call__(self, live: ConsumerGroup) -> None:
         """Send the one-way request to each member, now or with the next `flush`."""
         config = self._config.now if self._config is not None else None
         if config is None or config.real_time_notify_consumer_change:
-            self._tell(live)
+            self._notify(live)
         else:
-            self._waiting[live.name] = live
+            self._changed[live.name] = live
 
     def flush(self) -> None:
         """Notify the members of all groups that changed since the last call, made every 15 s."""
-        waiting, self._waiting = self._waiting, {}
-        for live in waiting.values():
-            self._tell(live)
+        changed, self._changed = self._changed, {}
+        for live in changed.values():
+            self._notify(live)
 
-    def _tell(self, live: ConsumerGroup) -> None:
+    def _notify(self, live: ConsumerGroup) -> None:
         if live.message_model is MessageModel.BROADCASTING:
             return
         if self._config is not None and not self._config.now.notify_consumer_ids_changed_enable:
@@ -91,7 +91,7 @@ class ClientHandlers:
         config: LiveConfig,
         clients: Clients,
         groups: Groups,
-        topics: ToldTopics,
+        topics: AnnouncedTopics,
         subscriptions: Subscriptions,
         later: LaterReplies,
     ) -> None:
@@ -153,13 +153,13 @@ class ClientHandlers:
         for name in heartbeat.producers:
             self._clients.register_producer(member, name)
         answer = response(command, header=HeartbeatResponseHeader(True, must_send))
-        if not is_new or self._topics.is_told():
+        if not is_new or self._topics.is_announced():
             return answer
-        self._later.answer(request, partial(self._when_told, answer))
+        self._later.answer(request, partial(self._answer_when_announced, answer))
         return None
 
-    async def _when_told(self, answer: RemotingCommand) -> RemotingCommand:
-        await self._topics.told()
+    async def _answer_when_announced(self, answer: RemotingCommand) -> RemotingCommand:
+        await self._topics.wait_announced()
         return answer
 
     def _ensure_retry_topic(self, group: SubscriptionGroup, host: str, *, unit_mode: bool) -> bool:

@@ -97,7 +97,7 @@ class ConsumerGroup:
 
 
 @dataclass(slots=True)
-class _Groups:
+class _Memberships:
     """The groups of one connection, so that its close needs no search over all groups."""
 
     consumer: set[str] = field(default_factory=set)
@@ -137,7 +137,7 @@ class Clients:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Member]] = {}
         self._producer_ids: dict[str, Member] = {}  # client id -> member with the latest heartbeat
-        self._groups_of: dict[Peer, _Groups] = {}
+        self._groups_of: dict[Peer, _Memberships] = {}
         self._count = 0
         self._subscription_bytes = 0
 
@@ -243,7 +243,7 @@ class Clients:
         live.message_model = data.message_model
         live.consume_from_where = data.consume_from_where
         is_changed = self._join(live.members, member)
-        self._groups_of.setdefault(member.peer, _Groups()).consumer.add(data.group)
+        self._groups_of.setdefault(member.peer, _Memberships()).consumer.add(data.group)
         if without_sub:
             must_send = live.fingerprint != fingerprint
         else:
@@ -272,9 +272,9 @@ class Clients:
         members = self._producers.setdefault(group, {})
         known = members.get(member.peer)
         self._join(members, member)
-        self._groups_of.setdefault(member.peer, _Groups()).producer.add(group)
+        self._groups_of.setdefault(member.peer, _Memberships()).producer.add(group)
         if known is not None and known.client_id != member.client_id:
-            self._forget_producer_id(known)
+            self._remove_producer_id(known)
         self._producer_ids[member.client_id] = member
 
     def unregister_consumer(self, peer: Peer, group: str) -> None:
@@ -282,7 +282,7 @@ class Clients:
         live = self._consumers.get(group)
         if live is None or live.members.pop(peer, None) is None:
             return
-        self._left(peer, self._groups_of[peer].consumer, group)
+        self._remove_membership(peer, self._groups_of[peer].consumer, group)
         live.member_subscriptions.remove(group, peer)
         if not all(map(live.member_subscriptions.contains, live.subscriptions.values())):
             live.fingerprint = 0  # has the remaining members send their subscriptions again
@@ -300,12 +300,12 @@ class Clients:
         left = None if members is None else members.pop(peer, None)
         if members is None or left is None:
             return
-        self._left(peer, self._groups_of[peer].producer, group)
+        self._remove_membership(peer, self._groups_of[peer].producer, group)
         if not members:
             del self._producers[group]
-        self._forget_producer_id(left)
+        self._remove_producer_id(left)
 
-    def closed(self, peer: Peer) -> None:
+    def remove_connection(self, peer: Peer) -> None:
         """Remove a closed connection from all its groups."""
         groups = self._groups_of.get(peer)
         if groups is None:
@@ -375,7 +375,7 @@ class Clients:
             self._count += 1
         return known is None or known.client_id != member.client_id
 
-    def _forget_producer_id(self, left: Member) -> None:
+    def _remove_producer_id(self, left: Member) -> None:
         """Remove the producer id of a connection that left a group.
 
         The id stays if the connection is in another producer group with the same id.
@@ -389,7 +389,7 @@ class Clients:
                 return
         del self._producer_ids[left.client_id]
 
-    def _left(self, peer: Peer, groups: set[str], group: str) -> None:
+    def _remove_membership(self, peer: Peer, groups: set[str], group: str) -> None:
         """Remove `group` from `groups`, the connection's groups of one kind, and count down."""
         self._count -= 1
         groups.remove(group)
@@ -397,7 +397,7 @@ class Clients:
             del self._groups_of[peer]
 
 
-def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData]) -> bool:
+def _update_subscriptions(live: ConsumerGroup, received: Collection[SubscriptionData]) -> bool:
     """Replace the group's subscriptions, and return whether topics were added or removed.
 
     A subscription with an older version does not replace the held one while a member still has
@@ -405,11 +405,11 @@ def _update_subscriptions(live: ConsumerGroup, told: Collection[SubscriptionData
     replaces it: versions are times of the members' clocks, and a member whose clock is behind
     might never exceed the version of a member that left.
     """
-    topics = {subscription.topic for subscription in told}
+    topics = {subscription.topic for subscription in received}
     is_changed = topics != live.subscriptions.keys()
     for topic in live.subscriptions.keys() - topics:
         del live.subscriptions[topic]
-    for subscription in told:
+    for subscription in received:
         held = live.subscriptions.get(subscription.topic)
         is_newer = held is None or subscription.sub_version > held.sub_version
         if is_newer or not live.member_subscriptions.contains(

@@ -53,7 +53,7 @@ TextParts = Iterable[bytes]
 
 
 @dataclass(slots=True)
-class _Taken:
+class _Snapshot:
     """A snapshot of the table, to be written once the log is synced up to `position`."""
 
     text: bytes
@@ -69,29 +69,29 @@ class ConfigSaver:
     def __init__(
         self,
         file: SavedFile,
-        take: Callable[[], TextParts],
+        encode: Callable[[], TextParts],
         offload: Offload,
-        covered_by: LogPositions | None = None,
+        log_positions: LogPositions | None = None,
     ) -> None:
-        """Save snapshots from `take` to `file`.
+        """Save snapshots from `encode` to `file`.
 
         Args:
             file: written off the event loop.
-            take: encodes the table; called on the event loop, which runs other tasks between the
+            encode: encodes the table; called on the event loop, which runs other tasks between the
                 parts. A change in the meantime may or may not be in the text; the table calls
                 `changed` for it, so that it is saved later at the latest.
             offload: runs blocking calls off the event loop.
-            covered_by: the log that the file must not run ahead of; None if the table does not
+            log_positions: the log that the file must not run ahead of; None if the table does not
                 refer to the log, or only to synced records.
         """
         self._file = file
-        self._take_table = take
+        self._encode = encode
         self._offload = offload
-        self._covered_by = covered_by
+        self._log_positions = log_positions
         self._is_changed = False
-        self._taken: _Taken | None = None
+        self._snapshot: _Snapshot | None = None
         self._lock = asyncio.Lock()
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def changed(self) -> None:
         """Note that the table differs from the file."""
@@ -109,14 +109,17 @@ class ConfigSaver:
         """
         async with self._lock:
             if self._is_changed:
-                await self._take()
-            taken = self._taken
-            if taken is None:
+                await self._take_snapshot()
+            snapshot = self._snapshot
+            if snapshot is None:
                 return True
-            if self._covered_by is not None and taken.position > self._covered_by.synced_position:
+            if (
+                self._log_positions is not None
+                and snapshot.position > self._log_positions.synced_position
+            ):
                 return False
-            await self._offload(self._write, taken.text)
-            self._taken = None
+            await self._offload(self._write, snapshot.text)
+            self._snapshot = None
             return not self._is_changed
 
     async def save_soon(self) -> None:
@@ -138,34 +141,34 @@ class ConfigSaver:
         Cancelling `save` does not stop a write that is under way. The next write waits for it,
         because both use the same temporary file.
         """
-        with self._writing:
+        with self._write_lock:
             self._file.save(text)
 
-    async def _take(self) -> None:
+    async def _take_snapshot(self) -> None:
         """Take a snapshot of the table, unless an older one still waits for the log.
 
         Under a steady stream of sends the log is never synced to its end. Replacing the snapshot
         each time would postpone the write for ever.
         """
-        followed = self._covered_by
-        is_behind = followed is not None and followed.written_position > followed.synced_position
-        if is_behind and self._taken is not None:
+        positions = self._log_positions
+        is_behind = positions is not None and positions.written_position > positions.synced_position
+        if is_behind and self._snapshot is not None:
             return
         self._is_changed = False  # a change from here on may be missing from the text
         try:
-            text = await joined(self._take_table())
+            text = await join_parts(self._encode())
         except BaseException:
             self._is_changed = True
             raise
         # Read after the last part, because the text may refer to records written until then.
-        self._taken = _Taken(text, followed.written_position if followed is not None else 0)
+        self._snapshot = _Snapshot(text, positions.written_position if positions is not None else 0)
 
 
-async def joined(parts: TextParts) -> bytes:
-    """Return the parts joined; other tasks run between the parts."""
-    made: list[bytes] = []
+async def join_parts(parts: TextParts) -> bytes:
+    """Return the joined parts; other tasks run between the parts."""
+    texts: list[bytes] = []
     for part in parts:
-        if made:
+        if texts:
             await asyncio.sleep(0)
-        made.append(part)
-    return b"".join(made)
+        texts.append(part)
+    return b"".join(texts)

@@ -71,7 +71,7 @@ class Groups:
         self._quota = HostQuota(GROUPS_MAX) if quota is None else quota
         self.auto_create = auto_create
         self._refusals = LogRate()
-        self._saver = ConfigSaver(file, self._take, offload)
+        self._saver = ConfigSaver(file, self._encode, offload)
         text = file.load()
         table = SubscriptionGroupTable() if text is None else decode_subscription_group_table(text)
         self._version = table.data_version
@@ -128,7 +128,7 @@ class Groups:
             log.warning("group.refused name=%s reason=%s suppressed=%d", name, reason, suppressed)
         return None
 
-    def absence(self, name: str, host: str | None = None) -> str:
+    def missing_reason(self, name: str, host: str | None = None) -> str:
         """Return the error text for a client when `find` returned None, with the remedy."""
         return f"consumer group {name} does not exist: {self._refusal(name, host)}"
 
@@ -197,7 +197,7 @@ class Groups:
         self._changed()
         log.info("group.read_set group=%s topic=%s is_forbidden=%s", group, topic, is_forbidden)
 
-    def is_any_forbidden(self, group: str) -> bool:
+    def has_forbidden_topics(self, group: str) -> bool:
         """Return whether the group is forbidden to read at least one topic."""
         return group in self._forbidden
 
@@ -232,7 +232,7 @@ class Groups:
                 "delete some"
             )
 
-    def _take(self) -> TextParts:
+    def _encode(self) -> TextParts:
         # One part is enough: the text of each group is encoded already.
         return (self._text.encode(self._version, self._forbidden),)
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 VIP_DISTANCE: Final = 2
 """The VIP port is the main port minus this."""
 
-NOT_AT_VIP: Final = frozenset(
+NOT_ON_VIP_PORT: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
         RequestCode.LITE_PULL_MESSAGE,
@@ -80,7 +80,7 @@ class BrokerPorts:
         self._main = server("broker", handlers)
         self._vip: RemotingServer | None = None
         if config.vip_port_enable and config.port > VIP_DISTANCE:
-            rest = {code: handlers[code] for code in handlers if code not in NOT_AT_VIP}
+            rest = {code: handlers[code] for code in handlers if code not in NOT_ON_VIP_PORT}
             self._vip = server("broker-vip", rest)
 
     async def start(self) -> Address:

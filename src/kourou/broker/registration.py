@@ -13,8 +13,8 @@ Content of a registration:
     otherwise                               a query whether the name server has the newest version
 
 Changes during a registration are sent together by the next one. A handler that creates a topic for
-a client awaits `told` before it answers: the client asks a name server next, and if it finds no
-route, it asks again only after 30 s.
+a client awaits `wait_announced` before it answers: the client asks a name server next, and if it
+finds no route, it asks again only after 30 s.
 
 A deleted topic stays in a name server until an administrator deletes it there.
 
@@ -65,8 +65,8 @@ _RETRY_FIRST_MS: Final = 1000
 _PAUSE_MS: Final = 10
 """Pause between two registrations, so that one registration sends many changes. A client that
 creates topics one after the other waits this long for each."""
-_TELL_MAX_MS: Final = 1000
-"""Time-out of `told`, so that a name server that hangs does not delay clients for long."""
+_ANNOUNCE_TIMEOUT_MS: Final = 1000
+"""Time-out of `wait_announced`, so that a hanging name server does not delay clients for long."""
 _SKIPPED_MAX: Final = 9
 """Most queries in a row instead of registrations: five minutes with the default interval. For so
 long a topic can be missing that was deleted at a name server by mistake."""
@@ -85,7 +85,7 @@ class Registration:
         listening: Address,
         offload: Offload,
         *,
-        is_namesrv_here: bool = False,
+        is_namesrv_local: bool = False,
     ) -> None:
         """Create a registration of `topics`; `start` begins it.
 
@@ -95,35 +95,37 @@ class Registration:
             pool: connects to the name servers; closed by its owner.
             listening: the address the broker listens on, with the real port.
             offload: runs the encoding of all topics off the event loop.
-            is_namesrv_here: whether the name server runs in this process. It then gets a wildcard
+            is_namesrv_local: whether the name server runs in this process. It then gets a wildcard
                 host unchanged, and answers each client with the address to which the client
                 connected.
         """
         self._config = config
-        self._is_namesrv_here = is_namesrv_here
+        self._is_namesrv_local = is_namesrv_local
         self._permission = config.broker_permission
         self._topics = topics
         self._pool = pool
         self._listening = listening
         self._offload = offload
-        self._members = {address: _Member() for address in config.namesrv_addr}
+        self._name_servers = {address: _NameServer() for address in config.namesrv_addr}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def was_registered(self) -> bool:
         """Whether the broker has been registered with a name server at least once."""
-        return any(member.was_registered for member in self._members.values())
+        return any(name_server.was_registered for name_server in self._name_servers.values())
 
     def start(self) -> None:
         """Start one task per name server."""
-        for address, member in self._members.items():
-            task = asyncio.create_task(self._keep(address, member), name=f"register {address}")
+        for address, name_server in self._name_servers.items():
+            task = asyncio.create_task(
+                self._keep_registered(address, name_server), name=f"register {address}"
+            )
             self._tasks.append(task)
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Register again as soon as possible, because topics changed."""
-        for member in self._members.values():
-            member.is_due.set()
+        for name_server in self._name_servers.values():
+            name_server.due.set()
 
     def announce_permission(self, permission: int) -> None:
         """Register all topics again, restricted to a changed permission of the broker."""
@@ -131,28 +133,28 @@ class Registration:
             return
         self._permission = permission
         self._topics.new_version()  # name servers ignore topics of a version that they have
-        self.soon()
+        self.schedule()
 
-    async def tried(self) -> None:
+    async def wait_first_attempts(self) -> None:
         """Return when a registration with every name server has been tried once."""
-        for member in self._members.values():
-            await member.is_tried.wait()
+        for name_server in self._name_servers.values():
+            await name_server.attempted.wait()
 
-    def is_told(self) -> bool:
+    def is_announced(self) -> bool:
         """Return whether all reachable name servers have the current topics."""
-        change = self._topics.change
-        return all(member.is_told(change) for member in self._members.values())
+        change = self._topics.change_number
+        return all(name_server.is_announced(change) for name_server in self._name_servers.values())
 
-    async def told(self) -> None:
+    async def wait_announced(self) -> None:
         """Return when the name servers have the current topics, after one second at most.
 
         Name servers whose last registration failed are not waited for.
         """
-        change = self._topics.change
+        change = self._topics.change_number
         try:
-            async with asyncio.timeout(_TELL_MAX_MS / 1000):
-                for member in self._members.values():
-                    await member.told(change)
+            async with asyncio.timeout(_ANNOUNCE_TIMEOUT_MS / 1000):
+                for name_server in self._name_servers.values():
+                    await name_server.wait_announced(change)
         except TimeoutError:
             log.info("registration.slow change=%d", change)
 
@@ -162,8 +164,8 @@ class Registration:
         await asyncio.gather(
             *(
                 self._unregister(address)
-                for address, member in self._members.items()
-                if member.is_registered
+                for address, name_server in self._name_servers.items()
+                if name_server.is_registered
             )
         )
 
@@ -180,7 +182,7 @@ class Registration:
                 a loopback address, to which other machines cannot connect.
         """
         host, port = self._listening
-        if host in WILDCARD_HOSTS and self._config.advertise is None and not self._is_namesrv_here:
+        if host in WILDCARD_HOSTS and self._config.advertise is None and not self._is_namesrv_local:
             host = connection.local_address[0]
             if is_loopback(host):
                 raise ConfigError(
@@ -195,31 +197,31 @@ class Registration:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _keep(self, address: str, member: _Member) -> None:
+    async def _keep_registered(self, address: str, name_server: _NameServer) -> None:
         """Keep the broker registered with one name server; runs until cancelled."""
         retry_ms = _RETRY_FIRST_MS
         while True:
-            member.is_due.clear()
+            name_server.due.clear()
             try:
-                await self._register(address, member)
+                await self._register(address, name_server)
             except Exception as error:  # any kind: without this task the routes would expire
-                if member.is_registered or not member.is_tried.is_set():
+                if name_server.is_registered or not name_server.attempted.is_set():
                     is_ours = not isinstance(error, KourouError | OSError)
                     log.warning(
                         "registration.failed namesrv=%s reason=%s", address, error, exc_info=is_ours
                     )
-                member.end_round(is_registered=False)
+                name_server.end_round(is_registered=False)
                 await asyncio.sleep(retry_ms / 1000)
                 retry_ms = min(2 * retry_ms, self._config.register_interval_ms)
             else:
-                if not member.is_registered:
+                if not name_server.is_registered:
                     log.info("registration.done namesrv=%s", address)
-                member.end_round(is_registered=True)
+                name_server.end_round(is_registered=True)
                 retry_ms = _RETRY_FIRST_MS
                 await asyncio.sleep(_PAUSE_MS / 1000)
-                await _wait(member.is_due, self._config.register_interval_ms)
+                await _wait(name_server.due, self._config.register_interval_ms)
 
-    async def _register(self, address: str, member: _Member) -> None:
+    async def _register(self, address: str, name_server: _NameServer) -> None:
         """Bring one name server up to date, by a registration or a query.
 
         Raises:
@@ -227,51 +229,51 @@ class Registration:
             RemoteError: it refused the registration.
         """
         connection = await self._pool.get(address)
-        if connection is not member.connection:
-            member.connection = connection
-            member.known_change = None
-            connection.on_closed.append(lambda _: member.is_due.set())
-        change = self._topics.change
-        table = self._changes_for(member)
+        if connection is not name_server.connection:
+            name_server.connection = connection
+            name_server.sent_change = None
+            connection.on_closed.append(lambda _: name_server.due.set())
+        change = self._topics.change_number
+        table = self._changes_for(name_server)
         if table is not None:
-            member.known_change = None  # if this fails, the next registration sends all topics
+            name_server.sent_change = None  # if this fails, the next registration sends all topics
             if table.topics:
                 await self._send(connection, encode_register_body(RegisterBody(table)))
-            member.whole_version = None
-        elif member.may_skip(self._topics.data_version) and await self._is_current(connection):
-            member.skipped += 1
+            name_server.full_version = None
+        elif name_server.may_skip(self._topics.data_version) and await self._is_current(connection):
+            name_server.skipped += 1
         else:
-            member.known_change = None
+            name_server.sent_change = None
             version = self._topics.data_version
-            await self._send(connection, await self._whole_body())
-            member.whole_version, member.skipped = version, 0
-        member.known_change = change
+            await self._send(connection, await self._full_body())
+            name_server.full_version, name_server.skipped = version, 0
+        name_server.sent_change = change
 
-    def _changes_for(self, member: _Member) -> TopicConfigTable | None:
+    def _changes_for(self, name_server: _NameServer) -> TopicConfigTable | None:
         """Return the topics that changed since the name server's last registration.
 
         None if nothing changed or if all topics must be sent. The table is empty if the only
         changes are deletions, which a registration cannot express.
         """
-        if member.known_change is None or member.known_change == self._topics.change:
+        if name_server.sent_change is None or name_server.sent_change == self._topics.change_number:
             return None
-        table = self._topics.changed_since(member.known_change)
-        return None if table is None else self._announced(table)
+        table = self._topics.changed_since(name_server.sent_change)
+        return None if table is None else self._restricted(table)
 
-    async def _whole_body(self) -> bytes:
+    async def _full_body(self) -> bytes:
         """Return the registration body of all topics."""
-        if self._is_all_allowed:
-            return self._topics.registration()
-        table = self._announced(self._topics.table())
+        if self._is_unrestricted:
+            return self._topics.encode_registration()
+        table = self._restricted(self._topics.table())
         return await self._offload(encode_register_body, RegisterBody(table))
 
     async def _send(self, connection: Connection, body: bytes) -> None:
         """Send a registration, and mark the topics that the answer declares ordered."""
-        mine = self.address_for(connection)
-        host, port = parse_address(mine)
+        address = self.address_for(connection)
+        host, port = parse_address(address)
         header = RegisterBrokerRequestHeader(
             broker_name=self._config.broker_name,
-            broker_addr=mine,
+            broker_addr=address,
             cluster_name=self._config.cluster_name,
             ha_server_addr=format_address(
                 (host, port + 1)
@@ -287,7 +289,7 @@ class Registration:
         )
         raise_for_response(answer)
         if answer.body:
-            self._topics.note_ordered(decode_kv_table(answer.body))
+            self._topics.mark_ordered(decode_kv_table(answer.body))
 
     async def _is_current(self, connection: Connection) -> bool:
         """Query whether the name server has the newest version; this renews the broker as well."""
@@ -323,13 +325,13 @@ class Registration:
             log.info("registration.not_removed namesrv=%s reason=%s", address, error)
 
     @property
-    def _is_all_allowed(self) -> bool:
+    def _is_unrestricted(self) -> bool:
         return self._permission == PERM_READ | PERM_WRITE
 
-    def _announced(self, table: TopicConfigTable) -> TopicConfigTable:
+    def _restricted(self, table: TopicConfigTable) -> TopicConfigTable:
         """Return the topics with their permissions restricted to the broker's permission."""
         allowed = self._permission
-        if self._is_all_allowed:
+        if self._is_unrestricted:
             return table
         narrowed = {
             name: replace(topic, perm=topic.perm & allowed) for name, topic in table.topics.items()
@@ -337,26 +339,26 @@ class Registration:
         return TopicConfigTable(narrowed, table.data_version)
 
 
-class _Member:
+class _NameServer:
     """State of the registration with one name server.
 
     Attributes:
-        known_change: number of the last change of topics that was sent; None: send all topics.
-        whole_version: version of the table when all topics were last sent; None if changed topics
+        sent_change: number of the last change of topics that was sent; None: send all topics.
+        full_version: version of the table when all topics were last sent; None if changed topics
             were sent since.
         skipped: queries since then that were answered "up to date".
-        is_due: set when a registration should follow soon.
-        is_tried: set after the first registration, whether it succeeded or not.
+        due: set when a registration should follow soon.
+        attempted: set after the first registration, whether it succeeded or not.
         is_registered: whether the last registration succeeded.
         was_registered: whether any registration succeeded.
     """
 
     def __init__(self) -> None:
-        self.known_change: int | None = None
-        self.whole_version: DataVersion | None = None
+        self.sent_change: int | None = None
+        self.full_version: DataVersion | None = None
         self.skipped = 0
-        self.is_due = asyncio.Event()
-        self.is_tried = asyncio.Event()
+        self.due = asyncio.Event()
+        self.attempted = asyncio.Event()
         self.is_registered = self.was_registered = False
         self.connection: Connection | None = None
         self._round_ended = asyncio.Event()
@@ -365,25 +367,25 @@ class _Member:
         """Record the result of a registration."""
         self.is_registered = is_registered
         self.was_registered |= is_registered
-        self.is_tried.set()
+        self.attempted.set()
         self._round_ended.set()
         self._round_ended = asyncio.Event()  # for the next round
 
-    def is_told(self, change: int) -> bool:
+    def is_announced(self, change: int) -> bool:
         """Return whether the name server has this change, or its last registration failed."""
         if not self.is_registered:
             return True
-        return self.known_change is not None and self.known_change >= change
+        return self.sent_change is not None and self.sent_change >= change
 
-    async def told(self, change: int) -> None:
-        """Return when `is_told` is true."""
-        while not self.is_told(change):
+    async def wait_announced(self, change: int) -> None:
+        """Return when `is_announced` is true."""
+        while not self.is_announced(change):
             await self._round_ended.wait()
 
     def may_skip(self, version: DataVersion) -> bool:
         """Return whether a query for this version may replace a registration."""
-        is_told = self.known_change is not None and self.whole_version == version
-        return is_told and self.skipped < _SKIPPED_MAX
+        has_all = self.sent_change is not None and self.full_version == version
+        return has_all and self.skipped < _SKIPPED_MAX
 
 
 async def _wait(event: asyncio.Event, timeout_ms: int) -> None:

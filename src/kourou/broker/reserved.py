@@ -17,7 +17,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import read_record
 
 
-def why_reserved(group: str, topic: str) -> str | None:
+def reserved_reason(group: str, topic: str) -> str | None:
     """Return why clients may not consume the topic as this group; None if they may."""
     if is_system_group(group):
         return f"group {group} is reserved for the broker: choose a name without its prefix"
@@ -35,7 +35,7 @@ def check_not_reserved(group: str, topic: str = "") -> None:
     Raises:
         NoPermissionError: the group or the topic is reserved.
     """
-    reason = why_reserved(group, topic)
+    reason = reserved_reason(group, topic)
     if reason is not None:
         raise NoPermissionError(ResponseCode.NO_PERMISSION, reason)
 

@@ -116,18 +116,18 @@ class Broker:
             return []
         return await self._running.metrics()
 
-    def troubles(self) -> list[str]:
+    def unready_reasons(self) -> list[str]:
         """Return the reasons why the broker is not ready to serve; an empty list if it is."""
         if self._running is None:
             return ["the broker is not started"]
-        return ["the broker is stopping"] if self._is_ended else self._running.troubles()
+        return ["the broker is stopping"] if self._is_ended else self._running.unready_reasons()
 
     async def start(
         self,
         progress: Progress | None = None,
         *,
         first_registration_ms: int = FIRST_REGISTRATION_MS,
-        is_namesrv_here: bool = False,
+        is_namesrv_local: bool = False,
     ) -> Address:
         """Recover the store, serve, register, and return the address.
 
@@ -138,7 +138,7 @@ class Broker:
             progress: called periodically with (bytes of the log read, bytes to read) while the
                 store is recovered, off the event loop.
             first_registration_ms: how long to wait for the name servers.
-            is_namesrv_here: whether the name server runs in this process, see `Registration`.
+            is_namesrv_local: whether the name server runs in this process, see `Registration`.
 
         Raises:
             StoreError: the store is in use, was created with other sizes, or is corrupt.
@@ -165,7 +165,7 @@ class Broker:
                 store=store,
             )
             running = _RunningBroker(components)
-            self._address = await running.start(is_namesrv_here=is_namesrv_here)
+            self._address = await running.start(is_namesrv_local=is_namesrv_local)
         except BaseException:
             flusher.close()
             store.close(clock.now_ms())
@@ -178,7 +178,7 @@ class Broker:
             self._disk.root,
             self._config.flush_disk_type.value,
         )
-        await running.registered(first_registration_ms)
+        await running.wait_registered(first_registration_ms)
         return self._address
 
     async def stop(self) -> None:
@@ -221,7 +221,7 @@ class _RunningBroker:
     def store(self) -> MessageStore:
         return self._components.store
 
-    async def start(self, *, is_namesrv_here: bool) -> Address:
+    async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
         config, topics = self._components.config, self._components.tables.topics
         await self._components.timers.start()
@@ -240,23 +240,26 @@ class _RunningBroker:
             self._components.pool,
             address,
             self._components.runtime.offload,
-            is_namesrv_here=is_namesrv_here,
+            is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
-        topics.on_changed = registration.soon
-        topics.is_told, topics.told = registration.is_told, registration.told
+        topics.on_changed = registration.schedule
+        topics.is_announced, topics.wait_announced = (
+            registration.is_announced,
+            registration.wait_announced,
+        )
         self._components.live.on_changed.append(
             lambda now: registration.announce_permission(now.broker_permission)
         )
         registration.start()
         return address
 
-    async def registered(self, timeout_ms: int) -> None:
+    async def wait_registered(self, timeout_ms: int) -> None:
         """Return when registration was tried once with all name servers, or after the time-out."""
         assert self._registration is not None, "the broker is started"
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._registration.tried()
+                await self._registration.wait_first_attempts()
         except TimeoutError:
             log.warning(
                 "registration.delayed namesrv=%s", ";".join(self._components.config.namesrv_addr)
@@ -297,7 +300,7 @@ class _RunningBroker:
         timers = self._components.timers.storage
         tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
         tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
-        tasks.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._tell_ids_changed)
+        tasks.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
         tasks.start("remove expired messages", clean_interval_ms, self._components.retention.run)
 
@@ -305,23 +308,23 @@ class _RunningBroker:
         """Return all metrics of the components."""
         return await read_metrics(self._components)
 
-    def troubles(self) -> list[str]:
+    def unready_reasons(self) -> list[str]:
         """Return the reasons why messages are refused or clients cannot find the broker.
 
         A name server that is lost after the first registration is not one: clients keep their
         routes.
         """
-        troubles = []
+        reasons = []
         try:
             self._components.store.check_writable()
         except StoreError as error:
-            troubles.append(str(error))
+            reasons.append(str(error))
         names = self._components.config.namesrv_addr
         if names and self._registration is not None and not self._registration.was_registered:
-            troubles.append(
+            reasons.append(
                 f"the broker has not been registered with any name server: {'; '.join(names)}"
             )
-        return troubles
+        return reasons
 
     async def stop(self) -> None:
         """Stop the components in an order that loses no accepted request."""
@@ -339,12 +342,14 @@ class _RunningBroker:
         await self._components.commit.close()
         await self._ports.stop()
         await self._components.later.close()
-        await _try("save tables", self._components.tables.persist)
-        await _try("save delay offsets", self._components.delay.persist)
-        await _try("save filters", self._components.tables.filters.persist)
-        await _try("save transaction counts", self._components.transactions.persist_counts)
-        await _try("save timers", self._components.timers.storage.close)
-        await _try("close store", self._close_store)
+        await _run_stop_step("save tables", self._components.tables.persist)
+        await _run_stop_step("save delay offsets", self._components.delay.persist)
+        await _run_stop_step("save filters", self._components.tables.filters.persist)
+        await _run_stop_step(
+            "save transaction counts", self._components.transactions.persist_counts
+        )
+        await _run_stop_step("save timers", self._components.timers.storage.close)
+        await _run_stop_step("close store", self._close_store)
         self._components.flusher.close()
 
     def abandon(self) -> None:
@@ -367,7 +372,7 @@ class _RunningBroker:
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._components.held_pulls.on_connection_closed(connection)
-        self._components.clients.closed(connection)
+        self._components.clients.remove_connection(connection)
         self._components.stats.on_closed()
 
     async def _flush(self) -> None:
@@ -385,7 +390,7 @@ class _RunningBroker:
         self._handlers.clients.expire()
         self._handlers.locks.expire()
 
-    async def _tell_ids_changed(self) -> None:
+    async def _notify_ids_changed(self) -> None:
         self._components.ids_notifier.flush()
 
     async def _close_store(self) -> None:
@@ -394,7 +399,7 @@ class _RunningBroker:
         )
 
 
-async def _try(what: str, action: Callable[[], Awaitable[object]]) -> None:
+async def _run_stop_step(what: str, action: Callable[[], Awaitable[object]]) -> None:
     """Run one step of stopping; log a failure, so that the next steps follow."""
     try:
         await action()

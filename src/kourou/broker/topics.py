@@ -1,10 +1,11 @@
 """Table of the broker's topics: `config/topics.json`, and the creation of topics.
 
-A topic is created by request, by the first send to it (`for_send`), or at start: these are the
+A topic is created by request, by the first send to it (`find_for_send`), or at start: these are the
 system topics, with the queue numbers of RocketMQ. A change takes effect in memory at once.
-`persist` makes it durable. `settle` also waits until the name servers have it; a handler awaits it
-before it tells a client of a new topic. Changes during a write of the file are written together by
-the next one. The latest changes are also held separately, for registration with name servers.
+`persist` makes it durable. `persist_and_announce` also waits until the name servers have it; a
+handler awaits it before it answers a client that created a topic. Changes during a write of the
+file are written together by the next one. The latest changes are also held separately, for
+registration with name servers.
 
 Source: TopicConfigManager.java, apache/rocketmq 5.5.0.
 """
@@ -60,8 +61,8 @@ class Topics:
     Attributes:
         auto_create: whether a send to an unknown topic creates it; may change at any time.
         on_changed: called after each change; has the broker register with the name servers.
-        is_told: returns whether all reachable name servers have the current topics.
-        told: returns when that is so, after a bounded time at most.
+        is_announced: returns whether all reachable name servers have the current topics.
+        wait_announced: returns when that is so, after a bounded time at most.
     """
 
     def __init__(
@@ -83,17 +84,17 @@ class Topics:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self.on_changed: Callable[[], None] = lambda: None
-        self.is_told: Callable[[], bool] = lambda: True
-        self.told: Callable[[], Awaitable[None]] = _nobody_to_tell
+        self.is_announced: Callable[[], bool] = lambda: True
+        self.wait_announced: Callable[[], Awaitable[None]] = _no_name_servers
         self.auto_create = config.auto_create_topic_enable
         self._quota = config.host_quota(TOPICS_MAX)
         self._config = config
         self._clock = clock
-        self._saver = ConfigSaver(file, self._take, offload)
+        self._saver = ConfigSaver(file, self._encode, offload)
         self._table: dict[str, TopicConfig] = {}
         self._version = DataVersion(timestamp=clock.now_ms())
-        self._change = 0
-        self._forgotten = 0  # number of the last change that `_changed` no longer holds
+        self._change_number = 0
+        self._dropped_change = 0  # number of the last change that `_changed` no longer holds
         self._changed: dict[str, int] = {}  # name -> number of its last change, oldest first
         self._unsaved: dict[str, int] = {}  # name -> number of the change that made or removed it
         text = file.load()
@@ -127,21 +128,21 @@ class Topics:
         """Return the encoded table of all topics, or of `names`, with the version of the table."""
         return self._text.encode_body(self._version, names)
 
-    def registration(self) -> bytes:
+    def encode_registration(self) -> bytes:
         """Return the registration body of all topics; 25,000 topics take about 10 ms."""
         return self._text.encode_registration(self._version)
 
     @property
-    def change(self) -> int:
+    def change_number(self) -> int:
         """The number of the last change since the start."""
-        return self._change
+        return self._change_number
 
     def changed_since(self, change: int) -> TopicConfigTable | None:
         """Return the current state of the topics changed after `change`, without deleted ones.
 
         The version is that of the whole table. None if some of these changes are no longer held.
         """
-        if change < self._forgotten:
+        if change < self._dropped_change:
             return None
         names = [name for name, at in self._changed.items() if at > change]
         topics = {name: self._table[name] for name in names if name in self._table}
@@ -149,13 +150,13 @@ class Topics:
 
     def new_version(self) -> None:
         """Count a change of all topics, because their announced permissions changed."""
-        self._change += 1
+        self._change_number += 1
         self._changed.clear()
-        self._forgotten = self._change  # so that name servers are sent all topics
+        self._dropped_change = self._change_number  # so that name servers are sent all topics
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
 
-    def note_ordered(self, names: Iterable[str]) -> None:
+    def mark_ordered(self, names: Iterable[str]) -> None:
         """Mark the topics of a name server's order configuration as ordered; never unmark one.
 
         Source: TopicConfigManager.updateOrderTopicConfig.
@@ -228,7 +229,7 @@ class Topics:
         log.info("topic.deleted name=%s", name)
         return True
 
-    def is_open(self, name: str) -> bool:
+    def accepts_sends(self, name: str) -> bool:
         """Return whether clients may send to a topic of this name, whether it exists or not."""
         return not is_broker_only(name) or name == self._config.msg_trace_topic_name
 
@@ -247,7 +248,7 @@ class Topics:
             return None
         return queue_id % max(1, topic.read_queue_nums, topic.write_queue_nums)
 
-    def for_send(
+    def find_for_send(
         self, name: str, default_topic: str, queue_nums: int, *, is_unit: bool
     ) -> TopicConfig | None:
         """Return the topic, or the one that a send may create; None if it may create none.
@@ -304,20 +305,20 @@ class Topics:
         Raises:
             OSError: the file could not be written; it is unchanged.
         """
-        change = self._change
+        change = self._change_number
         await self._saver.save()
         self._unsaved = {name: at for name, at in self._unsaved.items() if at > change}
 
-    async def settle(self) -> None:
+    async def persist_and_announce(self) -> None:
         """Return when the changes are durable and the reachable name servers have them.
 
-        The wait for the name servers is bounded, see `Registration.told`.
+        The wait for the name servers is bounded, see `Registration.wait_announced`.
 
         Raises:
             OSError: as `persist`.
         """
         await self.persist()
-        await self.told()
+        await self.wait_announced()
 
     def _may_inherit(self, pattern: TopicConfig) -> bool:
         if pattern.name == names.AUTO_CREATE_TOPIC and not self.auto_create:
@@ -329,24 +330,24 @@ class Topics:
         self._text.put(topic)
 
     def _note_change(self, name: str) -> None:
-        self._change += 1
+        self._change_number += 1
         self._changed.pop(name, None)
-        self._changed[name] = self._change
+        self._changed[name] = self._change_number
         if len(self._changed) > CHANGES_MAX:
             oldest = next(iter(self._changed))
-            self._forgotten = self._changed.pop(oldest)
-        self._unsaved[name] = self._change
+            self._dropped_change = self._changed.pop(oldest)
+        self._unsaved[name] = self._change_number
         self._version = self._version.next(self._clock.now_ms())
         self._saver.changed()
         self.on_changed()
 
-    def _take(self) -> TextParts:
+    def _encode(self) -> TextParts:
         # One part is enough: the text of each topic is encoded already, so this takes a few ms.
         return (self._text.encode(self._version),)
 
 
-async def _nobody_to_tell() -> None:
-    """Default of `Topics.told`, until the broker registers with name servers."""
+async def _no_name_servers() -> None:
+    """Default of `Topics.wait_announced`, until the broker registers with name servers."""
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:

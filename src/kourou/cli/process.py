@@ -118,7 +118,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             await broker.start(
                 progress,
                 first_registration_ms=patience_ms,
-                is_namesrv_here=plan.namesrv is not None,
+                is_namesrv_local=plan.namesrv is not None,
             )
         except OSError as error:
             raise _unusable(plan.store_path, error) from error
@@ -205,7 +205,7 @@ def _console(plan: Plan, broker: Broker) -> Console | None:
     """
     if plan.console is None:
         return None
-    console = Console(broker.metrics, broker.troubles)
+    console = Console(broker.metrics, broker.unready_reasons)
     try:
         console.start(*plan.console)
     except ListenFailedError as error:

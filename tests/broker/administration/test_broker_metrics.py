@@ -74,15 +74,15 @@ def test_a_broker_is_ready_from_its_start_to_its_stop() -> None:
     async def test() -> None:
         runtime = sim_runtime(0)
         broker = Broker(BrokerConfig(port=0), SimDisk(), runtime, SimFlusher)
-        assert broker.troubles() == ["the broker is not started"]
+        assert broker.unready_reasons() == ["the broker is not started"]
         assert await broker.metrics() == []
         await broker.start()
-        assert broker.troubles() == []
+        assert broker.unready_reasons() == []
         broker.store.set_read_only("a test")
-        (trouble,) = broker.troubles()
+        (trouble,) = broker.unready_reasons()
         assert "read-only: a test" in trouble
         await broker.stop()
-        assert broker.troubles() == ["the broker is stopping"]
+        assert broker.unready_reasons() == ["the broker is stopping"]
         assert await broker.metrics() == []
 
     run_virtual(test())
@@ -108,16 +108,16 @@ def test_a_broker_is_not_ready_until_it_was_registered_once() -> None:
         config = BrokerConfig(port=0, namesrv_addr=("127.0.0.1:9876",))
         broker = Broker(config, SimDisk(), runtime, SimFlusher)
         await broker.start()
-        assert broker.troubles() == [
+        assert broker.unready_reasons() == [
             "the broker has not been registered with any name server: 127.0.0.1:9876"
         ]
         namesrv = NameServer(NamesrvConfig(), runtime)
         await namesrv.start()
         await asyncio.sleep(40)
-        assert broker.troubles() == []
+        assert broker.unready_reasons() == []
         await namesrv.stop()
         await asyncio.sleep(40)
-        assert broker.troubles() == [], "clients keep their routes"
+        assert broker.unready_reasons() == [], "clients keep their routes"
         await broker.stop()
 
     run_virtual(test())

@@ -40,7 +40,7 @@ def test_an_unused_group_is_removed_with_its_retry_topic() -> None:
         await pass_the_time(checks)
         assert parts.groups.get("g") is not None, "it has a member"
 
-        parts.clients.closed(peer)
+        parts.clients.remove_connection(peer)
         await checks.check()
         await asyncio.sleep(KEEP_S - 1)
         await checks.check()
@@ -66,7 +66,7 @@ def test_the_time_counts_from_the_last_use_of_a_group() -> None:
         await asyncio.sleep(KEEP_S - 1)
         heartbeat(parts, peer, "g")
         await checks.check()
-        parts.clients.closed(peer)
+        parts.clients.remove_connection(peer)
         await asyncio.sleep(KEEP_S - 1)
         await checks.check()
         assert parts.groups.get("g") is not None

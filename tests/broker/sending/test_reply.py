@@ -280,7 +280,7 @@ def test_a_producer_is_found_by_client_id_while_one_of_its_groups_is_registered(
         assert clients.producer("c") is newer
         clients.register_producer(Member("d", rig.peer, 0, 513, 0), "b")
         assert clients.producer("c") is None
-        clients.closed(rig.peer)
+        clients.remove_connection(rig.peer)
         assert clients.producer("d") is None
 
     run_replies(test)

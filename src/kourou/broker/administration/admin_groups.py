@@ -126,7 +126,7 @@ class GroupAdminHandlers:
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                self._groups.absence(header.group, host),
+                self._groups.missing_reason(header.group, host),
             )
         return response(request.command, body=encode_subscription_group(group))
 

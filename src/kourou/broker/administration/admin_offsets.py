@@ -23,7 +23,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
-from kourou.broker.reserved import check_not_reserved, why_reserved
+from kourou.broker.reserved import check_not_reserved, reserved_reason
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,
@@ -155,12 +155,13 @@ class OffsetAdminHandlers:
         host = request.remote_address[0]
         if self._groups.get_or_create(destination, host) is None:
             raise GroupNotFoundError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, self._groups.absence(destination, host)
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                self._groups.missing_reason(destination, host),
             )
         live = None if header.offline else self._clients.consumer_group(source)
         topic = (header.topic or "").strip()
         for name in [topic] if topic else self._offsets.topics_of(source):
-            if self._topics.get(name) is None or why_reserved(destination, name) is not None:
+            if self._topics.get(name) is None or reserved_reason(destination, name) is not None:
                 continue
             if live is not None and live.subscriptions and name not in live.subscriptions:
                 continue

@@ -264,7 +264,7 @@ class TopicAdminHandlers:
             ServiceNotAvailableError: a table cannot be written.
         """
         try:
-            await self._topics.settle()
+            await self._topics.persist_and_announce()
             await self._offsets.persist()
         except OSError as error:
             raise ServiceNotAvailableError(

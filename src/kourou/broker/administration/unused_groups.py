@@ -92,7 +92,7 @@ class UnusedGroups:
             self._groups.auto_create
             and self._groups.get(name) == SubscriptionGroup(name)
             and not is_system_group(name)
-            and not self._groups.is_any_forbidden(name)
+            and not self._groups.has_forbidden_topics(name)
             and self._clients.consumer_group(name) is None
             and name not in with_offsets
             and not self._has_retries(name)

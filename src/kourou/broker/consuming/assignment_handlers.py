@@ -135,7 +135,7 @@ class AssignmentHandlers:
         if self._groups.get_or_create(mode.consumer_group, host) is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                self._groups.absence(mode.consumer_group, host),
+                self._groups.missing_reason(mode.consumer_group, host),
             )
         self._modes.put(mode)
 

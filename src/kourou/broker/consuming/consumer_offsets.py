@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, joined
+from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, TextParts, join_parts
 from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
 from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
@@ -267,7 +267,7 @@ class ConsumerOffsets:
 
     async def body(self) -> bytes:
         """Return the body of all offsets, built in steps that let other tasks run."""
-        return compact(await joined(self.text()))
+        return compact(await join_parts(self.text()))
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Return the topics for which each group has committed offsets, sorted."""

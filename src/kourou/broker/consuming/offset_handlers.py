@@ -105,7 +105,7 @@ class OffsetHandlers:
         check_not_reserved(header.consumer_group, header.topic)
         host = request.remote_address[0]
         if self._groups.find(header.consumer_group, host) is None:
-            text = self._groups.absence(header.consumer_group, host)
+            text = self._groups.missing_reason(header.consumer_group, host)
             return response(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         topic = self._topics.get(header.topic)
         if topic is None:

@@ -129,7 +129,7 @@ class SendBackHandler:
         if group is None:
             raise GroupNotFoundError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                self._groups.absence(header.group, host),
+                self._groups.missing_reason(header.group, host),
             )
         if not self._config.now.is_writable:
             raise NoPermissionError(ResponseCode.NO_PERMISSION, "the broker is not writable")

@@ -23,14 +23,14 @@ class TopicTable(Protocol):
     def put(self, topic: TopicConfig, host: str | None = None) -> object: ...
 
 
-class ToldTopics(TopicTable, Protocol):
+class AnnouncedTopics(TopicTable, Protocol):
     """A `TopicTable` for callers that wait until name servers know a topic."""
 
     @property
-    def is_told(self) -> Callable[[], bool]: ...
+    def is_announced(self) -> Callable[[], bool]: ...
 
     @property
-    def told(self) -> Callable[[], Awaitable[None]]: ...
+    def wait_announced(self) -> Callable[[], Awaitable[None]]: ...
 
 
 class SavedTopics(TopicTable, Protocol):

@@ -126,7 +126,7 @@ class DelayDelivery:
         self._clock = clock
         self._offload = offload
         self._find_delivered = partial(find_delivered, topics, store, disk, segment_bytes)
-        self._saver = ConfigSaver(file, self._take, offload, covered_by=store)
+        self._saver = ConfigSaver(file, self._take, offload, log_positions=store)
         self._version, self.offsets = load_delay_offsets(file)
         self._levels = [
             DelayLevel(number, delay_ms, self.offsets.get(number, 0))

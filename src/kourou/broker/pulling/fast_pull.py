@@ -34,7 +34,7 @@ from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import Passed, PlainPull, PullChecks
-from kourou.broker.reserved import why_reserved
+from kourou.broker.reserved import reserved_reason
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import ProtocolError
 from kourou.model.subscription import SUB_ALL, SubscriptionData
@@ -304,7 +304,7 @@ class FastPull:
         """Decode and cache the fields; None if a number is invalid or a name is reserved."""
         group, topic, queue_id, max_messages, sys_flag, suspend_ms, sub_version = key[:7]
         subscription, expression_type, *optional = key[7:]
-        if why_reserved(group, topic) is not None:
+        if reserved_reason(group, topic) is not None:
             return None
         try:
             held_ms = parse_long(suspend_ms)

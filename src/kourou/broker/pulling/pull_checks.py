@@ -38,7 +38,7 @@ from kourou.broker.pulling.expressions import (
     is_tag_expression,
     not_served,
 )
-from kourou.broker.reserved import why_reserved
+from kourou.broker.reserved import reserved_reason
 from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
@@ -187,12 +187,12 @@ class PullChecks:
         """Return the group of the pull, which may not exist yet, or the refusal."""
         if not self._config.now.is_readable:
             return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
-        reserved = why_reserved(header.consumer_group, header.topic)
+        reserved = reserved_reason(header.consumer_group, header.topic)
         if reserved is not None:
             return _refuse(command, ResponseCode.NO_PERMISSION, reserved, 3)
         group = self._groups.find(header.consumer_group, host)
         if group is None:
-            text = self._groups.absence(header.consumer_group, host)
+            text = self._groups.missing_reason(header.consumer_group, host)
             return _refuse(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
         if not group.consume_enable:
             text = f"consumer group {group.group_name} may not consume"

@@ -310,7 +310,7 @@ class Known:
         if (
             config is None
             or not self._topics.is_saved(name)
-            or not self._topics.is_open(name)
+            or not self._topics.accepts_sends(name)
             or is_retry_topic(name)
             or has_batch_queues(config)
             or storage_refusal(config) is not None

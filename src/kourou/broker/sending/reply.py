@@ -164,7 +164,7 @@ class ReplyHandler:
         if is_stored and not self._topics.is_saved(topic.name):
             try:
                 self._checks.make(topic, request.remote_address[0])
-                await self._topics.settle()
+                await self._topics.persist_and_announce()
             except RemoteError as error:
                 return self._answers.plain(command, error.code, error.remark)
             except OSError as error:

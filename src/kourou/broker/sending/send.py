@@ -278,7 +278,7 @@ class SendHandlers:
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
         """Wait until the topics are saved and in the routes, then store the message."""
         try:
-            await self._topics.settle()
+            await self._topics.persist_and_announce()
         except OSError as error:
             reason = f"topic {send.topic.name} cannot be saved: {error}"
             return self._answers.plain(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)

@@ -219,12 +219,12 @@ class SendChecks:
         topic = self._topics.get(name)
         if topic is None:
             _check_name(name)
-        if not self._topics.is_open(name):
+        if not self._topics.accepts_sends(name):
             raise NoPermissionError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
             )
         if topic is None:
-            topic = self._topics.for_send(
+            topic = self._topics.find_for_send(
                 name,
                 header.default_topic,
                 header.default_topic_queue_nums,
@@ -254,7 +254,7 @@ class SendChecks:
         group = self._groups.find(name, host)
         if group is None:
             raise GroupNotFoundError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, self._groups.absence(name, host)
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, self._groups.missing_reason(name, host)
             )
         return group
 

@@ -128,7 +128,7 @@ class TimerHandlers:
         is_allowed = config.timer.allow_recall_when_broker_not_writeable
         if not config.is_writable and not is_allowed:
             return ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE
-        if not self._topics.is_open(topic):
+        if not self._topics.accepts_sends(topic):
             return ResponseCode.NO_PERMISSION, (
                 f"recall failed, only the broker may store messages in topic {topic}"
             )
