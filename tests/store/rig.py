@@ -8,7 +8,7 @@ from kourou.model.properties import encode_properties
 from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Appended, Asked, MessageStore
+from kourou.store.message_store import Appended, GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 
@@ -131,10 +131,10 @@ class Rig:
         bodies: list[bytes] = []
         offset = self.store.min_offset(topic, queue_id)
         while True:
-            found = self.store.get(topic, queue_id, Asked(offset, 32, 1 << 20, None))
+            found = self.store.get(topic, queue_id, GetRequest(offset, 32, 1 << 20, None))
             if found.plan.next_offset == offset:
                 return bodies
-            assert not found.mended, "no entry is corrupt"
+            assert not found.repaired, "no entry is corrupt"
             messages = decode_messages(found.body)
             assert [m.queue_offset for m in messages] == list(range(offset, found.plan.next_offset))
             bodies += [message.body for message in messages]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.paths import COMMITLOG, queue_directory
 from kourou.store.reading.get_plan import GetStatus
 from kourou.store.retention import RetentionConfig
@@ -139,10 +139,10 @@ def test_queue_whose_messages_all_expired_keeps_its_offsets() -> None:
 
 def test_read_below_minimum_offset_returns_minimum_offset() -> None:
     rig = old_rig()
-    plan = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
+    plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     expire(rig)
 
-    late = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
+    late = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     assert (late.status, late.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 24)
     assert rig.store.entry("T", 0, 3) is None
     assert rig.store.offset_by_time("T", 0, 0) == 24
@@ -154,12 +154,12 @@ def test_reads_between_the_steps_report_removed_messages() -> None:
     rig = old_rig()
     expire_log(rig.store, rig.now_ms)
 
-    plan = rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan
+    plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     assert plan.status is GetStatus.MESSAGE_WAS_REMOVING
     assert plan.next_offset > 3
 
     hidden = rig.store.expiry.hide_files(rig.store.expiry.look_at(rig.store.expiry.queues()))
-    assert rig.store.get("T", 0, Asked(3, 8, 1 << 20, None)).plan.next_offset == 24
+    assert rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan.next_offset == 24
     rig.store.expiry.remove(hidden)
     assert numbers(rig) == [0, 1, 2]
 

@@ -11,7 +11,7 @@ import pytest
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.protocol.message_layout import encode_record, read_record, record_size
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.golden import FOLDER, NAMES, Golden, draft_of, load
@@ -62,7 +62,7 @@ def test_each_queue_has_the_same_offsets_and_entries(golden: Golden, store: Mess
 def test_a_read_has_the_same_outcome(golden: Golden, store: MessageStore) -> None:
     for topic, id_, said in simple_queues(golden):
         get = said["get_message"]
-        asked = Asked(get["offset"], get["max_messages"], 1 << 20, None)
+        asked = GetRequest(get["offset"], get["max_messages"], 1 << 20, None)
         plan, data, *_ = store.get(topic, id_, asked)
         assert plan.status.name == get["status"]
         assert plan.next_offset == get["next_begin_offset"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kourou.protocol.message_decoding import decode_messages
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.golden import Golden, draft_of, load
@@ -51,7 +51,7 @@ def test_a_queue_has_the_same_offsets_and_entries(
 
 def test_a_read_has_the_same_outcome(store: MessageStore, said: dict[str, Any]) -> None:
     get = said["get_message"]
-    plan = store.get(TOPIC, 0, Asked(get["offset"], get["max_messages"], 1 << 20, None)).plan
+    plan = store.get(TOPIC, 0, GetRequest(get["offset"], get["max_messages"], 1 << 20, None)).plan
 
     assert (plan.status.name, plan.next_offset) == (get["status"], get["next_begin_offset"])
     assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
@@ -60,7 +60,7 @@ def test_a_read_has_the_same_outcome(store: MessageStore, said: dict[str, Any]) 
 
 
 def test_every_message_of_every_batch_is_read(store: MessageStore) -> None:
-    found = store.get(TOPIC, 0, Asked(0, 32, 1 << 20, None))
+    found = store.get(TOPIC, 0, GetRequest(0, 32, 1 << 20, None))
 
     assert [message.queue_offset for message in decode_messages(found.body)] == list(range(20))
 

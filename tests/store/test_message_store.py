@@ -26,7 +26,7 @@ from kourou.model.sysflag import (
 from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.message_layout import MAGIC_V2, read_record
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.reading.get_plan import GetStatus
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, delete_topic, draft
@@ -437,7 +437,7 @@ def test_store_times_and_searches_of_absent_queues(rig: Rig) -> None:
     assert rig.store.offset_by_time("absent", 0, 5) == 0
     assert rig.store.entry("absent", 0, 0) is None
     assert rig.store.min_offset("absent", 0) == rig.store.max_offset("absent", 0) == 0
-    plan = rig.store.get("absent", 0, Asked(0, 32, 1 << 20, None)).plan
+    plan = rig.store.get("absent", 0, GetRequest(0, 32, 1 << 20, None)).plan
     assert plan.status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
 

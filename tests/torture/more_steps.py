@@ -14,7 +14,7 @@ from kourou.protocol.message_decoding import decode_message
 from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import KeyQuery
 from kourou.store.index.key_index import IndexStep
-from kourou.store.message_store import Asked
+from kourou.store.message_store import GetRequest
 from kourou.store.retention import RetentionConfig
 from tests.store.rig import draft
 from tests.torture.steps import STEPS, Run, lose_power_anywhere
@@ -125,10 +125,10 @@ class FullRun(Run):
         given: list[tuple[int, bytes]] = []
         at, end = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
         while at < end:
-            asked = Asked(at, 32, 1 << 20, None)
+            asked = GetRequest(at, 32, 1 << 20, None)
             found = self.store.get_resident(topic, queue_id, asked)
             found = found or self.store.get(topic, queue_id, asked)
-            assert not found.mended, "no entry has rotted"
+            assert not found.repaired, "no entry has rotted"
             assert found.plan.next_offset > at, found.plan
             for record in found.records():
                 message = decode_message(record)

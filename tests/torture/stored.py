@@ -6,7 +6,7 @@ from typing import Final
 
 from kourou.model.message import MessageExt
 from kourou.protocol.message_decoding import decode_messages
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 
 _ROUND: Final = 32
 _ROUND_BYTES: Final = 1 << 20
@@ -23,9 +23,9 @@ def stored_messages(store: MessageStore, topic: str, queue_id: int) -> list[Mess
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     at = low
     while at < high:
-        asked = Asked(at, _ROUND, _ROUND_BYTES, None)
+        asked = GetRequest(at, _ROUND, _ROUND_BYTES, None)
         found = store.get_resident(topic, queue_id, asked) or store.get(topic, queue_id, asked)
-        store.mend(found.mended)
+        store.write_repaired(found.repaired)
         given = decode_messages(found.body)
         assert given, f"nothing at {at} of {topic}/{queue_id}: {found.plan.status}"
         for message in given:

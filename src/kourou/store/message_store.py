@@ -32,10 +32,10 @@ from kourou.store.index.index_query import FoundMessages, KeyQuery, find_message
 from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.queues.dispatch import Appended, AppendedRun, Arrival
-from kourou.store.reading.checked_get import Asked, Found, Mended
+from kourou.store.reading.checked_get import GetRequest, GetResult, RepairedEntry
+from kourou.store.reading.fast_get import FastGetResult
 from kourou.store.reading.get_plan import GetPlan, GetStatus
-from kourou.store.reading.plain_get import PlainFound
-from kourou.store.reading.queue_mending import write_mended
+from kourou.store.reading.repaired_entries import write_entries
 from kourou.store.recovery.recovery import Progress, RecoveryReport
 from kourou.store.sealed_run import SealedRun
 from kourou.store.state.abort_file import note_failed_sync
@@ -46,13 +46,13 @@ __all__ = [
     "Appended",
     "AppendedRun",
     "Arrival",
-    "Asked",
-    "Found",
+    "FastGetResult",
     "GetPlan",
+    "GetRequest",
+    "GetResult",
     "GetStatus",
     "IndexStep",
     "MessageStore",
-    "PlainFound",
     "Progress",
     "RecoveryReport",
     "SealedRun",
@@ -178,14 +178,14 @@ class MessageStore(StoreWriter):
         query = query._replace(gone_below=max(query.gone_below, gone_below))
         return find_messages(query, self.index, self._log, self._visible_position, self.read_record)
 
-    def mend(self, mended: Sequence[Mended]) -> None:
+    def write_repaired(self, repaired: Sequence[RepairedEntry]) -> None:
         """Write the queue entries that a read repaired; raises nothing.
 
         They are derived data: an entry that a crash loses, or that a read-only store cannot
         write, is repaired again by the next read.
         """
-        if mended and self._guard.read_only_reason is None:
-            self._try_write(partial(write_mended, self._disk, self._queues, mended))
+        if repaired and self._guard.read_only_reason is None:
+            self._try_write(partial(write_entries, self._disk, self._queues, repaired))
 
     def topic_begin(self, topic: str) -> int:
         return self._files.state.deleted_topics.get(topic, 0)

@@ -17,8 +17,14 @@ from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit, is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
-from kourou.store.reading.checked_get import Asked, Found, QueueReading, get_checked, get_resident
-from kourou.store.reading.plain_get import PlainFound, PlainGet
+from kourou.store.reading.checked_get import (
+    GetRequest,
+    GetResult,
+    QueueReading,
+    get_checked,
+    get_resident,
+)
+from kourou.store.reading.fast_get import FastGet, FastGetResult
 from kourou.store.reading.time_search import offset_by_time, store_time
 
 
@@ -30,7 +36,7 @@ class StoreReader:
         self._queues = queues
         self._config = config
         self._believed_bytes = config.believed_bytes or BELIEVED_BYTES
-        self._plain = PlainGet(log, config.delay_levels_ms, believed_bytes=self._believed_bytes)
+        self._fast = FastGet(log, config.delay_levels_ms, believed_bytes=self._believed_bytes)
         self._visible_position = log.written_position  # records that end below are shown
         for queue in queues:
             # Entries in the files may be corrupt; later entries are made by this process.
@@ -65,21 +71,21 @@ class StoreReader:
         """Return the queue ids of each topic that hold, or held, messages."""
         return self._queues.queue_ids()
 
-    def get_resident(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
+    def get_resident(self, topic: str, queue_id: int, request: GetRequest) -> GetResult | None:
         """Return the messages of a read; None if only `get` can answer, which may wait.
 
         Verifies records that this process did not write; see `kourou.store.reading.checked_get`.
         """
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
-            return get_batches_resident(reading, reading.queue, asked)
+            return get_batches_resident(reading, reading.queue, request)
         if isinstance(reading.queue, ExtendedQueue):
-            asked = _by_units(reading.queue, asked, may_block=False)
-        return get_resident(reading, asked)
+            request = _with_unit_filters(reading.queue, request, may_block=False)
+        return get_resident(reading, request)
 
-    def get_plain(
+    def get_fast(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
-    ) -> PlainFound | None:
+    ) -> FastGetResult | None:
         """Return the messages of a read without a filter, if all are in memory; never waits.
 
         None if `get_resident` must answer instead. Only on the thread that writes.
@@ -87,13 +93,15 @@ class StoreReader:
         if self._config.resident_bytes:
             return None
         queue = self._queues.get(topic, queue_id)
-        return self._plain.get(queue, offset, max_messages, max_bytes)
+        return self._fast.get(queue, offset, max_messages, max_bytes)
 
-    def get(self, topic: str, queue_id: int, asked: Asked, *, skip_damaged: bool = False) -> Found:
+    def get(
+        self, topic: str, queue_id: int, request: GetRequest, *, skip_damaged: bool = False
+    ) -> GetResult:
         """Return the verified messages of a read; may wait for the device.
 
-        Corrupt queue entries are repaired from the log: pass `Found.mended` to `mend`. The result
-        ends before a damaged message, or with `skip_damaged` skips it.
+        Corrupt queue entries are repaired from the log: pass `GetResult.repaired` to
+        `write_repaired`. The result ends before a damaged message, or with `skip_damaged` skips it.
 
         Raises:
             DamagedRecordError: the first message is damaged.
@@ -102,10 +110,10 @@ class StoreReader:
         """
         reading = self._reading(topic, queue_id)
         if isinstance(reading.queue, BatchQueue):
-            return get_batches(reading, reading.queue, asked, skip_damaged=skip_damaged)
+            return get_batches(reading, reading.queue, request, skip_damaged=skip_damaged)
         if isinstance(reading.queue, ExtendedQueue):
-            asked = _by_units(reading.queue, asked)
-        return get_checked(reading, asked, skip_damaged=skip_damaged)
+            request = _with_unit_filters(reading.queue, request)
+        return get_checked(reading, request, skip_damaged=skip_damaged)
 
     def _reading(self, topic: str, queue_id: int) -> QueueReading:
         return QueueReading(
@@ -211,9 +219,11 @@ class StoreReader:
         return -1 if entry is None else store_time(self._log, entry)
 
 
-def _by_units(queue: ExtendedQueue, asked: Asked, *, may_block: bool = True) -> Asked:
+def _with_unit_filters(
+    queue: ExtendedQueue, request: GetRequest, *, may_block: bool = True
+) -> GetRequest:
     """Return the request with filters that read the queue's extension units."""
-    accepts, may_match = asked.accepts, asked.may_match
+    accepts, may_match = request.accepts, request.may_match
     if may_match is not None:
 
         def matches_unit(code: int) -> bool:
@@ -222,12 +232,12 @@ def _by_units(queue: ExtendedQueue, asked: Asked, *, may_block: bool = True) -> 
                 return accepts is None or is_address(code) or accepts(code)
             return may_match(unit) and (accepts is None or accepts(unit.tags_code))
 
-        return asked._replace(accepts=matches_unit)
+        return request._replace(accepts=matches_unit)
     if accepts is None:
-        return asked
+        return request
 
     def accepts_unit(code: int) -> bool:
         tags_code = queue.tags_code(code, may_block=may_block)
         return tags_code is None or accepts(tags_code)
 
-    return asked._replace(accepts=accepts_unit)
+    return request._replace(accepts=accepts_unit)

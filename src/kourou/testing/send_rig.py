@@ -22,7 +22,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.protocol.message_decoding import decode_messages
 from kourou.remoting.dispatch import Handler
-from kourou.store.message_store import Asked
+from kourou.store.message_store import GetRequest
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
@@ -126,7 +126,7 @@ class SendRig:
     def stored(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
         """Return all messages that consumers can see in a queue."""
         store = self.parts.store
-        found = store.get(topic, queue_id, Asked(0, 1000, 1 << 25, None))
+        found = store.get(topic, queue_id, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body, decompress=False)
 
     def stored_count(self) -> int:

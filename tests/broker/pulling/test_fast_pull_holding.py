@@ -242,7 +242,7 @@ def test_a_held_pull_that_fails_is_answered_by_the_general_path(
         parts.groups.get_or_create("g")
         lone = connect(parts)
         lone.receive_bytes(frame(WAITING))
-        monkeypatch.setattr(parts.store, "get_plain", None)
+        monkeypatch.setattr(parts.store, "get_fast", None)
 
         await parts.store_messages([parts.draft(b"news")])
 

@@ -15,7 +15,7 @@ from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.protocol.message_decoding import decode_messages
 from kourou.remoting.connection import Request
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
@@ -121,7 +121,7 @@ class Life:
             assert end >= self.promised[queue_id]
             at = 0
             while at < end:
-                found = store.get("T", queue_id, Asked(at, 32, 1 << 20, None))
+                found = store.get("T", queue_id, GetRequest(at, 32, 1 << 20, None))
                 for stored in decode_messages(found.body, decompress=False):
                     assert stored.body == self.sent[queue_id][stored.queue_offset]
                 assert found.plan.next_offset == at + found.plan.count

@@ -19,7 +19,7 @@ from kourou.model.properties import decode_properties
 from kourou.model.topic import reply_topic
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.message_decoding import decode_messages
-from kourou.store.message_store import Asked
+from kourou.store.message_store import GetRequest
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
@@ -68,7 +68,7 @@ class ReplyRig:
         return answer
 
     def stored(self) -> list[MessageExt]:
-        found = self.parts.store.get(REPLIES, 0, Asked(0, 1000, 1 << 25, None))
+        found = self.parts.store.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body)
 
     async def _call(

@@ -10,7 +10,7 @@ import pytest
 
 from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.protocol.message_decoding import decode_message
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, draft
 
@@ -57,7 +57,7 @@ def read_all(store: MessageStore) -> tuple[Messages, list[Place]]:
         for queue_id in queue_ids:
             offset = store.min_offset(topic, queue_id)
             while offset < store.max_offset(topic, queue_id):
-                asked = Asked(offset, 8, 1 << 20, None)
+                asked = GetRequest(offset, 8, 1 << 20, None)
                 try:
                     found = store.get_resident(topic, queue_id, asked)
                     found = found or store.get(topic, queue_id, asked)
@@ -65,7 +65,7 @@ def read_all(store: MessageStore) -> tuple[Messages, list[Place]]:
                     damaged.append((error.topic, error.queue_id, error.queue_offset))
                     offset += 1
                     continue
-                store.mend(found.mended)
+                store.write_repaired(found.repaired)
                 assert found.plan.next_offset > offset
                 for record in found.records():
                     own = decode_message(record).queue_offset

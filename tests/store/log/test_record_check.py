@@ -1,4 +1,4 @@
-"""A record passes the check only if it is the wanted one, bit for bit."""
+"""A record passes the check only if it is the expected one, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import RecordDraft, encode_record
-from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.log.record_seal import encode_sealed
 from tests.store.rig import draft
 
@@ -18,24 +18,24 @@ CHECK = RecordCheck("T", 0, (1_000, 5_000))
 TAG_A = tags_code("a")
 
 
-def wanted_of(record: bytes, *, code: int = TAG_A) -> Wanted:
-    return Wanted(7, 4096, len(record), code)
+def wanted_of(record: bytes, *, code: int = TAG_A) -> ExpectedRecord:
+    return ExpectedRecord(7, 4096, len(record), code)
 
 
 def sealed(one: RecordDraft | None = None) -> bytes:
     return encode_sealed(one or draft(), 7, 4096, 1_000_000)
 
 
-def is_right(record: bytes, wanted: Wanted, check: RecordCheck = CHECK) -> bool:
+def is_right(record: bytes, expected: ExpectedRecord, check: RecordCheck = CHECK) -> bool:
     """Tell whether the record passes, alone and among others."""
-    among = check.first_wrong(bytes(3) + record, [Wanted(0, 0, 3, 0), wanted])
+    among = check.first_wrong(bytes(3) + record, [ExpectedRecord(0, 0, 3, 0), expected])
     assert among is not None  # the first three bytes are not a record
     try:
-        check.check(b"before" + record + b"behind", 6, wanted)
+        check.check(b"before" + record + b"behind", 6, expected)
     except MalformedMessageError:
-        assert check.first_wrong(record, [wanted]) is not None
+        assert check.first_wrong(record, [expected]) is not None
         return False
-    assert check.first_wrong(record, [wanted]) is None
+    assert check.first_wrong(record, [expected]) is None
     return True
 
 
@@ -49,12 +49,12 @@ LONG = replace(draft(), topic=b"x" * 200)
 )
 def test_a_sealed_record_passes_but_not_with_any_bit_changed(one: RecordDraft, topic: str) -> None:
     record, check = sealed(one), RecordCheck(topic, 0, (1_000,))
-    wanted = wanted_of(record)
-    assert is_right(record, wanted, check)
+    expected = wanted_of(record)
+    assert is_right(record, expected, check)
     for bit in range(len(record) * 8):
         changed = bytearray(record)
         changed[bit // 8] ^= 1 << bit % 8
-        assert not is_right(bytes(changed), wanted, check), f"bit {bit}"
+        assert not is_right(bytes(changed), expected, check), f"bit {bit}"
 
 
 def test_a_record_without_a_seal_passes_but_not_with_a_changed_body() -> None:
@@ -65,17 +65,17 @@ def test_a_record_without_a_seal_passes_but_not_with_a_changed_body() -> None:
 
 @pytest.mark.parametrize("encode", [encode_sealed, encode_record])
 def test_another_queues_record_does_not_pass(encode: type) -> None:
-    wanted = wanted_of(encode(draft(), 7, 4096, 1_000_000))
+    expected = wanted_of(encode(draft(), 7, 4096, 1_000_000))
     for other in (
         encode(draft(), 8, 4096, 1_000_000),
         encode(draft(), 7, 4097, 1_000_000),
         encode(draft(topic="U"), 7, 4096, 1_000_000),
         encode(draft(queue_id=1), 7, 4096, 1_000_000),
     ):
-        assert not is_right(other, wanted)
+        assert not is_right(other, expected)
     record = encode(draft(), 7, 4096, 1_000_000)
-    assert not is_right(record, wanted._replace(size=wanted.size - 1))
-    assert not is_right(record[:-1], wanted)
+    assert not is_right(record, expected._replace(size=expected.size - 1))
+    assert not is_right(record[:-1], expected)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_an_entry_of_a_delayed_message_has_its_due_time() -> None:
 def test_a_record_passes_for_its_light_queues() -> None:
     properties = {"INNER_MULTI_DISPATCH": "%LMQ%x,%LMQ%y", "INNER_MULTI_QUEUE_OFFSET": "7,9"}
     record = sealed(draft(properties=properties))
-    wanted = wanted_of(record, code=0)
-    assert is_right(record, wanted, RecordCheck("%LMQ%x", 0, (1_000,)))
-    assert not is_right(record, wanted, RecordCheck("%LMQ%y", 0, (1_000,)))
-    assert is_right(record, wanted._replace(queue_offset=9), RecordCheck("%LMQ%y", 0, (1_000,)))
-    assert not is_right(record, wanted, RecordCheck("%LMQ%x", 1, (1_000,)))
+    expected = wanted_of(record, code=0)
+    assert is_right(record, expected, RecordCheck("%LMQ%x", 0, (1_000,)))
+    assert not is_right(record, expected, RecordCheck("%LMQ%y", 0, (1_000,)))
+    assert is_right(record, expected._replace(queue_offset=9), RecordCheck("%LMQ%y", 0, (1_000,)))
+    assert not is_right(record, expected, RecordCheck("%LMQ%x", 1, (1_000,)))
 
 
 def test_a_record_without_a_seal_whose_properties_are_not_utf8_does_not_pass() -> None:

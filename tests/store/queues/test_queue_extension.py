@@ -18,7 +18,7 @@ from kourou.store.queues.queue_extension import (
     encode_unit,
     is_address,
 )
-from kourou.store.reading.checked_get import Asked
+from kourou.store.reading.checked_get import GetRequest
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, draft
@@ -113,7 +113,7 @@ def tags(rig: Rig, tag: str) -> list[bytes]:
     bodies: list[bytes] = []
     offset = 0
     while offset < rig.store.max_offset("T", 0):
-        found = rig.store.get("T", 0, Asked(offset, 32, 1 << 20, code.__eq__))
+        found = rig.store.get("T", 0, GetRequest(offset, 32, 1 << 20, code.__eq__))
         bodies += [message.body for message in decode_messages(found.body)]
         offset = found.plan.next_offset
     return bodies

@@ -13,7 +13,7 @@ from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
 from kourou.store.message_store import Appended
-from kourou.store.reading.checked_get import Asked, Found
+from kourou.store.reading.checked_get import GetRequest, GetResult
 from kourou.store.reading.get_plan import Accepts, GetStatus
 from kourou.testing.disk import SimDisk
 from tests.store.rig import Rig, draft
@@ -59,12 +59,12 @@ def get(
     *,
     accepts: Accepts | None = None,
     skip_damaged: bool = False,
-) -> Found:
-    asked = Asked(offset, max_messages, 1 << 20, accepts)
+) -> GetResult:
+    asked = GetRequest(offset, max_messages, 1 << 20, accepts)
     return rig.store.get("T", 0, asked, skip_damaged=skip_damaged)
 
 
-def numbers(found: Found) -> list[int]:
+def numbers(found: GetResult) -> list[int]:
     messages = decode_messages(found.body)
     assert [int(message.body) for message in messages] == [m.queue_offset for m in messages]
     return [message.queue_offset for message in messages]
@@ -104,7 +104,7 @@ def test_an_offset_outside_the_queue_is_reported(rig: Rig, offset: int, status: 
 
 def test_batches_in_memory_are_found_without_waiting(rig: Rig) -> None:
     put(rig, 3, 4)
-    found = rig.store.get_resident("T", 0, Asked(4, 32, 1 << 20, None))
+    found = rig.store.get_resident("T", 0, GetRequest(4, 32, 1 << 20, None))
     assert found is not None
     assert numbers(found) == [3, 4, 5, 6]
 
@@ -205,7 +205,7 @@ def with_damaged_batch(rig: Rig) -> Appended:
 
 def test_a_damaged_batch_is_refused_by_name(rig: Rig) -> None:
     damaged = with_damaged_batch(rig)
-    assert rig.store.get_resident("T", 0, Asked(0, 32, 1 << 20, None)) is None
+    assert rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None)) is None
     found = get(rig, 0)
     assert numbers(found) == [0, 1, 2]
     assert found.plan.next_offset == 3

@@ -12,9 +12,9 @@ from kourou.filter.tags import matches_code, parse_tags
 from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.formats import ENTRY, ENTRY_BYTES
-from kourou.store.message_store import Asked, GetStatus
+from kourou.store.message_store import GetRequest, GetStatus
 from kourou.store.reading import queue_repair
-from kourou.store.reading.checked_get import Found, QueueReading, get_checked, get_resident
+from kourou.store.reading.checked_get import GetResult, QueueReading, get_checked, get_resident
 from kourou.store.reading.get_plan import Accepts
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, delete_topic
@@ -33,16 +33,18 @@ def stored(count: int = 10, disk: SimDisk | None = None) -> Rig:
     return rig
 
 
-def get(rig: Rig, offset: int = 0, *, skip: bool = False, accepts: Accepts | None = None) -> Found:
+def get(
+    rig: Rig, offset: int = 0, *, skip: bool = False, accepts: Accepts | None = None
+) -> GetResult:
     """Read from the offset like a broker."""
-    asked = Asked(offset, 32, 1 << 20, accepts)
+    asked = GetRequest(offset, 32, 1 << 20, accepts)
     found = rig.store.get_resident("T", 0, asked)
     found = found or rig.store.get("T", 0, asked, skip_damaged=skip)
-    rig.store.mend(found.mended)
+    rig.store.write_repaired(found.repaired)
     return found
 
 
-def bodies(found: Found) -> list[bytes]:
+def bodies(found: GetResult) -> list[bytes]:
     return [message.body for message in decode_messages(found.body)]
 
 
@@ -78,10 +80,10 @@ def spoil(rig: Rig, *texts: bytes) -> None:
 
 def test_valid_messages_in_memory_are_found_without_waiting() -> None:
     rig = stored()
-    found = rig.store.get_resident("T", 0, Asked(0, 32, 1 << 20, None))
+    found = rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
     assert found is not None
     assert bodies(found) == expected(*range(10))
-    assert [len(record) for record in found.records()] == [one.size for one in found.plan.wanted]
+    assert [len(record) for record in found.records()] == [one.size for one in found.plan.expected]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_corrupt_entries_are_repaired_and_written(at: int, damage: bytes) -> Non
 
     assert read_all(rig) == expected(*range(10))
     assert rig.disk.read(QUEUE_FILE, 0, 10 * ENTRY_BYTES) == whole
-    assert not get(rig).mended
+    assert not get(rig).repaired
     assert not rig.problems()
 
 
@@ -130,7 +132,7 @@ def test_a_corrupt_tags_code_is_detected_when_the_record_is_read() -> None:
     found = get(rig, accepts=lambda code: matches_code(wants_b, code))
 
     assert (found.plan.status, found.plan.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 10)
-    assert [one.queue_offset for one in found.mended] == [4]
+    assert [one.queue_offset for one in found.repaired] == [4]
     assert bodies(get(rig)) == expected(*range(10))
 
 
@@ -238,7 +240,7 @@ def test_a_segment_removed_during_a_read_hides_no_remaining_message() -> None:
     rig = stored(30, disk)
     disk.rig = rig
 
-    found = rig.store.get("T", 0, Asked(0, 32, 1 << 20, None))
+    found = rig.store.get("T", 0, GetRequest(0, 32, 1 << 20, None))
 
     got = bodies(found)
     assert 0 < len(got) < 30
@@ -251,7 +253,7 @@ def test_the_search_for_a_record_is_bounded() -> None:
     store = rig.store
     reading = QueueReading(store._log, store._queues.get("T", 0), LONG_FILES, search_bytes_max=100)
     with pytest.raises(DamagedRecordError, match="refers to no position in the log"):
-        get_checked(reading, Asked(0, 32, 1 << 20, None))
+        get_checked(reading, GetRequest(0, 32, 1 << 20, None))
 
 
 def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
@@ -265,10 +267,10 @@ def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
 def test_entries_of_a_deleted_topic_are_not_repaired() -> None:
     rig = stored()
     write_entries(rig, 4, bytes(ENTRY_BYTES))
-    found = rig.store.get("T", 0, Asked(4, 32, 1 << 20, None))
+    found = rig.store.get("T", 0, GetRequest(4, 32, 1 << 20, None))
     delete_topic(rig.store, "T")
-    rig.store.mend(found.mended)
-    assert found.mended
+    rig.store.write_repaired(found.repaired)
+    assert found.repaired
     assert not rig.disk.exists(QUEUE_FILE)
 
 
@@ -310,13 +312,13 @@ def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them()
     for number in range(5):
         rig.put(b"body-%d" % number)
     log, queue = rig.store._log, rig.store._queues.get("T", 0)
-    asked = Asked(0, 32, 1 << 20, None)
+    asked = GetRequest(0, 32, 1 << 20, None)
     believed = get_resident(QueueReading(log, queue, LONG_FILES), asked)
     assert believed is not None
-    assert not believed.plan.wanted
+    assert not believed.plan.expected
     compared = get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked)
     assert compared is not None
-    assert len(compared.plan.wanted) == 5
+    assert len(compared.plan.expected) == 5
     spoil(rig, b"body-0")
     assert get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked) is None
 
@@ -327,14 +329,14 @@ def test_a_zeroed_queue_is_repaired_in_parts_of_one_write_each(
     monkeypatch.setattr(queue_repair, "RUN_ENTRIES_MAX", 5)
     rig = stored(20)
     write_entries(rig, 0, bytes(20 * ENTRY_BYTES))
-    found = rig.store.get("T", 0, Asked(8, 1, 1 << 20, None))
-    assert [one.queue_offset for one in found.mended] == list(range(3, 14))
+    found = rig.store.get("T", 0, GetRequest(8, 1, 1 << 20, None))
+    assert [one.queue_offset for one in found.repaired] == list(range(3, 14))
 
     writes: list[str] = []
     rig.disk.on_operation = lambda operation, name: (
         writes.append(name) if operation == "write" else None
     )
-    rig.store.mend(found.mended)
+    rig.store.write_repaired(found.repaired)
     rig.disk.on_operation = None
     assert writes == [QUEUE_FILE]
     assert read_all(rig, 20) == expected(*range(20))

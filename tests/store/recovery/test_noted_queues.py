@@ -10,7 +10,7 @@ from kourou.disk import Disk
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.formats import ENTRY
-from kourou.store.message_store import Asked
+from kourou.store.message_store import GetRequest
 from tests.store.rig import CONFIG, Rig, delete_topic
 
 LONG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * 64)
@@ -106,7 +106,7 @@ def test_a_corrupt_first_entry_does_not_count_as_expired(bit: int, is_clean: boo
 
     assert rig.store.min_offset("T", 0) == begin
     assert rig.store.max_offset("T", 0) == end
-    found = rig.store.get("T", 0, Asked(begin, 32, 1 << 20, None))
+    found = rig.store.get("T", 0, GetRequest(begin, 32, 1 << 20, None))
     assert [m.queue_offset for m in decode_messages(found.body)][:1] == [begin]
-    rig.store.mend(found.mended)
+    rig.store.write_repaired(found.repaired)
     assert rig.problems() == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kourou.store.message_store import Asked
+from kourou.store.message_store import GetRequest
 from tests.store.recovery.rig import FIRST_SEGMENT, fill, remove_queues
 from tests.store.rig import CONFIG, Rig, delete_topic
 
@@ -105,7 +105,7 @@ def test_queues_whose_older_messages_expired_keep_their_offsets(rig: Rig) -> Non
     rig.open()
     assert rig.store.min_offset("T", 0) == first
     assert rig.bodies() == bodies[first:]
-    assert rig.store.get("T", 0, Asked(0, 1, 100, None)).plan.next_offset == first
+    assert rig.store.get("T", 0, GetRequest(0, 1, 100, None)).plan.next_offset == first
 
 
 def test_an_empty_queue_keeps_its_next_offset(rig: Rig) -> None:

@@ -61,7 +61,7 @@ from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import QueueEntry
-from kourou.store.message_store import Asked, Found, MessageStore
+from kourou.store.message_store import GetRequest, GetResult, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -302,24 +302,24 @@ class DelayDelivery:
         """Read entries to verify with their records; return the time to the next check in ms."""
         found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
         if found is not None:
-            level.note_ahead(found.plan.wanted)
+            level.note_ahead(found.plan.expected)
         return 0 if found is not None else FAILED_RETRY_MS
 
-    async def _read(self, level: DelayLevel, count: int, size: int) -> Found | None:
+    async def _read(self, level: DelayLevel, count: int, size: int) -> GetResult | None:
         """Read messages from the level's offset on; None if the first is damaged.
 
         Messages that are skipped before them count as delivered.
         """
         first = level.queue_offset
         try:
-            asked = Asked(first, count, size, None)
+            asked = GetRequest(first, count, size, None)
             found = await self._reads.read(SCHEDULE_TOPIC, level.queue_id, asked)
         except CorruptRecordError as error:
             log.error(  # noqa: TRY400 - the offset identifies the record
                 "delay_level.blocked n=%d queue_offset=%d reason=%s", level.number, first, error
             )
             return None
-        begin = found.plan.wanted[0].queue_offset if found.plan.count else found.plan.next_offset
+        begin = found.plan.expected[0].queue_offset if found.plan.count else found.plan.next_offset
         if begin > first:
             self._passed_over(level, f"nothing can be read of {first} to {begin - 1}")
             self._advance(level, begin)
@@ -335,7 +335,7 @@ class DelayDelivery:
             return FAILED_RETRY_MS
         now_ms = self._clock.now_ms()
         puts: list[tuple[int, asyncio.Future[PutResult] | None]] = []
-        for wanted, record in zip(found.plan.wanted, found.records(), strict=True):
+        for wanted, record in zip(found.plan.expected, found.records(), strict=True):
             if wanted.queue_offset >= end:
                 break  # read in place of a skipped message; it may not be due
             draft = self._draft(level, record)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kourou.store.formats import QueueEntry
-from kourou.store.log.record_check import Wanted
+from kourou.store.log.record_check import ExpectedRecord
 
 ARRIVALS_MAX: Final = 200
 _PARTS: Final = 100
@@ -58,7 +58,7 @@ class DelayLevel:
         at = self.queue_offset - self.read_from
         return self.read_ahead[at:] if 0 <= at < len(self.read_ahead) else ()
 
-    def note_ahead(self, wanted: Sequence[Wanted]) -> None:
+    def note_ahead(self, wanted: Sequence[ExpectedRecord]) -> None:
         """Keep verified entries, up to the first gap in their queue offsets."""
         count = 0
         while count < len(wanted) and wanted[count].queue_offset == wanted[0].queue_offset + count:

@@ -12,7 +12,7 @@ from typing import Final
 from kourou.broker.live_config import LiveConfig
 from kourou.errors import DamagedRecordError
 from kourou.remoting.runtime import Offload
-from kourou.store.message_store import Asked, Found, MessageStore
+from kourou.store.message_store import GetRequest, GetResult, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class CheckedReads:
         self.damaged_count = 0
         self.skipped_count = 0
 
-    def at_once(self, topic: str, queue_id: int, asked: Asked) -> Found | None:
+    def at_once(self, topic: str, queue_id: int, asked: GetRequest) -> GetResult | None:
         """Return the result if all of it is in memory and intact; None if `read` is needed."""
         return self._store.get_resident(topic, queue_id, asked)
 
-    async def read(self, topic: str, queue_id: int, asked: Asked) -> Found:
+    async def read(self, topic: str, queue_id: int, asked: GetRequest) -> GetResult:
         """Read from memory or disk.
 
         Raises:
@@ -71,7 +71,7 @@ class CheckedReads:
         except DamagedRecordError as error:
             self._name(error.topic, error.queue_id, error.queue_offset, str(error))
             raise
-        self._store.mend(found.mended)
+        self._store.write_repaired(found.repaired)
         for damage in found.skipped:
             self.skipped_count += 1
             text = f"{damage.file} at byte {damage.file_offset}: {damage.reason}"

@@ -44,7 +44,7 @@ from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
 from kourou.protocol.fields import parse_int, parse_long
 from kourou.protocol.frame import FRAME_SIZE_MAX, decode_frame, encode_frame
 from kourou.remoting.connection import Connection, Request
-from kourou.store.message_store import GetPlan, GetStatus, MessageStore, PlainFound
+from kourou.store.message_store import FastGetResult, GetPlan, GetStatus, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -255,16 +255,18 @@ class FastPull:
         # The only copy of the messages before the operating system takes them.
         return b"".join((sizes, header, *records))
 
-    def _find(self, asked: PlainPull, offset: int, reads: SharedReads | None) -> PlainFound | None:
+    def _find(
+        self, asked: PlainPull, offset: int, reads: SharedReads | None
+    ) -> FastGetResult | None:
         """Read the messages, once for all pulls that share `reads`."""
         now = self._config.now
         max_messages = max(1, min(asked.max_messages, now.pull_messages_max))
         where = (asked.topic, asked.queue_id, offset, max_messages)
         if reads is None:
-            return self._store.get_plain(*where, now.pull_bytes_max)
+            return self._store.get_fast(*where, now.pull_bytes_max)
         found = reads.get(where)
         if found is None:
-            found = self._store.get_plain(*where, now.pull_bytes_max)
+            found = self._store.get_fast(*where, now.pull_bytes_max)
             if found is not None:
                 # Views of the log are valid only at once: sending an answer may run other code.
                 found = reads[where] = found._replace(records=[memoryview(b"".join(found.records))])

@@ -18,7 +18,7 @@ from kourou.broker.pulling.long_polling import ArrivedMessage
 from kourou.errors import DamagedRecordError, MalformedMessageError
 from kourou.model.properties import decode_properties
 from kourou.protocol.message_layout import read_record
-from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, MessageStore
+from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus, MessageStore
 from kourou.store.queues.dispatch import message_count
 
 ENTRIES_MAX: Final = 800
@@ -39,8 +39,8 @@ class FilteredReads:
         self._reads = reads
 
     def at_once(
-        self, topic: str, queue_id: int, asked: Asked, wanted: MessageFilter
-    ) -> Found | None:
+        self, topic: str, queue_id: int, asked: GetRequest, wanted: MessageFilter
+    ) -> GetResult | None:
         """Return the matches if all records to examine are in memory; None if not."""
         filtering = _Filtering(asked, wanted)
         while (run := filtering.next_run()) is not None:
@@ -50,7 +50,9 @@ class FilteredReads:
             filtering.take(found)
         return filtering.found()
 
-    async def read(self, topic: str, queue_id: int, asked: Asked, wanted: MessageFilter) -> Found:
+    async def read(
+        self, topic: str, queue_id: int, asked: GetRequest, wanted: MessageFilter
+    ) -> GetResult:
         """Return the matches; may read from disk, off the event loop.
 
         Raises:
@@ -72,7 +74,7 @@ class FilteredReads:
 class _Filtering:
     """Progress of one filtered read: matches so far, and limits."""
 
-    def __init__(self, asked: Asked, wanted: MessageFilter) -> None:
+    def __init__(self, asked: GetRequest, wanted: MessageFilter) -> None:
         self._asked = asked
         self._wanted = wanted
         self._next_offset = asked.offset
@@ -89,7 +91,7 @@ class _Filtering:
     def has_found(self) -> bool:
         return bool(self._parts)
 
-    def next_run(self) -> Asked | None:
+    def next_run(self) -> GetRequest | None:
         """Return the next batch to read; None at the end."""
         plan, asked = self._plan, self._asked
         run = asked._replace(
@@ -106,7 +108,7 @@ class _Filtering:
             return None
         return run if self._next_offset < plan.max_offset else None
 
-    def take(self, found: Found) -> None:
+    def take(self, found: GetResult) -> None:
         """Add the matches of a batch."""
         before = self._next_offset
         self._is_first, self._plan = self._plan is None, found.plan
@@ -146,7 +148,7 @@ class _Filtering:
         self._count += count
         self._size = size
 
-    def found(self) -> Found:
+    def found(self) -> GetResult:
         """Return the result of the read."""
         plan = self._plan
         assert plan is not None, "a batch was read"
@@ -156,7 +158,7 @@ class _Filtering:
         elif not self._is_first or status is GetStatus.FOUND:
             status = GetStatus.NO_MATCHED_MESSAGE
         plan = GetPlan(status, self._next_offset, plan.min_offset, plan.max_offset, [], self._count)
-        return Found(plan, b"".join(self._parts))
+        return GetResult(plan, b"".join(self._parts))
 
 
 class ArrivedProperties:

@@ -23,7 +23,7 @@ from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import TopicConfig
 from kourou.remoting.connection import Connection
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import PlainFound
+from kourou.store.message_store import FastGetResult
 
 SUSPEND_MAX_MS: Final = 60_000
 """Limit on the time that a request is held, whatever it asks for; clients ask for 15 to 20 s. A
@@ -39,7 +39,7 @@ _LATER_ANSWER_BYTES: Final = 64 * 1024
 """Size counted for an answer that the pull sends by itself later."""
 
 
-SharedReads = dict[tuple[str, int, int, int], PlainFound]
+SharedReads = dict[tuple[str, int, int, int], FastGetResult]
 """Reads by topic, queue id, offset and count; one read serves all groups waiting for a message."""
 
 

@@ -44,7 +44,7 @@ from kourou.remoting.connection import Connection, Request
 from kourou.remoting.dispatch import reply_error
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import Asked, Found, GetPlan, GetStatus, MessageStore
+from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class PullHandler:
         bounds = (plan.min_offset, plan.max_offset)
         return plan._replace(next_offset=self._offsets.where_to_go_on(*key, bounds))
 
-    async def _read_later(self, pull: Pull, asked: Asked) -> RemotingCommand:
+    async def _read_later(self, pull: Pull, asked: GetRequest) -> RemotingCommand:
         """Read from disk, and return the answer."""
         header, began_ms = pull.header, steady_ms()
         try:
@@ -207,9 +207,9 @@ class PullHandler:
         plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
         return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
 
-    def _asked(self, pull: Pull) -> Asked:
+    def _asked(self, pull: Pull) -> GetRequest:
         header, subscription = pull.header, pull.subscription
-        return Asked(
+        return GetRequest(
             header.queue_offset,
             # At least one message, as in Java, so that a group that asks for none makes progress.
             max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
@@ -220,7 +220,7 @@ class PullHandler:
     def _count(
         self,
         header: PullMessageRequestHeader,
-        found: Found,
+        found: GetResult,
         took_ms: int = 0,
         *,
         is_cold: bool = False,

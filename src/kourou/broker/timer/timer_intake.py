@@ -12,7 +12,7 @@ from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.remoting.runtime import Offload
-from kourou.store.message_store import Asked, Found, MessageStore
+from kourou.store.message_store import GetRequest, GetResult, MessageStore
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
 from kourou.store.timer.placing import SlotChoice, choose_slot, roll_window_ms
 from kourou.store.timer.timer_files import TimerFiles
@@ -108,14 +108,14 @@ class TimerIntake:
             files.log.write()
         self.is_failing = False
 
-    async def _read(self, count: int) -> Found:
+    async def _read(self, count: int) -> GetResult:
         """Read messages; damaged ones are logged and skipped, so that they block no others."""
-        asked = Asked(self.files.queue_offset, count, _BYTES_MAX, None)
+        asked = GetRequest(self.files.queue_offset, count, _BYTES_MAX, None)
         found = self._store.get_resident(TIMER_TOPIC, 0, asked)
         if found is not None:
             return found
         found = await self._offload(self._store.get, TIMER_TOPIC, 0, asked, skip_damaged=True)
-        self._store.mend(found.mended)
+        self._store.write_repaired(found.repaired)
         for damage in found.skipped:
             log.error(
                 "timer_record.damaged queue_offset=%d file=%s file_offset=%d reason=%s",

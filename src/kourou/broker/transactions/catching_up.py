@@ -40,7 +40,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
-from kourou.store.message_store import Asked, MessageStore
+from kourou.store.message_store import GetRequest, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -176,9 +176,9 @@ class CatchingUp:
 
     async def _read(self, topic: str, offset: int) -> tuple[list[tuple[int, bytes]], int]:
         """Return records with their queue offsets, and the offset to continue from."""
-        asked = Asked(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
+        asked = GetRequest(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
         found = await self._reads.read(topic, HALF_QUEUE, asked)
-        offsets = [wanted.queue_offset for wanted in found.plan.wanted]
+        offsets = [wanted.queue_offset for wanted in found.plan.expected]
         records = list(zip(offsets, found.records(), strict=True))
         return records, max(offset + 1, found.plan.next_offset)
 

@@ -44,7 +44,7 @@ from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_transaction import CheckTransactionStateRequestHeader
 from kourou.protocol.message_layout import RecordDraft, encode_record
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import Appended, Asked, MessageStore
+from kourou.store.message_store import Appended, GetRequest, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Checking:
 
     async def _read(self, offset: int) -> tuple[list[tuple[int, bytes]], int] | None:
         """Return records with their queue offsets, and the next offset; None if one is damaged."""
-        asked = Asked(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
+        asked = GetRequest(offset, READ_MESSAGES_MAX, READ_BYTES_MAX, None)
         try:
             found = await self._reads.read(TRANS_HALF_TOPIC, HALF_QUEUE, asked)
         except CorruptRecordError as error:
@@ -125,7 +125,7 @@ class Checking:
                 )
             return None
         self._is_stuck = False
-        offsets = [wanted.queue_offset for wanted in found.plan.wanted]
+        offsets = [wanted.queue_offset for wanted in found.plan.expected]
         return list(zip(offsets, found.records(), strict=True)), found.plan.next_offset
 
     async def _check_all(self, records: list[tuple[int, bytes]], end: int) -> bool:

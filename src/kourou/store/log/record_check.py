@@ -39,7 +39,7 @@ _EXTENSION_BELOW: Final = -(1 << 31)
 _NO_ADDRESSES: Final = -(1 << 63)
 
 
-class Wanted(NamedTuple):
+class ExpectedRecord(NamedTuple):
     """A queue entry together with its queue offset."""
 
     queue_offset: int
@@ -81,36 +81,40 @@ class RecordCheck:
         # As in a record of the first version; longer names take the general path.
         self._topic_field = bytes((min(len(name), 255),)) + name
 
-    def check(self, data: bytes, at: int, wanted: Wanted) -> None:
-        """Verify that the record at byte `at` is the wanted one.
+    def check(self, data: bytes, at: int, expected: ExpectedRecord) -> None:
+        """Verify that the record at byte `at` is the expected one.
 
         Raises:
             MalformedMessageError: it is corrupt, or it is another record.
         """
-        if not self._is_wanted_and_sealed(data, at, memoryview(data), wanted):
-            self._check_slowly(data, at, wanted)
+        if not self._is_expected_and_sealed(data, at, memoryview(data), expected):
+            self._check_fully(data, at, expected)
 
-    def first_wrong(self, data: bytes, wanted: Sequence[Wanted]) -> tuple[int, str] | None:
-        """Return the index of the first record that is not the wanted one, and the reason.
+    def first_wrong(
+        self, data: bytes, expected: Sequence[ExpectedRecord]
+    ) -> tuple[int, str] | None:
+        """Return the index of the first record that is not the expected one, and the reason.
 
-        The records follow one another in `data`. None if all are as wanted.
+        The records follow one another in `data`. None if all are as expected.
         """
-        at, view, is_wanted = 0, memoryview(data), self._is_wanted_and_sealed
-        for number, one in enumerate(wanted):
-            if not is_wanted(data, at, view, one):
+        at, view, is_expected = 0, memoryview(data), self._is_expected_and_sealed
+        for number, one in enumerate(expected):
+            if not is_expected(data, at, view, one):
                 try:
-                    self._check_slowly(data, at, one)
+                    self._check_fully(data, at, one)
                 except MalformedMessageError as error:
                     return number, str(error)
             at += one[2]
         return None
 
-    def _is_wanted_and_sealed(self, data: bytes, at: int, view: memoryview, wanted: Wanted) -> bool:
-        """Tell whether the record certainly is the wanted one, by a cheap test of sealed records.
+    def _is_expected_and_sealed(
+        self, data: bytes, at: int, view: memoryview, expected: ExpectedRecord
+    ) -> bool:
+        """Tell whether the record certainly is the expected one, by a cheap test of sealed records.
 
-        False means that `_check_slowly` must decide.
+        False means that `_check_fully` must decide.
         """
-        queue_offset, physical_offset, size, code = wanted
+        queue_offset, physical_offset, size, code = expected
         end = at + size
         seal_at = end - SEAL_BYTES
         if seal_at < at + _BODY_AT or end > len(data):
@@ -147,18 +151,18 @@ class RecordCheck:
             code = self._codes[tag] = tags_code(tag.decode(errors="replace"))
         return code
 
-    def _check_slowly(self, data: bytes, at: int, wanted: Wanted) -> None:
+    def _check_fully(self, data: bytes, at: int, expected: ExpectedRecord) -> None:
         header = read_checked(data, at)
-        if header.physical_offset != wanted.physical_offset:
+        if header.physical_offset != expected.physical_offset:
             raise MalformedMessageError(f"it claims to be at {header.physical_offset}")
-        if header.total_size != wanted.size:
-            raise MalformedMessageError(f"it has {header.total_size} bytes, not {wanted.size}")
-        place = (header.topic, header.queue_id, header.queue_offset)
+        if header.total_size != expected.size:
+            raise MalformedMessageError(f"it has {header.total_size} bytes, not {expected.size}")
+        queue_fields = (header.topic, header.queue_id, header.queue_offset)
         start = header.properties_start
         properties = bytes(data[start : start + header.properties_size])
         if (
-            place != (self.topic, self.queue_id, wanted.queue_offset)
-            and self.light_offset(properties) != wanted.queue_offset
+            queue_fields != (self.topic, self.queue_id, expected.queue_offset)
+            and self.light_offset(properties) != expected.queue_offset
         ):
             raise MalformedMessageError(
                 f"it is message {header.queue_offset} of queue {header.queue_id} of {header.topic}"
@@ -166,19 +170,19 @@ class RecordCheck:
         if not (is_sealed(properties) or _is_text(properties)):
             raise MalformedMessageError("its properties are not UTF-8")
         code = self.tags_code(header.topic, properties, header.store_at_ms)
-        if wanted.tags_code != code and wanted.tags_code >= self._addresses_below:
+        if expected.tags_code != code and expected.tags_code >= self._addresses_below:
             raise MalformedMessageError(
-                f"its tags code is {code}, and its queue entry says {wanted.tags_code}"
+                f"its tags code is {code}, and its queue entry says {expected.tags_code}"
             )
 
-    def may_be(self, head: bytes, wanted: Wanted) -> bool:
-        """Tell from a record's first bytes whether it may be the wanted one."""
+    def may_match(self, head: bytes, expected: ExpectedRecord) -> bool:
+        """Tell from a record's first bytes whether it may be the expected one."""
         if len(head) < HEAD.size:
             return False
         size, _, queue_id, queue_offset, physical_offset, _ = HEAD.unpack_from(head)
-        if (size, physical_offset) != (wanted.size, wanted.physical_offset):
+        if (size, physical_offset) != (expected.size, expected.physical_offset):
             return False
-        is_own = (queue_id, queue_offset) == (self.queue_id, wanted.queue_offset)
+        is_own = (queue_id, queue_offset) == (self.queue_id, expected.queue_offset)
         return is_own or self.topic.startswith(LIGHT_TOPIC_PREFIX)
 
     def light_offset(self, properties: bytes) -> int | None:

@@ -20,10 +20,16 @@ from typing import Final, NamedTuple
 from kourou.errors import CorruptRecordError
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BATCH_ENTRY_BYTES
-from kourou.store.log.record_check import Wanted
+from kourou.store.log.record_check import ExpectedRecord
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.batch_queue import BatchEntry, BatchQueue, batch_entries
-from kourou.store.reading.checked_get import Asked, Found, QueueReading, damaged_error, first_wrong
+from kourou.store.reading.checked_get import (
+    GetRequest,
+    GetResult,
+    QueueReading,
+    damaged_error,
+    first_wrong,
+)
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,
@@ -32,7 +38,7 @@ from kourou.store.reading.get_plan import (
     ReadEntries,
     cold_below,
     get_bytes_max,
-    plan_outside,
+    plan_outside_queue,
 )
 from kourou.store.reading.queue_repair import Damage
 
@@ -86,7 +92,7 @@ def plan_batches(
     read: ReadEntries | None = None,
     stop_before: int | None = None,
 ) -> GetPlan:
-    """Return the plan of a read at `offset`; its `wanted` has an entry for each batch.
+    """Return the plan of a read at `offset`; its `expected` has an entry for each batch.
 
     Args:
         queue: the queue.
@@ -98,12 +104,12 @@ def plan_batches(
         read: replaces the queue's own read; its exceptions pass through.
         stop_before: the offset of the batch before which the plan ends.
     """
-    nothing = plan_outside(queue, offset)
+    nothing = plan_outside_queue(queue, offset)
     if nothing is not None:
         return nothing
     low, high = queue.min_offset, queue.max_offset
     bounds = _Limits.of(config, view, *limits)
-    picked: list[Wanted] = []
+    selected: list[ExpectedRecord] = []
     count = size = 0
     status, at, suspect = GetStatus.NO_MATCHED_MESSAGE, offset, None
     for entry in _entries(queue, offset, read or queue.read):
@@ -120,69 +126,71 @@ def plan_batches(
             suspect = at
             break
         elif accepts is None or not entry.tags_code or accepts(entry.tags_code):
-            picked.append(Wanted(entry.queue_offset, *entry[:3]))
+            selected.append(ExpectedRecord(entry.queue_offset, *entry[:3]))
             count, size, status = count + entry.count, size + entry.size, GetStatus.FOUND
         at = entry.end
     if at == offset and suspect is None and stop_before is None:
         suspect = at  # no entry of the queue's file can be read
-    ranges = [(one.physical_offset, one.size) for one in picked]
-    return GetPlan(status, at, low, high, ranges, count, picked, suspect)
+    ranges = [(one.physical_offset, one.size) for one in selected]
+    return GetPlan(status, at, low, high, ranges, count, selected, suspect)
 
 
-def get_batches_resident(reading: QueueReading, queue: BatchQueue, asked: Asked) -> Found | None:
+def get_batches_resident(
+    reading: QueueReading, queue: BatchQueue, request: GetRequest
+) -> GetResult | None:
     """Return the result of the read if all of it is in memory and valid; else None."""
     try:
-        plan = _plan(reading, queue, asked, asked.offset, _resident_entries(queue))
+        plan = _plan(reading, queue, request, request.offset, _resident_entries(queue))
         if not plan.count:
-            return Found(plan, b"") if plan.suspect is None else None
+            return GetResult(plan, b"") if plan.suspect is None else None
         body = read_resident_ranges(reading.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
-    if body is None or first_wrong(reading.check(queue), body, plan.wanted) is not None:
+    if body is None or first_wrong(reading.check(queue), body, plan.expected) is not None:
         return None
-    return Found(plan, body)
+    return GetResult(plan, body)
 
 
 def get_batches(
-    reading: QueueReading, queue: BatchQueue, asked: Asked, *, skip_damaged: bool
-) -> Found:
+    reading: QueueReading, queue: BatchQueue, request: GetRequest, *, skip_damaged: bool
+) -> GetResult:
     """Return the result of the read; may wait for the device.
 
     Raises:
         DamagedRecordError: the first batch cannot be read, and `skip_damaged` is False.
         OSError: the device fails.
     """
-    offset, skipped = asked.offset, list[Damage]()
+    offset, skipped = request.offset, list[Damage]()
     for _ in range(_ROUNDS_MAX):
-        plan = _plan(reading, queue, asked, offset)
+        plan = _plan(reading, queue, request, offset)
         body = _read(reading, plan)
         if body is None:
             continue  # a segment was removed meanwhile; the next plan takes that into account
-        wrong = first_wrong(reading.check(queue), body, plan.wanted)
+        wrong = first_wrong(reading.check(queue), body, plan.expected)
         if wrong is not None and wrong[0] > 0:
-            cut = _plan(reading, queue, asked, offset, None, plan.wanted[wrong[0]].queue_offset)
-            return Found(cut, _read(reading, cut) or b"", (), skipped)
+            cut = _plan(reading, queue, request, offset, None, plan.expected[wrong[0]].queue_offset)
+            return GetResult(cut, _read(reading, cut) or b"", (), skipped)
         if wrong is None and (plan.count or plan.suspect is None):
-            return Found(plan, body, (), skipped)
+            return GetResult(plan, body, (), skipped)
         damage = _damage(reading, queue, plan, None if wrong is None else wrong[1])
         if not skip_damaged:
             raise damaged_error(damage)
         skipped.append(damage)
-        offset = _behind(queue, damage.queue_offset)
-    return Found(_plan(reading, queue, asked, offset, None, offset), b"", (), skipped)
+        offset = _offset_after(queue, damage.queue_offset)
+    return GetResult(_plan(reading, queue, request, offset, None, offset), b"", (), skipped)
 
 
 def _plan(
     reading: QueueReading,
     queue: BatchQueue,
-    asked: Asked,
+    request: GetRequest,
     offset: int,
     read: ReadEntries | None = None,
     stop_before: int | None = None,
 ) -> GetPlan:
     return plan_batches(
-        queue, reading.view(), reading.config, offset, (asked.max_messages, asked.max_bytes),
-        accepts=asked.accepts, read=read, stop_before=stop_before,
+        queue, reading.view(), reading.config, offset, (request.max_messages, request.max_bytes),
+        accepts=request.accepts, read=read, stop_before=stop_before,
     )  # fmt: skip
 
 
@@ -207,7 +215,7 @@ def _read(reading: QueueReading, plan: GetPlan) -> bytes | None:
 def _damage(reading: QueueReading, queue: BatchQueue, plan: GetPlan, reason: str | None) -> Damage:
     """Return the damage of the first batch of a plan, or of its entry if `reason` is None."""
     if reason is not None:
-        first = plan.wanted[0]
+        first = plan.expected[0]
         position = first.physical_offset
         file, file_offset = reading.log.segments.name(position), reading.log.file_offset(position)
         return Damage(queue.topic, queue.queue_id, first.queue_offset, file, file_offset, reason)
@@ -220,7 +228,7 @@ def _damage(reading: QueueReading, queue: BatchQueue, plan: GetPlan, reason: str
     )  # fmt: skip
 
 
-def _behind(queue: BatchQueue, offset: int) -> int:
+def _offset_after(queue: BatchQueue, offset: int) -> int:
     """Return the offset after the batch that contains the offset, for a read that skips it."""
     index = queue.index_of(offset)
     for entry in _entries_from(queue, index + 1, queue.read):

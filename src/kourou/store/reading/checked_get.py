@@ -24,11 +24,12 @@ from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, RECORD_START, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit
+from kourou.store.reading.column_check import ColumnCheck, EntryColumns
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,
@@ -38,16 +39,15 @@ from kourou.store.reading.get_plan import (
     plan_get,
 )
 from kourou.store.reading.queue_repair import SEARCH_BYTES_MAX, Damage, QueueRepair
-from kourou.store.reading.sealed_run import Run, SealedRunCheck
 
-_SEALED: Final = SealedRunCheck()
+_COLUMN_CHECK: Final = ColumnCheck()
 _TOGETHER_MIN: Final = 4
 """The number of records from which verifying all in one pass pays."""
 _ROUNDS_MAX: Final = 64
 """The most repairs and skips of one read; the next read continues."""
 
 
-class Asked(NamedTuple):
+class GetRequest(NamedTuple):
     """A request to read a queue.
 
     Attributes:
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
     may_match: Callable[[ExtensionUnit], bool] | None = None
 
 
-class Mended(NamedTuple):
+class RepairedEntry(NamedTuple):
     """A repaired queue entry, to be written to its file."""
 
     topic: str
@@ -71,19 +71,19 @@ class Mended(NamedTuple):
     entry: QueueEntry
 
 
-class Found(NamedTuple):
+class GetResult(NamedTuple):
     """The result of a read.
 
     Attributes:
         plan: the status and the next offset.
         body: the stored records; empty unless the status is FOUND.
-        mended: queue entries repaired from the log.
+        repaired: queue entries repaired from the log.
         skipped: damaged messages that the read skipped.
     """
 
     plan: GetPlan
     body: bytes
-    mended: Sequence[Mended] = ()
+    repaired: Sequence[RepairedEntry] = ()
     skipped: Sequence[Damage] = ()
 
     def records(self) -> Iterator[bytes]:
@@ -128,27 +128,27 @@ class QueueReading(NamedTuple):
         )
 
 
-def get_resident(reading: QueueReading, asked: Asked) -> Found | None:
+def get_resident(reading: QueueReading, request: GetRequest) -> GetResult | None:
     """Return the result of the read if all of it is in memory and valid; else None."""
     queue = reading.queue
     read = None if queue is None else _resident_entries(queue)
-    limits = (asked.max_messages, asked.max_bytes)
+    limits = (request.max_messages, request.max_bytes)
     try:
         plan = plan_get(
-            queue, reading.view(), reading.config, asked.offset, limits,
-            accepts=asked.accepts, read=read,
+            queue, reading.view(), reading.config, request.offset, limits,
+            accepts=request.accepts, read=read,
         )  # fmt: skip
         if not plan.count:
             is_settled = plan.suspect is None and plan.status is not GetStatus.OFFSET_FOUND_NULL
-            return Found(plan, b"") if is_settled else None
+            return GetResult(plan, b"") if is_settled else None
         body = read_resident_ranges(reading.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
     if body is None or queue is None:
         return None
-    if plan.wanted and first_wrong(reading.check(queue), body, plan.wanted) is not None:
+    if plan.expected and first_wrong(reading.check(queue), body, plan.expected) is not None:
         return None
-    return Found(plan, body)
+    return GetResult(plan, body)
 
 
 def _resident_entries(queue: ConsumeQueue) -> ReadEntries:
@@ -161,7 +161,9 @@ def _resident_entries(queue: ConsumeQueue) -> ReadEntries:
     return read
 
 
-def get_checked(reading: QueueReading, asked: Asked, *, skip_damaged: bool = False) -> Found:
+def get_checked(
+    reading: QueueReading, request: GetRequest, *, skip_damaged: bool = False
+) -> GetResult:
     """Return the result of the read; may wait for the device.
 
     Raises:
@@ -170,23 +172,23 @@ def get_checked(reading: QueueReading, asked: Asked, *, skip_damaged: bool = Fal
         OSError: the device fails.
     """
     if reading.queue is None:
-        plan = plan_get(None, reading.view(), reading.config, asked.offset, (0, 0), accepts=None)
-        return Found(plan, b"")
-    return _CheckedGet(reading, reading.queue, asked, skip_damaged=skip_damaged).run()
+        plan = plan_get(None, reading.view(), reading.config, request.offset, (0, 0), accepts=None)
+        return GetResult(plan, b"")
+    return _CheckedGet(reading, reading.queue, request, skip_damaged=skip_damaged).run()
 
 
 class _CheckedGet:
     """One verified read; repairs corrupt queue entries."""
 
     def __init__(
-        self, reading: QueueReading, queue: ConsumeQueue, asked: Asked, *, skip_damaged: bool
+        self, reading: QueueReading, queue: ConsumeQueue, request: GetRequest, *, skip_damaged: bool
     ) -> None:
         self._reading = reading
         self._log = reading.log
         self._queue = queue
         self._view = reading.view()
         self._config = reading.config
-        self._asked = asked
+        self._request = request
         self._skip_damaged = skip_damaged
         self._check = reading.check(queue)
         self._repair = QueueRepair(
@@ -197,34 +199,35 @@ class _CheckedGet:
         self._skipped: list[Damage] = []
         self._unreadable: dict[int, str] = {}  # physical offset -> the device's error
 
-    def run(self) -> Found:
+    def run(self) -> GetResult:
         """Repeat plan and read until there is a result or an error."""
-        offset = self._asked.offset
+        offset = self._request.offset
         for _ in range(_ROUNDS_MAX):
             self._view = self._reading.view()
             plan = self._plan(offset)
             body = self._read(plan) if plan.count else b""
             if body is None:
                 continue  # a segment was removed meanwhile; the next plan takes that into account
-            wrong = first_wrong(self._check, body, plan.wanted)
+            wrong = first_wrong(self._check, body, plan.expected)
             if wrong is None and (plan.count or plan.suspect is None):
                 return self._answer(plan, body)
-            damage = self._look(plan, wrong)
+            damage = self._repair_first(plan, wrong)
             if damage is None:
                 continue
             if wrong is not None and wrong[0] > 0:
-                return self._answer(*_cut(plan, body, wrong[0]))
+                return self._answer(*_first_messages(plan, body, wrong[0]))
             if not self._skip_damaged:
                 raise damaged_error(damage)
             self._skipped.append(damage)
             offset = damage.queue_offset + 1
-        return self._answer(self._nothing(offset), b"")
+        return self._answer(self._nothing_found(offset), b"")
 
     def _plan(self, offset: int) -> GetPlan:
-        asked = self._asked
+        request = self._request
         plan = plan_get(
-            self._queue, self._view, self._config, offset, (asked.max_messages, asked.max_bytes),
-            accepts=asked.accepts, read=self._entries, is_checked=True, removed=self._removed,
+            self._queue, self._view, self._config, offset,
+            (request.max_messages, request.max_bytes),
+            accepts=request.accepts, read=self._entries, is_checked=True, removed=self._removed,
         )  # fmt: skip
         segments, byte = self._queue.segments, offset * ENTRY_BYTES
         is_there = segments.first <= byte < segments.end and offset >= self._queue.min_offset
@@ -241,7 +244,7 @@ class _CheckedGet:
         data = self._queue.read(queue_offset, count)
         if not self._found:
             return data
-        return _laid_over(data, queue_offset, self._found)
+        return _with_repaired(data, queue_offset, self._found)
 
     def _read(self, plan: GetPlan) -> bytes | None:
         """Return the plan's records, zeros for unreadable ones; None if a segment was removed."""
@@ -263,51 +266,51 @@ class _CheckedGet:
     def _read_each(self, plan: GetPlan, position: int, size: int) -> bytes:
         """Return the range's records, zeros for unreadable ones."""
         parts = []
-        for wanted in plan.wanted:
-            if position <= wanted.physical_offset < position + size:
+        for expected in plan.expected:
+            if position <= expected.physical_offset < position + size:
                 try:
-                    data = self._log.read(wanted.physical_offset, wanted.size)
+                    data = self._log.read(expected.physical_offset, expected.size)
                 except OSError as error:
-                    self._unreadable[wanted.physical_offset] = f"it cannot be read: {error}"
+                    self._unreadable[expected.physical_offset] = f"it cannot be read: {error}"
                     data = b""
-                parts.append(data.ljust(wanted.size, b"\0"))
+                parts.append(data.ljust(expected.size, b"\0"))
         return b"".join(parts)
 
-    def _look(self, plan: GetPlan, wrong: tuple[int, str] | None) -> Damage | None:
+    def _repair_first(self, plan: GetPlan, wrong: tuple[int, str] | None) -> Damage | None:
         """Try to repair the entry of the first invalid message; return the damage if that fails."""
         if wrong is not None:
-            at, position, *_ = plan.wanted[wrong[0]]
+            at, position, *_ = plan.expected[wrong[0]]
             reason = self._unreadable.get(position, wrong[1])
         else:
             assert plan.suspect is not None
             at, reason = plan.suspect, "its queue entry refers to no position in the log"
-        looked = self._repair.look_for(at, reason)
-        if at in looked.found and ENTRY.pack(*looked.found[at]) != self._entries(at, 1):
-            self._found.update(looked.found)
+        result = self._repair.search(at, reason)
+        if at in result.found and ENTRY.pack(*result.found[at]) != self._entries(at, 1):
+            self._found.update(result.found)
             return None
-        if looked.is_gone:
+        if result.is_removed:
             self._removed.add(at)
             return None
         queue = self._queue
-        return looked.damage or Damage(
-            queue.topic, queue.queue_id, at, self._log.segments.name(looked.found[at][0]),
-            self._log.file_offset(looked.found[at][0]), reason,
+        return result.damage or Damage(
+            queue.topic, queue.queue_id, at, self._log.segments.name(result.found[at][0]),
+            self._log.file_offset(result.found[at][0]), reason,
         )  # fmt: skip
 
-    def _nothing(self, offset: int) -> GetPlan:
+    def _nothing_found(self, offset: int) -> GetPlan:
         low, high = self._queue.min_offset, self._queue.max_offset
         return GetPlan(GetStatus.NO_MATCHED_MESSAGE, offset, low, high, [], 0)
 
-    def _answer(self, plan: GetPlan, body: bytes) -> Found:
+    def _answer(self, plan: GetPlan, body: bytes) -> GetResult:
         queue = self._queue
-        mended = [
-            Mended(queue.topic, queue.queue_id, offset, entry)
+        repaired = [
+            RepairedEntry(queue.topic, queue.queue_id, offset, entry)
             for offset, entry in sorted(self._found.items())
         ]
-        return Found(plan, body, mended, self._skipped)
+        return GetResult(plan, body, repaired, self._skipped)
 
 
-def _laid_over(data: bytes, queue_offset: int, found: Mapping[int, QueueEntry]) -> bytes:
+def _with_repaired(data: bytes, queue_offset: int, found: Mapping[int, QueueEntry]) -> bytes:
     patched = bytearray(data)
     for index in range(len(data) // ENTRY_BYTES):
         entry = found.get(queue_offset + index)
@@ -317,27 +320,27 @@ def _laid_over(data: bytes, queue_offset: int, found: Mapping[int, QueueEntry]) 
 
 
 def first_wrong(
-    check: RecordCheck, body: bytes, wanted: Sequence[Wanted]
+    check: RecordCheck, body: bytes, expected: Sequence[ExpectedRecord]
 ) -> tuple[int, str] | None:
-    """Return the index of the first record that is not the wanted one, and the reason."""
-    if len(wanted) >= _TOGETHER_MIN:
-        run = Run(*zip(*wanted, strict=True))
-        if _SEALED.is_certain(check.topic, check.queue_id, run, body):
+    """Return the index of the first record that is not the expected one, and the reason."""
+    if len(expected) >= _TOGETHER_MIN:
+        columns = EntryColumns(*zip(*expected, strict=True))
+        if _COLUMN_CHECK.is_certain(check.topic, check.queue_id, columns, body):
             return None
-    return check.first_wrong(body, wanted)
+    return check.first_wrong(body, expected)
 
 
-def _cut(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:
+def _first_messages(plan: GetPlan, body: bytes, count: int) -> tuple[GetPlan, bytes]:
     """Return the plan and its bytes reduced to the first `count` messages."""
-    kept = plan.wanted[:count]
+    first = plan.expected[:count]
     cut = plan._replace(
-        next_offset=plan.wanted[count].queue_offset,
-        ranges=[(one.physical_offset, one.size) for one in kept],
+        next_offset=plan.expected[count].queue_offset,
+        ranges=[(one.physical_offset, one.size) for one in first],
         count=count,
-        wanted=kept,
+        expected=first,
         suspect=None,
     )
-    return cut, body[: sum(one.size for one in kept)]
+    return cut, body[: sum(one.size for one in first)]
 
 
 def damaged_error(damage: Damage) -> DamagedRecordError:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
-from kourou.store.log.record_check import Wanted
+from kourou.store.log.record_check import ExpectedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 _GET_BYTES_MIN: Final = 100
@@ -59,7 +59,7 @@ class GetPlan(NamedTuple):
         max_offset: the offset after the queue's last message.
         ranges: (byte of the log, size) in queue order; adjacent records form one range.
         count: the number of messages in the ranges.
-        wanted: the entries of these messages, if their records must be verified.
+        expected: the entries of these messages, if their records must be verified.
         suspect: the offset of the entry with impossible values before which the plan ends; None
             if there is none.
     """
@@ -70,7 +70,7 @@ class GetPlan(NamedTuple):
     max_offset: int
     ranges: list[tuple[int, int]]
     count: int  # type: ignore[assignment]  # hides tuple.count, which is not used
-    wanted: Sequence[Wanted] = ()
+    expected: Sequence[ExpectedRecord] = ()
     suspect: int | None = None
 
 
@@ -99,12 +99,12 @@ class LogView(NamedTuple):
         )
 
 
-def plan_nowhere() -> GetPlan:
+def plan_missing_queue() -> GetPlan:
     """Return the plan for a queue that does not exist."""
     return GetPlan(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0)
 
 
-def plan_outside(queue: ConsumeQueue, offset: int) -> GetPlan | None:
+def plan_outside_queue(queue: ConsumeQueue, offset: int) -> GetPlan | None:
     """Return the plan for an offset outside the queue; None if it is inside."""
     low, high = queue.min_offset, queue.max_offset
     if low <= offset < high:
@@ -144,12 +144,12 @@ def plan_get(
         limits: the most messages, and the most bytes.
         accepts: called with each entry's tags code; None accepts all.
         read: replaces the queue's own read; its exceptions pass through.
-        is_checked: list all entries in `wanted`, also those that this process made.
+        is_checked: list all entries in `expected`, also those that this process made.
         removed: offsets whose records are known to be removed, whatever their entries contain.
     """
     if queue is None:
-        return plan_nowhere()
-    nothing = plan_outside(queue, offset)
+        return plan_missing_queue()
+    nothing = plan_outside_queue(queue, offset)
     if nothing is not None:
         return nothing
     low, high = queue.min_offset, queue.max_offset
@@ -164,17 +164,22 @@ def plan_get(
         return GetPlan(GetStatus.OFFSET_FOUND_NULL, next_file, low, high, [], 0)
     is_checked = is_checked or offset < queue.unchecked_below
     if is_checked or ENTRY.unpack_from(data)[0] < view.unchecked_below:
-        pick: _Pick = _CheckedPick(view, config, max_messages, max_bytes, accepts, offset, removed)
+        chosen: _Selection = _CheckedSelection(
+            view, config, max_messages, max_bytes, accepts, offset, removed
+        )
     else:
-        pick = _Pick(view, config, max_messages, max_bytes, accepts)
+        chosen = _Selection(view, config, max_messages, max_bytes, accepts)
     at = offset
     while len(data) >= ENTRY_BYTES:
-        taken = pick.take(data[: len(data) - len(data) % ENTRY_BYTES])
-        at += taken
-        if at >= stop or taken * ENTRY_BYTES < len(data):
+        examined = chosen.examine(data[: len(data) - len(data) % ENTRY_BYTES])
+        at += examined
+        if at >= stop or examined * ENTRY_BYTES < len(data):
             break
         data = read(at, min(_READ_ENTRIES, stop - at))
-    return GetPlan(pick.status, at, low, high, pick.ranges, pick.count, pick.wanted, pick.suspect)
+    return GetPlan(
+        chosen.status, at, low, high,
+        chosen.ranges, chosen.count, chosen.expected, chosen.suspect,
+    )  # fmt: skip
 
 
 def get_bytes_max(asked_bytes: int) -> int:
@@ -187,7 +192,7 @@ def cold_below(view: LogView, config: StoreConfig) -> int:
     return view.max_position - config.resident_bytes if config.resident_bytes else 0
 
 
-class _Pick:
+class _Selection:
     """Selects messages entry by entry until one does not fit."""
 
     __slots__ = (
@@ -205,7 +210,7 @@ class _Pick:
         "status",
     )
 
-    wanted: Sequence[Wanted] = ()
+    expected: Sequence[ExpectedRecord] = ()
     suspect: int | None = None
 
     def __init__(
@@ -229,7 +234,7 @@ class _Pick:
         self.count = 0
         self.size = 0
 
-    def take(self, data: bytes) -> int:
+    def examine(self, data: bytes) -> int:
         """Examine entries; return how many were examined, fewer than given if the plan is full."""
         accepts, ranges, view = self._accepts, self.ranges, self._view
         min_position = view.min_position
@@ -272,10 +277,10 @@ class _Pick:
         )
 
 
-class _CheckedPick(_Pick):
-    """Selects messages like `_Pick`, lists their entries, and stops at impossible entries."""
+class _CheckedSelection(_Selection):
+    """Selects messages like `_Selection`, lists their entries, and stops at impossible entries."""
 
-    __slots__ = ("_at", "_removed", "_removed_position", "suspect", "wanted")
+    __slots__ = ("_at", "_removed", "_removed_position", "expected", "suspect")
 
     def __init__(
         self,
@@ -291,29 +296,29 @@ class _CheckedPick(_Pick):
         self._at = offset
         self._removed = removed
         self._removed_position = -1  # of the last entry whose record is removed
-        self.wanted: list[Wanted] = []
+        self.expected: list[ExpectedRecord] = []
         self.suspect: int | None = None
 
-    def take(self, data: bytes) -> int:
+    def examine(self, data: bytes) -> int:
         """Examine entries; return how many were examined, fewer than given if the plan is full."""
         before = self._at
         for at, size, code in ENTRY.iter_unpack(data):
             if self.count and self._is_full(at, size):
                 break
-            if (size == BLANK_ENTRY_SIZE and not at and not code) or self._is_gone(at, size):
+            if (size == BLANK_ENTRY_SIZE and not at and not code) or self._is_removed(at, size):
                 if not self.count:
                     self.status = GetStatus.MESSAGE_WAS_REMOVING
             elif not self._view.can_hold(at, size):
                 self.suspect = self._at
                 break
             elif self._accepts is None or self._accepts(code):
-                self._choose(Wanted(self._at, at, size, code))
+                self._select(ExpectedRecord(self._at, at, size, code))
             elif not self.count:
                 self.status = GetStatus.NO_MATCHED_MESSAGE
             self._at += 1
         return self._at - before
 
-    def _is_gone(self, at: int, size: int) -> bool:
+    def _is_removed(self, at: int, size: int) -> bool:
         """Tell whether the record was removed.
 
         It was if the record of the preceding entry was, and its own position is higher but still
@@ -327,15 +332,15 @@ class _CheckedPick(_Pick):
         self._removed_position = at
         return True
 
-    def _choose(self, wanted: Wanted) -> None:
-        _, at, size, _ = wanted
+    def _select(self, expected: ExpectedRecord) -> None:
+        _, at, size, _ = expected
         if at == self._range_end:
             start, before = self.ranges[-1]
             self.ranges[-1] = (start, before + size)
         else:
             self.ranges.append((at, size))
         self._range_end = at + size
-        self.wanted.append(wanted)
+        self.expected.append(expected)
         self.count += 1
         self.size += size
         self.status = GetStatus.FOUND

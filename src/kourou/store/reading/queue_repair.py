@@ -23,7 +23,7 @@ from kourou.errors import MalformedMessageError
 from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RecordHeader
 from kourou.store.formats import BLANK_BYTES, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import HEAD, LIGHT_TOPIC_PREFIX, RecordCheck, Wanted
+from kourou.store.log.record_check import HEAD, LIGHT_TOPIC_PREFIX, ExpectedRecord, RecordCheck
 from kourou.store.log.record_seal import read_checked
 from kourou.store.queues.consumequeue import ConsumeQueue
 
@@ -49,17 +49,17 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Looked(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search for an entry's record.
 
     Attributes:
         found: by queue offset, the correct entry, for the requested one and its neighbours.
-        is_gone: whether the requested record was removed with its segment.
+        is_removed: whether the requested record was removed with its segment.
         damage: why the requested record was not found; None if it was found or removed.
     """
 
     found: Mapping[int, QueueEntry]
-    is_gone: bool
+    is_removed: bool
     damage: Damage | None
 
 
@@ -89,29 +89,31 @@ class QueueRepair:
         self._floor = floor
         self._bytes_max = bytes_max
 
-    def look_for(self, queue_offset: int, reason: str) -> Looked:
+    def search(self, queue_offset: int, reason: str) -> SearchResult:
         """Search for the record of a message whose entry is invalid for the given `reason`.
 
         Raises:
             OSError: the queue cannot be read.
         """
-        told = self._entry(queue_offset)
-        if told is not None and self._is_removed(queue_offset, told):
-            return Looked({}, is_gone=True, damage=None)
+        stored = self._entry(queue_offset)
+        if stored is not None and self._is_removed(queue_offset, stored):
+            return SearchResult({}, is_removed=True, damage=None)
         before, begin = self._neighbour(queue_offset, -1)
-        behind, end = self._neighbour(queue_offset, 1)
+        after, end = self._neighbour(queue_offset, 1)
         walk = _Walk(self._log, *self._bounded(begin, end))
         before = max(before, queue_offset - RUN_ENTRIES_MAX - 1)
-        behind = min(behind, queue_offset + RUN_ENTRIES_MAX + 1)
-        found = self._records(walk, before, behind)
+        after = min(after, queue_offset + RUN_ENTRIES_MAX + 1)
+        found = self._records(walk, before, after)
         if queue_offset in found:
-            return Looked(found, is_gone=False, damage=None)
+            return SearchResult(found, is_removed=False, damage=None)
         if 0 < begin == self._log.min_position and self._is_whole(begin, end):
-            return Looked(found, is_gone=True, damage=None)
+            return SearchResult(found, is_removed=True, damage=None)
         position = walk.damaged_at
-        if told is not None and begin <= told.physical_offset < end:
-            position = told.physical_offset
-        return Looked(found, is_gone=False, damage=self._damage(queue_offset, reason, position))
+        if stored is not None and begin <= stored.physical_offset < end:
+            position = stored.physical_offset
+        return SearchResult(
+            found, is_removed=False, damage=self._damage(queue_offset, reason, position)
+        )
 
     def _damage(self, queue_offset: int, reason: str, position: int | None = None) -> Damage:
         queue = self._queue
@@ -129,7 +131,7 @@ class QueueRepair:
         data = self._queue.read(queue_offset, 1)
         return QueueEntry._make(ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else None
 
-    def _is_removed(self, queue_offset: int, told: QueueEntry) -> bool:
+    def _is_removed(self, queue_offset: int, stored: QueueEntry) -> bool:
         """Tell whether the record was removed.
 
         It was if the entry and its neighbour both refer to positions below the log's begin, in
@@ -137,9 +139,9 @@ class QueueRepair:
         """
         low, begin = self._queue.min_offset, self._log.min_position
         beside = self._entry(queue_offset - 1 if queue_offset > low else queue_offset + 1)
-        if beside is None or told.size <= 0 or beside.size <= 0:
+        if beside is None or stored.size <= 0 or beside.size <= 0:
             return False
-        first, second = told.physical_offset, beside.physical_offset
+        first, second = stored.physical_offset, beside.physical_offset
         if queue_offset > low:
             first, second = second, first
         return 0 <= first < second < begin
@@ -155,23 +157,23 @@ class QueueRepair:
             if not low <= at < high:
                 break
             entry = self._entry(at)
-            if entry is not None and self._is_true(at, entry):
+            if entry is not None and self._is_valid(at, entry):
                 return at, entry.physical_offset + (entry.size if step < 0 else 0)
         if step < 0:
             return low - 1, max(self._log.min_position, self._floor)
         return high, self._log.written_position
 
-    def _is_true(self, queue_offset: int, entry: QueueEntry) -> bool:
+    def _is_valid(self, queue_offset: int, entry: QueueEntry) -> bool:
         position, size, _ = entry
         log = self._log
         end = min(log.written_position, log.segment_end(position))
         if not log.min_position <= position < position + size <= end:
             return False
-        wanted = Wanted(queue_offset, *entry)
+        expected = ExpectedRecord(queue_offset, *entry)
         try:
-            if not self._check.may_be(log.read(position, HEAD.size), wanted):
+            if not self._check.may_match(log.read(position, HEAD.size), expected):
                 return False
-            self._check.check(log.read(position, size), 0, wanted)
+            self._check.check(log.read(position, size), 0, expected)
         except (OSError, MalformedMessageError):
             return False
         return True
@@ -181,7 +183,7 @@ class QueueRepair:
             return begin, end
         if begin > max(self._log.min_position, self._floor):
             return begin, begin + self._bytes_max
-        # Without a valid entry before, the wanted records are more likely near the end.
+        # Without a valid entry before, its record is more likely near the end.
         return max(begin, self._log.segment_end(end - self._bytes_max)), end
 
     def _is_whole(self, begin: int, end: int) -> bool:
@@ -199,20 +201,20 @@ class QueueRepair:
 
     # The log between the neighbours --------------------------------------------------------------
 
-    def _records(self, walk: _Walk, before: int, behind: int) -> dict[int, QueueEntry]:
+    def _records(self, walk: _Walk, before: int, after: int) -> dict[int, QueueEntry]:
         """Return the entries of all whole records of the queue with offsets between the two."""
         found: dict[int, QueueEntry] = {}
         queue = self._queue
         is_light = queue.topic.startswith(LIGHT_TOPIC_PREFIX)
         for position, size, queue_id, queue_offset in walk:
-            if is_light or (queue_id == queue.queue_id and before < queue_offset < behind):
-                entry = self._whole(position, size)
-                if entry is not None and before < entry[0] < behind:
+            if is_light or (queue_id == queue.queue_id and before < queue_offset < after):
+                entry = self._entry_of(position, size)
+                if entry is not None and before < entry[0] < after:
                     # The later record wins: an earlier one belongs to a deleted topic of the name.
                     found[entry[0]] = entry[1]
         return found
 
-    def _whole(self, position: int, size: int) -> tuple[int, QueueEntry] | None:
+    def _entry_of(self, position: int, size: int) -> tuple[int, QueueEntry] | None:
         """Return the offset and entry of a record of this queue; None if it is not a whole one."""
         try:
             data = self._log.read(position, size)
@@ -283,11 +285,11 @@ class _Walk:
                 break
             found = 0
             while (found := data.find(_MAGIC_START, found + 1)) >= 0:
-                place = at + found - 4
-                if place < at or found - 4 + HEAD.size > len(data):
+                candidate = at + found - 4
+                if candidate < at or found - 4 + HEAD.size > len(data):
                     continue
-                if _is_record(HEAD.unpack_from(data, found - 4), place, segment_end):
-                    return place
+                if _is_record(HEAD.unpack_from(data, found - 4), candidate, segment_end):
+                    return candidate
             at += len(data) - HEAD.size + 1
         return segment_end
 

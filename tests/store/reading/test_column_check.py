@@ -11,9 +11,9 @@ import pytest
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
 from kourou.protocol.message_layout import RecordDraft, encode_record
-from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.log.record_seal import encode_sealed
-from kourou.store.reading.sealed_run import Run, SealedRunCheck
+from kourou.store.reading.column_check import ColumnCheck, EntryColumns
 from tests.store.rig import draft
 
 FIRST = 7
@@ -22,7 +22,7 @@ TAGGED = {"KEYS": "k", "TAGS": "a", "WAIT": "true"}
 
 def run_of(
     drafts: Sequence[RecordDraft], *, is_sealed: bool = True, tags: Sequence[str] | None = None
-) -> tuple[bytes, Run]:
+) -> tuple[bytes, EntryColumns]:
     """Return the records of one queue's messages, stored between others, and their entries."""
     encode = encode_sealed if is_sealed else encode_record
     records, position = [], 4096
@@ -33,17 +33,22 @@ def run_of(
         position += len(records[-1]) + 100
     codes = tuple(tags_code(tag) for tag in tags or ["a"] * len(drafts))
     offsets = tuple(range(FIRST, FIRST + len(drafts)))
-    return b"".join(records), Run(offsets, tuple(positions), tuple(map(len, records)), codes)
+    return b"".join(records), EntryColumns(
+        offsets, tuple(positions), tuple(map(len, records)), codes
+    )
 
 
-def is_right(body: bytes, run: Run, topic: str = "T", queue_id: int = 0) -> bool:
+def is_right(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0) -> bool:
     """Tell whether each record passes alone."""
-    return RecordCheck(topic, queue_id, (1_000,)).first_wrong(body, list(map(Wanted, *run))) is None
+    return (
+        RecordCheck(topic, queue_id, (1_000,)).first_wrong(body, list(map(ExpectedRecord, *run)))
+        is None
+    )
 
 
-def is_certain(body: bytes, run: Run, topic: str = "T", queue_id: int = 0) -> bool:
+def is_certain(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0) -> bool:
     """Tell whether they pass together; assert that each then passes alone as well."""
-    found = SealedRunCheck().is_certain(topic, queue_id, run, body)
+    found = ColumnCheck().is_certain(topic, queue_id, run, body)
     assert not found or is_right(body, run, topic, queue_id)
     return found
 
@@ -59,7 +64,7 @@ VARIED = [
 @pytest.mark.parametrize("drafts", [EQUAL, VARIED, EQUAL[:1]], ids=["equal", "varied", "one"])
 def test_ordinary_records_pass_but_not_with_any_bit_changed(drafts: list[RecordDraft]) -> None:
     body, run = run_of(drafts)
-    check = SealedRunCheck()
+    check = ColumnCheck()
     for _ in range(2):
         assert check.is_certain("T", 0, run, body)
     for bit in range(len(body) * 8):
@@ -76,7 +81,7 @@ def test_no_entry_passes_with_any_bit_changed(drafts: list[RecordDraft]) -> None
             for bit in range(bits):
                 values = list(getattr(run, name))
                 values[number] ^= 1 << bit
-                assert not is_certain(body, Run(**run._asdict() | {name: tuple(values)}))
+                assert not is_certain(body, EntryColumns(**run._asdict() | {name: tuple(values)}))
 
 
 @pytest.mark.parametrize("drafts", [EQUAL, VARIED], ids=["equal", "varied"])
@@ -179,12 +184,12 @@ def test_records_without_a_seal_are_left_to_the_single_check() -> None:
         assert is_certain(body, run) == is_sealed
     body, run = run_of([draft(), draft()])
     unsealed, other = run_of([draft()], is_sealed=False)
-    mixed = Run(run.offsets, run.positions, (run.sizes[0], other.sizes[0]), run.codes)
+    mixed = EntryColumns(run.offsets, run.positions, (run.sizes[0], other.sizes[0]), run.codes)
     assert not is_certain(body[: run.sizes[0]] + unsealed, mixed)
 
 
 def test_more_tags_than_the_cache_holds_pass() -> None:
-    check = SealedRunCheck()
+    check = ColumnCheck()
     for number in range(1100):
         tags = [f"tag-{number}", f"tag-{number + 1}"]
         body, run = run_of([draft(properties={"TAGS": tag}) for tag in tags], tags=tags)

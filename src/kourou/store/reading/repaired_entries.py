@@ -13,23 +13,23 @@ from collections.abc import Iterable, Iterator
 from kourou.disk import Disk
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.reading.checked_get import Mended
+from kourou.store.reading.checked_get import RepairedEntry
 
 log = logging.getLogger(__name__)
 
 
-def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]) -> None:
+def write_entries(disk: Disk, queues: ConsumeQueueTable, repaired: Iterable[RepairedEntry]) -> None:
     """Write the entries whose files still exist, and log them.
 
     Args:
         disk: the disk that holds the queues' files.
         queues: all queues.
-        mended: the entries, in offset order within each queue.
+        repaired: the entries, in offset order within each queue.
 
     Raises:
         OSError: some entries are not written, or one is written in part.
     """
-    for run in _runs(mended):
+    for run in _runs(repaired):
         topic, queue_id, *_ = run[0]
         queue = queues.get(topic, queue_id)
         if queue is None:
@@ -37,7 +37,7 @@ def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]
         file_bytes = queue.segments.file_bytes
         # An expired file must not be created again.
         is_in_files = range(queue.segments.first, queue.file_end * ENTRY_BYTES)
-        by_file: dict[int, list[Mended]] = {}
+        by_file: dict[int, list[RepairedEntry]] = {}
         for one in run:
             byte = one.queue_offset * ENTRY_BYTES
             if byte in is_in_files:
@@ -55,10 +55,10 @@ def write_mended(disk: Disk, queues: ConsumeQueueTable, mended: Iterable[Mended]
             )  # fmt: skip
 
 
-def _runs(mended: Iterable[Mended]) -> Iterator[list[Mended]]:
+def _runs(repaired: Iterable[RepairedEntry]) -> Iterator[list[RepairedEntry]]:
     """Yield lists of consecutive entries of one queue."""
-    run: list[Mended] = []
-    for one in mended:
+    run: list[RepairedEntry] = []
+    for one in repaired:
         if run:
             last = run[-1]
             if one[:3] != (last.topic, last.queue_id, last.queue_offset + 1):

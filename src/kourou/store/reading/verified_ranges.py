@@ -19,15 +19,15 @@ from typing import Final
 from kourou.store.queues.simple_queue import SimpleQueue
 
 _PARTS: Final = 16
-"""A run is extended until one such part of `believed_bytes` was written or verified since its
-begin, because a run expires as a whole."""
-_RUNS_MAX: Final = 2 * _PARTS
-"""The most runs of one queue; the oldest is dropped first."""
+"""A range is extended until one such part of `believed_bytes` was written or verified since its
+begin, because a range expires as a whole."""
+_RANGES_MAX: Final = 2 * _PARTS
+"""The most ranges of one queue; the oldest is dropped first."""
 _QUEUES_MAX: Final = 1024
-"""The most queues with runs; those of the least recently verified queue are dropped first."""
+"""The most queues with ranges; those of the least recently verified queue are dropped first."""
 
 
-class _Run:
+class _Range:
     """A range of verified offsets.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Run:
         self.age_from = age_from
 
 
-class Compared:
+class VerifiedRanges:
     """The recently verified messages of all queues.
 
     Args:
@@ -51,10 +51,10 @@ class Compared:
 
     def __init__(self, believed_bytes: int) -> None:
         self._believed_bytes = believed_bytes
-        self._compared_bytes = 0
-        self._queues: OrderedDict[SimpleQueue, list[_Run]] = OrderedDict()
+        self._verified_bytes = 0
+        self._queues: OrderedDict[SimpleQueue, list[_Range]] = OrderedDict()
 
-    def holds(self, queue: SimpleQueue, begin: int, end: int, written: int) -> bool:
+    def covers(self, queue: SimpleQueue, begin: int, end: int, written: int) -> bool:
         """Tell whether all messages of a range of offsets were verified recently.
 
         Args:
@@ -64,26 +64,28 @@ class Compared:
             written: the end of the log.
         """
         oldest = self._oldest(written)
-        for run in self._queues.get(queue, ()):
-            if run.begin <= begin and end <= run.end and run.age_from >= oldest:
+        for verified in self._queues.get(queue, ()):
+            if verified.begin <= begin and end <= verified.end and verified.age_from >= oldest:
                 return True
         return False
 
     def add(self, queue: SimpleQueue, begin: int, end: int, written: int, size: int) -> None:
         """Record that these messages, of `size` bytes in all, have just been verified."""
-        now = written + self._compared_bytes
-        self._compared_bytes += size
-        runs = self._queues.setdefault(queue, [])
+        now = written + self._verified_bytes
+        self._verified_bytes += size
+        ranges = self._queues.setdefault(queue, [])
         self._queues.move_to_end(queue)
         if len(self._queues) > _QUEUES_MAX:
             self._queues.popitem(last=False)
-        for run in runs:
-            if run.end == begin and (now - run.age_from) * _PARTS < self._believed_bytes:
-                run.end = end
+        for verified in ranges:
+            if verified.end == begin and (now - verified.age_from) * _PARTS < self._believed_bytes:
+                verified.end = end
                 return
         oldest = self._oldest(written)
-        runs[:] = [run for run in runs if run.age_from >= oldest][1 - _RUNS_MAX :]
-        runs.append(_Run(begin, end, now))
+        ranges[:] = [verified for verified in ranges if verified.age_from >= oldest][
+            1 - _RANGES_MAX :
+        ]
+        ranges.append(_Range(begin, end, now))
 
     def _oldest(self, written: int) -> int:
-        return written + self._compared_bytes - self._believed_bytes
+        return written + self._verified_bytes - self._believed_bytes

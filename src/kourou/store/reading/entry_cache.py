@@ -2,7 +2,7 @@
 
 A system call for 32 entries takes as long as one for 256: 5 to 8 us, a tenth of such a pull.
 Entries in files do not change, except a corrupt one that is repaired: a caller that finds an
-invalid entry must call `forget`. Used on the store's thread only.
+invalid entry must call `drop`. Used on the store's thread only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUEUES_MAX: Final = 512
 """The most cached blocks, one a queue, 5 KB each; the least recently read is dropped first."""
 
 
-class EntryBlocks:
+class EntryCache:
     """Reads entries of queues, from memory only."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class EntryBlocks:
             self._blocks.popitem(last=False)
         return found
 
-    def forget(self, queue: SimpleQueue) -> None:
+    def drop(self, queue: SimpleQueue) -> None:
         """Drop the queue's block, so that its entries are read again."""
         self._blocks.pop(queue, None)
 

@@ -7,7 +7,7 @@ import random
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.queues.dispatch import Appended
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.entry_blocks import EntryBlocks
+from kourou.store.reading.entry_cache import EntryCache
 from kourou.testing.disk import SimDisk
 
 LONG_FILE_BYTES = 400 * ENTRY_BYTES
@@ -49,9 +49,9 @@ def filled(count: int, *, flushed: int | None = None) -> tuple[SimpleQueue, Coun
     return queue, disk
 
 
-def read(blocks: EntryBlocks, queue: SimpleQueue, offset: int, count: int) -> list[int] | None:
+def read(cache: EntryCache, queue: SimpleQueue, offset: int, count: int) -> list[int] | None:
     """Return the offsets of the found entries."""
-    found = blocks.read(queue, offset, count)
+    found = cache.read(queue, offset, count)
     if found is None:
         return None
     data, at = found
@@ -61,71 +61,71 @@ def read(blocks: EntryBlocks, queue: SimpleQueue, offset: int, count: int) -> li
 
 def test_a_sequential_read_of_a_queue_takes_few_calls() -> None:
     queue, disk = filled(400)
-    blocks = EntryBlocks()
+    cache = EntryCache()
     for offset in range(0, 400, 25):
-        assert read(blocks, queue, offset, 25) == list(range(offset, offset + 25))
+        assert read(cache, queue, offset, 25) == list(range(offset, offset + 25))
     assert disk.reads == 2
 
 
 def test_reads_at_any_offset_return_the_entries() -> None:
     dice = random.Random(1)
     queue, _ = filled(1000, flushed=930)
-    blocks = EntryBlocks()
+    cache = EntryCache()
     for _ in range(500):
         offset = dice.randrange(999)
         count = min(dice.choice((1, 3, 32)), 1000 - offset, 400 - offset % 400)
-        assert read(blocks, queue, offset, count) == list(range(offset, offset + count))
+        assert read(cache, queue, offset, count) == list(range(offset, offset + count))
 
 
 def test_new_entries_are_found_after_cached_ones() -> None:
     queue, disk = filled(10)
-    blocks = EntryBlocks()
-    assert read(blocks, queue, 0, 10) == list(range(10))
+    cache = EntryCache()
+    assert read(cache, queue, 0, 10) == list(range(10))
     for number in range(10, 20):
         queue.put(appended(number))
-    assert read(blocks, queue, 5, 10) == list(range(5, 15))
+    assert read(cache, queue, 5, 10) == list(range(5, 15))
     queue.flush()
-    assert read(blocks, queue, 5, 15) == list(range(5, 20))
+    assert read(cache, queue, 5, 15) == list(range(5, 20))
     assert disk.reads == 3
 
 
 def test_a_dropped_block_is_read_again() -> None:
     queue, disk = filled(20)
-    blocks = EntryBlocks()
+    cache = EntryCache()
     disk.write(queue.segments.name(0), 3 * ENTRY_BYTES, [bytes(ENTRY_BYTES)])
-    assert read(blocks, queue, 3, 1) == [0]
+    assert read(cache, queue, 3, 1) == [0]
     disk.write(queue.segments.name(0), 3 * ENTRY_BYTES, [ENTRY.pack(300, 100, 0)])
-    blocks.forget(queue)
-    assert read(blocks, queue, 3, 1) == [3]
+    cache.drop(queue)
+    assert read(cache, queue, 3, 1) == [3]
 
 
 def test_a_read_never_waits_for_the_device() -> None:
     queue, disk = filled(100)
     disk.is_cold = True
-    assert read(EntryBlocks(), queue, 0, 10) is None
+    assert read(EntryCache(), queue, 0, 10) is None
     disk.is_cold, disk.cold_from = False, 20 * ENTRY_BYTES
-    blocks = EntryBlocks()
-    assert read(blocks, queue, 0, 20) == list(range(20)), "although later entries are not in memory"
-    assert read(blocks, queue, 0, 21) is None
+    cache = EntryCache()
+    assert read(cache, queue, 0, 20) == list(range(20)), "although later entries are not in memory"
+    assert read(cache, queue, 0, 21) is None
 
 
 def test_a_truncated_file_returns_none() -> None:
     queue, disk = filled(100)
     disk.truncate(queue.segments.name(0), 10 * ENTRY_BYTES + 7)
-    blocks = EntryBlocks()
-    assert read(blocks, queue, 0, 10) == list(range(10))
-    assert read(blocks, queue, 5, 6) is None
+    cache = EntryCache()
+    assert read(cache, queue, 0, 10) == list(range(10))
+    assert read(cache, queue, 5, 6) is None
 
 
 def test_the_number_of_blocks_is_bounded() -> None:
     disk = CountingDisk()
     queues = [SimpleQueue(disk, "T", number, LONG_FILE_BYTES) for number in range(513)]
-    blocks = EntryBlocks()
+    cache = EntryCache()
     for queue in queues:
         queue.put(appended(0))
         queue.flush()
-        assert read(blocks, queue, 0, 1) == [0]
+        assert read(cache, queue, 0, 1) == [0]
     for queue, reads in ((queues[-1], 0), (queues[1], 0), (queues[0], 1), (queues[2], 1)):
         before = disk.reads
-        assert read(blocks, queue, 0, 1) == [0]
+        assert read(cache, queue, 0, 1) == [0]
         assert disk.reads - before == reads

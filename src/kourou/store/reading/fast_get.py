@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 from kourou.store.config import BELIEVED_BYTES
 from kourou.store.formats import ENTRY_BYTES
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import RecordCheck, Wanted
+from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.compared import Compared
-from kourou.store.reading.entry_blocks import EntryBlocks
+from kourou.store.reading.column_check import ColumnCheck, EntryColumns
+from kourou.store.reading.entry_cache import EntryCache
 from kourou.store.reading.get_plan import get_bytes_max
-from kourou.store.reading.sealed_run import Run, SealedRunCheck
+from kourou.store.reading.verified_ranges import VerifiedRanges
 
 _COUNT_MAX: Final = 64
 _SPAN_MAX: Final = 1 << 20
@@ -31,7 +31,7 @@ _SPAN_MAX: Final = 1 << 20
 would have to be checked for residency."""
 
 
-class PlainFound(NamedTuple):
+class FastGetResult(NamedTuple):
     """The result of a read on the fast path.
 
     Attributes:
@@ -61,7 +61,7 @@ def _codes(count: int) -> struct.Struct:
     return struct.Struct(">" + "12xq" * count)
 
 
-class PlainGet:
+class FastGet:
     """The fast path of one store; caches queue entries and verified ranges.
 
     Must run on the store's thread. All of the log must count as in memory
@@ -83,13 +83,13 @@ class PlainGet:
         self._log = log
         self._delay_levels_ms = delay_levels_ms
         self._believed_bytes = believed_bytes
-        self._blocks = EntryBlocks()
-        self._compared = Compared(believed_bytes)
-        self._check = SealedRunCheck()
+        self._entry_cache = EntryCache()
+        self._verified = VerifiedRanges(believed_bytes)
+        self._check = ColumnCheck()
 
     def get(
         self, queue: ConsumeQueue | None, offset: int, max_messages: int, max_bytes: int
-    ) -> PlainFound | None:
+    ) -> FastGetResult | None:
         """Return the messages from the offset; None if the general path must answer."""
         if type(queue) is not SimpleQueue:
             return None
@@ -99,14 +99,14 @@ class PlainGet:
         if not 0 < count <= _COUNT_MAX or offset < low:
             return None
         try:
-            block = self._blocks.read(queue, offset, count)
+            block = self._entry_cache.read(queue, offset, count)
             found = None if block is None else self._read(queue, offset, count, block, max_bytes)
         except OSError:  # the general path meets the error as well, and reports it
             found = None
         if found is None:
-            self._blocks.forget(queue)  # a corrupt entry will be repaired in its file
+            self._entry_cache.drop(queue)  # a corrupt entry will be repaired in its file
             return None
-        return PlainFound(offset + count, low, high, *found)
+        return FastGetResult(offset + count, low, high, *found)
 
     def _read(
         self,
@@ -128,23 +128,23 @@ class PlainGet:
         written, end = self._log.written_position, offset + count
         if offset >= queue.unchecked_below and positions[0] >= written - self._believed_bytes:
             return records, size
-        if not self._compared.holds(queue, offset, end, written):
+        if not self._verified.covers(queue, offset, end, written):
             body = b"".join(records)
             codes = _codes(count).unpack_from(*block)
-            run = Run(tuple(range(offset, end)), positions, sizes, codes)
-            if not self._are_true(queue, run, body):
+            columns = EntryColumns(tuple(range(offset, end)), positions, sizes, codes)
+            if not self._are_valid(queue, columns, body):
                 return None
-            self._compared.add(queue, offset, end, written, size)
+            self._verified.add(queue, offset, end, written, size)
             records = [memoryview(body)]  # the verified copy, in case the page changes
         return records, size
 
-    def _are_true(self, queue: SimpleQueue, run: Run, body: bytes) -> bool:
+    def _are_valid(self, queue: SimpleQueue, columns: EntryColumns, body: bytes) -> bool:
         """Verify that each record is the one to which its entry refers."""
         topic, queue_id = queue.topic, queue.queue_id
-        if self._check.is_certain(topic, queue_id, run, body):
+        if self._check.is_certain(topic, queue_id, columns, body):
             return True
         check = RecordCheck(topic, queue_id, self._delay_levels_ms)
-        return check.first_wrong(body, list(map(Wanted, *run))) is None
+        return check.first_wrong(body, list(map(ExpectedRecord, *columns))) is None
 
 
 def _records(

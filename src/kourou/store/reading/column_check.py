@@ -48,7 +48,7 @@ _SEAL_BACKWARDS: Final = (SEAL % b"%010d")[::-1].replace(b"d010%", b"%010d").dec
 number that `%` can format."""
 
 
-class Run(NamedTuple):
+class EntryColumns(NamedTuple):
     """Entries of a queue as columns, the fields of `Wanted`.
 
     Attributes:
@@ -64,23 +64,23 @@ class Run(NamedTuple):
     codes: tuple[int, ...]
 
 
-class SealedRunCheck:
+class ColumnCheck:
     """Verifies records of any queue, on any thread; caches the tags by their codes."""
 
     def __init__(self) -> None:
         # From a tags code to the encoded property that records with this code contain.
         self._tags = {_NO_TAG: b""}
 
-    def is_certain(self, topic: str, queue_id: int, run: Run, body: bytes) -> bool:
+    def is_certain(self, topic: str, queue_id: int, columns: EntryColumns, body: bytes) -> bool:
         """Tell whether each record certainly is whole and the one to which its entry refers.
 
         Args:
             topic: the queue's topic.
             queue_id: the queue's id.
-            run: the entries.
+            columns: the entries.
             body: the records, one after another.
         """
-        offsets, positions, sizes, codes = run
+        offsets, positions, sizes, codes = columns
         count = len(sizes)
         if min(sizes) < _SIZE_MIN or sum(sizes) != len(body) or topic == SCHEDULE_TOPIC:
             return False
@@ -110,36 +110,36 @@ class SealedRunCheck:
 
     def _are_tagged(self, properties: Sequence[bytes], codes: Sequence[int]) -> bool:
         """Tell whether each record has the tag of its code, and no other."""
-        known, kinds = self._tags, set(codes)
-        if not kinds <= known.keys():
-            known = self._learn(properties, codes)
-            if not kinds <= known.keys():
+        tags, distinct = self._tags, set(codes)
+        if not distinct <= tags.keys():
+            tags = self._cache_tags(properties, codes)
+            if not distinct <= tags.keys():
                 return False
-        if len(kinds) == 1:
-            return _are_all_tagged(properties, known[codes[0]])
+        if len(distinct) == 1:
+            return _are_all_tagged(properties, tags[codes[0]])
         # Each record contains the tag of its code, the records together contain no further tags,
         # and no match is the end of a longer property name.
         text = _PAIR_END.join((b"", *properties))
         tagged = len(codes) - codes.count(_NO_TAG)
         return (
-            all(map(contains, properties, [known[code] for code in codes]))
+            all(map(contains, properties, [tags[code] for code in codes]))
             and text.count(_TAG_START) == tagged
             and text.count(_PAIR_END + _TAG_START) == tagged
         )
 
-    def _learn(self, properties: Sequence[bytes], codes: Sequence[int]) -> dict[int, bytes]:
+    def _cache_tags(self, properties: Sequence[bytes], codes: Sequence[int]) -> dict[int, bytes]:
         """Add the encoded tags of these codes to the cache, if they match; return the cache."""
-        known = self._tags
-        if len(known) + len(codes) > _TAGS_MAX:
-            known = self._tags = {_NO_TAG: b""}  # a new dict: another thread may read the old one
+        tags = self._tags
+        if len(tags) + len(codes) > _TAGS_MAX:
+            tags = self._tags = {_NO_TAG: b""}  # a new dict: another thread may read the old one
         for code, text in zip(codes, properties, strict=True):
             at = text.find(_TAG_START)
             if at >= 0:
                 pair = text[at : text.find(_PAIR_END, at) + 1]
                 tag = pair[len(_TAG_START) : -1]
                 if tag and code == tags_code(tag.decode(errors="replace")):
-                    known[code] = pair
-        return known
+                    tags[code] = pair
+        return tags
 
 
 def _are_all_tagged(properties: Sequence[bytes], tag: bytes) -> bool:
