@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kourou.disk import OsDisk
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_layout import RecordDraft, encode_record
 from kourou.store.index.index_feed import IndexFeed
@@ -67,7 +67,7 @@ def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
         What is known of all of them.
     """
     feed = IndexFeed(1 << 40)
-    ids = [UniqueIds("10.0.0.7", 4711 + number, lambda: 99) for number in range(_PRODUCERS)]
+    ids = [UniqueIdGenerator("10.0.0.7", 4711 + number, lambda: 99) for number in range(_PRODUCERS)]
     dice, body = random.Random(1), bytes(kind.body_bytes)
     for number in range(messages):
         now_ms = START_MS + number // 60

@@ -12,7 +12,7 @@ from kourou.broker.pulling.query import QueryHandlers
 from kourou.broker.transactions.transactions import GROUP
 from kourou.model import topic as topics
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
-from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC, WAITING_TOPICS
+from kourou.model.topic import PENDING_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
@@ -107,7 +107,7 @@ def test_cloning_or_deleting_a_group_does_not_affect_reserved_groups() -> None:
 def test_open_transactions_survive_a_client_that_tries_to_settle_them() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
-        for topic in WAITING_TOPICS:
+        for topic in PENDING_TOPICS:
             rig.parts.topics.ensure(topics.TopicConfig(topic, 1, 1))
             assert (await answer(rig.parts, commit(rig.parts, GROUP, topic))).code == REFUSED
         producer = rig.connect()
@@ -118,7 +118,7 @@ def test_open_transactions_survive_a_client_that_tries_to_settle_them() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("topic", sorted(WAITING_TOPICS))
+@pytest.mark.parametrize("topic", sorted(PENDING_TOPICS))
 def test_waiting_topics_are_readable_only_by_the_tools_group(topic: str) -> None:
     async def test(parts: BrokerParts) -> None:
         assert (await answer(parts, pull(parts, "g", topic))).code == REFUSED

@@ -21,7 +21,7 @@ from kourou.model.allocation import (
     allocate_by_circle,
     strategy_name,
 )
-from kourou.model.consistent_hash import ConsistentHash, place_of, queue_key
+from kourou.model.consistent_hash import ConsistentHash, queue_key, ring_position
 from kourou.model.queue import MessageQueue
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vectors" / "allocate.json"
@@ -129,10 +129,10 @@ def test_joining_member_moves_queues_only_to_itself_with_consistent_hash(
 def test_shares_equal_a_ring_lookup_of_each_queue(
     queues: list[MessageQueue], ids: list[str], virtual_nodes: int
 ) -> None:
-    ring = {place_of(f"{one}-{k}"): one for one in ids for k in range(virtual_nodes)}
+    ring = {ring_position(f"{one}-{k}"): one for one in ids for k in range(virtual_nodes)}
 
     def owner(queue: MessageQueue) -> str:
-        place = place_of(queue_key(queue))
+        place = ring_position(queue_key(queue))
         return ring[min((at for at in ring if at >= place), default=min(ring))]
 
     allocate = ConsistentHash(virtual_nodes)
@@ -145,7 +145,7 @@ def test_shares_equal_a_ring_lookup_of_each_queue(
 def test_later_member_owns_a_shared_ring_position() -> None:
     # Two keys whose MD5 begin with the same four bytes, found by search.
     other, one = "c031833", "c033438"
-    assert place_of(f"{one}-0") == place_of(f"{other}-0")
+    assert ring_position(f"{one}-0") == ring_position(f"{other}-0")
     queues = [MessageQueue("T", "a", number) for number in range(20)]
     allocate = ConsistentHash(1)
 
@@ -154,8 +154,8 @@ def test_later_member_owns_a_shared_ring_position() -> None:
 
 
 def test_ring_positions_equal_javas() -> None:
-    assert place_of("cid-0") == 2711717015
-    assert place_of(queue_key(MessageQueue("T", "b", 0))) == 562732085
+    assert ring_position("cid-0") == 2711717015
+    assert ring_position(queue_key(MessageQueue("T", "b", 0))) == 562732085
 
 
 def test_list_changed_in_place_is_allocated_again() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import InvalidMessageError
 from kourou.model.msgid import (
-    UniqueIds,
+    UniqueIdGenerator,
     decode_offset_msg_id,
     decode_unique_id,
     encode_offset_msg_id,
@@ -73,14 +73,14 @@ def test_unique_ids_are_decoded_as_in_java(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", UNIQUE_IDS["created"], ids=lambda c: c["id"])
 def test_unique_ids_are_encoded_as_in_java(case: dict[str, Any]) -> None:
     parts = decode_unique_id(case["id"])
-    ids = UniqueIds(case["ip"], case["pid"], lambda: parts.salt)
+    ids = UniqueIdGenerator(case["ip"], case["pid"], lambda: parts.salt)
     made = [ids.next(case["made_at_ms"]) for _ in range(parts.counter + 1)]
 
     assert made[-1] == case["id"]
 
 
 def test_ids_of_one_millisecond_differ_and_the_counter_wraps() -> None:
-    ids = UniqueIds("10.0.0.1", 70_000, lambda: 0x18B4AAC2)
+    ids = UniqueIdGenerator("10.0.0.1", 70_000, lambda: 0x18B4AAC2)
     made = [ids.next(NOVEMBER_MS) for _ in range(65_537)]
 
     assert len(set(made)) == 65_536
@@ -90,7 +90,7 @@ def test_ids_of_one_millisecond_differ_and_the_counter_wraps() -> None:
 
 
 def test_time_restarts_each_month_and_after_a_clock_set_back() -> None:
-    ids = UniqueIds("10.0.0.1", 1, lambda: 0)
+    ids = UniqueIdGenerator("10.0.0.1", 1, lambda: 0)
     month_ms = [
         decode_unique_id(ids.next(now_ms)).month_ms
         for now_ms in (NOVEMBER_MS - 1, NOVEMBER_MS, NOVEMBER_MS + 5, NOVEMBER_MS - 1)
@@ -101,7 +101,7 @@ def test_time_restarts_each_month_and_after_a_clock_set_back() -> None:
 
 
 def test_december_is_followed_by_january() -> None:
-    ids = UniqueIds("10.0.0.1", 1, lambda: 0)
+    ids = UniqueIdGenerator("10.0.0.1", 1, lambda: 0)
     january = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
     assert decode_unique_id(ids.next(january - 1)).month_ms == 31 * 86_400_000 - 1
@@ -109,7 +109,7 @@ def test_december_is_followed_by_january() -> None:
 
 
 def test_ids_differ_between_months() -> None:
-    ids = UniqueIds("10.0.0.1", 1, itertools.count(7).__next__)
+    ids = UniqueIdGenerator("10.0.0.1", 1, itertools.count(7).__next__)
     december = int(datetime(2026, 12, 1, tzinfo=UTC).timestamp() * 1000)
     made = [ids.next(begin + ms) for begin in (NOVEMBER_MS, december) for ms in range(65_536)]
 
@@ -119,7 +119,7 @@ def test_ids_differ_between_months() -> None:
 
 
 def test_ids_differ_after_the_clock_was_set_back() -> None:
-    ids = UniqueIds("10.0.0.1", 1, itertools.count().__next__)
+    ids = UniqueIdGenerator("10.0.0.1", 1, itertools.count().__next__)
     made = [
         ids.next(now_ms)
         for _ in range(2)

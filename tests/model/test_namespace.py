@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import ConfigError
-from kourou.model.namespace import check_namespace, in_namespace, namespace_of, out_of_namespace
+from kourou.model.namespace import check_namespace, namespace_of, with_namespace, without_namespace
 from kourou.model.topic import dlq_topic, retry_topic
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
@@ -25,12 +25,12 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['namespace']}-{case['resource']}")
 def test_names_equal_javas(case: dict[str, Any]) -> None:
     namespace, name = case["namespace"] or "", case["resource"]
-    assert in_namespace(namespace, name) == case["wrapped"]
-    assert out_of_namespace(namespace, name) == case["unwrapped_of"]
+    assert with_namespace(namespace, name) == case["wrapped"]
+    assert without_namespace(namespace, name) == case["unwrapped_of"]
     assert namespace_of(name) == case["namespace_of"]
-    assert out_of_namespace(namespace_of(name), name) == case["unwrapped"]
+    assert without_namespace(namespace_of(name), name) == case["unwrapped"]
     if name:
-        assert retry_topic(in_namespace(namespace, name)) == case["wrapped_retry"]
+        assert retry_topic(with_namespace(namespace, name)) == case["wrapped_retry"]
 
 
 NAMESPACES = st.from_regex(r"[a-zA-Z0-9_-]{1,20}", fullmatch=True)
@@ -40,17 +40,17 @@ NAMES = st.from_regex(r"[a-zA-Z0-9_|-]{1,20}", fullmatch=True)
 @given(NAMESPACES, NAMES)
 def test_name_without_its_namespace_is_the_original(namespace: str, name: str) -> None:
     for one in (name, retry_topic(name), dlq_topic(name)):
-        within = in_namespace(namespace, one)
-        assert out_of_namespace(namespace, within) == one
-        assert in_namespace(namespace, within) == within
+        within = with_namespace(namespace, one)
+        assert without_namespace(namespace, within) == one
+        assert with_namespace(namespace, within) == within
 
 
 def test_name_of_another_namespace_is_unchanged() -> None:
-    assert out_of_namespace("a", "b%T") == "b%T"
+    assert without_namespace("a", "b%T") == "b%T"
 
 
 def test_topics_of_a_cluster_have_no_namespace() -> None:
-    assert in_namespace("ns", "DefaultCluster_REPLY_TOPIC") == "DefaultCluster_REPLY_TOPIC"
+    assert with_namespace("ns", "DefaultCluster_REPLY_TOPIC") == "DefaultCluster_REPLY_TOPIC"
 
 
 @pytest.mark.parametrize("name", ["a%b", "a b", "\u00fc", "a|b"])

@@ -13,9 +13,9 @@ from kourou.model.route import (
     BrokerData,
     QueueData,
     TopicRoute,
-    at_host,
     parse_order_topic_conf,
     publish_queues,
+    replace_wildcard_host,
     subscribe_queues,
 )
 
@@ -40,7 +40,7 @@ ROUTE = TopicRoute(
     ],
 )
 def test_wildcard_host_is_replaced(address: str, host: str, expected: str) -> None:
-    assert at_host(address, host) == expected
+    assert replace_wildcard_host(address, host) == expected
 
 
 def queues(*names: tuple[str, int]) -> list[MessageQueue]:

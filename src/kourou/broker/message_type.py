@@ -22,7 +22,7 @@ def message_type(properties: Mapping[str, str]) -> str:
     """Return the type of a message with these properties."""
     if properties.get(names.TRAN_MSG, "").lower() == "true":
         return TRANSACTION
-    if names.DELAY in properties or any(name in properties for name in names.TIMERS):
+    if names.DELAY in properties or any(name in properties for name in names.TIMER_PROPERTIES):
         return DELAY
     if names.SHARDING_KEY in properties:
         return FIFO

@@ -1,7 +1,7 @@
 """Groups and topics reserved for the broker: clients may neither consume nor commit offsets there.
 
     group CID_RMQ_SYS_...    its offsets are the broker's progress in its own records
-    WAITING_TOPICS           records that wait for a time or for the end of a transaction; tools
+    PENDING_TOPICS           records that wait for a time or for the end of a transaction; tools
                              read them as group TOOLS_CONSUMER
 
 Without these rules a client could end open transactions by moving the broker's progress, or
@@ -12,7 +12,7 @@ connect can also read as TOOLS_CONSUMER. Java's broker has no such rules.
 from __future__ import annotations
 
 from kourou.errors import NoPermissionError
-from kourou.model.topic import TOOLS_GROUP, WAITING_TOPICS, is_system_group
+from kourou.model.topic import PENDING_TOPICS, TOOLS_GROUP, is_system_group
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import read_record
 
@@ -21,7 +21,7 @@ def reserved_reason(group: str, topic: str) -> str | None:
     """Return why clients may not consume the topic as this group; None if they may."""
     if is_system_group(group):
         return f"group {group} is reserved for the broker: choose a name without its prefix"
-    if topic in WAITING_TOPICS and group != TOOLS_GROUP:
+    if topic in PENDING_TOPICS and group != TOOLS_GROUP:
         return (
             f"topic {topic} holds messages that the broker delivers later: consume the topics that "
             f"they are sent to; tools read it as group {TOOLS_GROUP}"
@@ -44,10 +44,10 @@ def check_delivered(topic: str, physical_offset: int) -> None:
     """Check that a message of this topic may be read by its physical offset.
 
     Raises:
-        NoPermissionError: the topic is one of `WAITING_TOPICS`: the message is not delivered yet,
+        NoPermissionError: the topic is one of `PENDING_TOPICS`: the message is not delivered yet,
             and may never be.
     """
-    if topic in WAITING_TOPICS:
+    if topic in PENDING_TOPICS:
         raise NoPermissionError(
             ResponseCode.NO_PERMISSION,
             f"the message at byte {physical_offset} of the log is not delivered yet: it waits in "

@@ -244,7 +244,7 @@ class Topics:
             forged.
         """
         topic = self._table.get(name)
-        if topic is None or name in names.UNDELIVERED_TOPICS:
+        if topic is None or name in names.NON_DESTINATION_TOPICS:
             return None
         return queue_id % max(1, topic.read_queue_nums, topic.write_queue_nums)
 

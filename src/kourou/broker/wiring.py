@@ -27,7 +27,7 @@ from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
 from kourou.broker.timer.timer_handlers import TimerHandlers
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
 from kourou.remoting.steady_time import steady_ms
@@ -207,11 +207,11 @@ def _replies(components: Components) -> ReplyHandler:
     )
 
 
-def _unique_ids(components: Components) -> UniqueIds:
+def _unique_ids(components: Components) -> UniqueIdGenerator:
     """Build a generator of message ids; a random number makes its ids unique."""
     host, random = store_host(components.config), components.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
-    return UniqueIds(address, random.getrandbits(16), lambda: random.getrandbits(32))
+    return UniqueIdGenerator(address, random.getrandbits(16), lambda: random.getrandbits(32))
 
 
 def _send_backs(components: Components) -> SendBackHandler:

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
-from kourou.model.namespace import in_namespace, out_of_namespace
+from kourou.model.namespace import with_namespace, without_namespace
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies_offsets import (
@@ -92,8 +92,8 @@ class NamespaceHook:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._inside = partial(in_namespace, namespace)
-        self._outside = partial(out_of_namespace, namespace)
+        self._inside = partial(with_namespace, namespace)
+        self._outside = partial(without_namespace, namespace)
 
     def before_request(self, address: str, command: RemotingCommand) -> None:  # noqa: ARG002
         """Add the namespace to the names in a request; a second call has no effect."""
@@ -156,14 +156,14 @@ def take_out(namespace: str, messages: Iterable[MessageExt]) -> None:
     if not namespace:
         return
     for message in messages:
-        message.topic = out_of_namespace(namespace, message.topic)
+        message.topic = without_namespace(namespace, message.topic)
         origin = message.properties.get(names.RETRY_TOPIC)
         if origin is not None:
-            message.properties[names.RETRY_TOPIC] = out_of_namespace(namespace, origin)
+            message.properties[names.RETRY_TOPIC] = without_namespace(namespace, origin)
 
 
 def _serve_within(namespace: str, handler: Handler) -> Handler:
-    inside, outside = partial(in_namespace, namespace), partial(out_of_namespace, namespace)
+    inside, outside = partial(with_namespace, namespace), partial(without_namespace, namespace)
 
     def serve(request: Request) -> RemotingCommand | None:
         command = request.command

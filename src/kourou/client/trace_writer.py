@@ -32,7 +32,7 @@ from kourou.client.send_receipt import SendReceipt
 from kourou.client.trace_messages import Traced, trace_messages
 from kourou.errors import KourouError, NoRouteError
 from kourou.model.message import Message
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.route import publish_queues
 from kourou.protocol.compression import CompressionType, compress
 
@@ -82,7 +82,7 @@ class TraceWriter:
             auto_create_queue_nums=_QUEUE_NUMS,
         )
         rng = client.runtime.random
-        self._ids = UniqueIds(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
+        self._ids = UniqueIdGenerator(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._waiting: deque[tuple[Traced, ...]] = deque()
         self._is_closing = False
         self._is_failing = False

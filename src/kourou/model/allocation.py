@@ -27,14 +27,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from kourou.errors import ConfigError, UsageError
-from kourou.model.kept import Kept
 from kourou.model.queue import MessageQueue
+from kourou.model.sequence_cache import SequenceCache
 from kourou.model.topic import is_retry_topic
 
 Allocate = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
 """A strategy: (sorted queues, sorted client ids, own id) -> own queues."""
 
-NEARBY: Final = "MACHINE_ROOM_NEARBY-"
+NEARBY_PREFIX: Final = "MACHINE_ROOM_NEARBY-"
 """Prefix of the name of `NearbyMachineRooms`; the name of the inner strategy follows."""
 
 
@@ -48,9 +48,9 @@ def allocate_averagely(
     if self_id not in consumer_ids:
         return []
     index = consumer_ids.index(self_id)
-    share, rest = divmod(len(queues), len(consumer_ids))
-    start = index * share + min(index, rest)
-    return list(queues[start : start + share + (index < rest)])
+    share, remainder = divmod(len(queues), len(consumer_ids))
+    start = index * share + min(index, remainder)
+    return list(queues[start : start + share + (index < remainder)])
 
 
 def allocate_by_circle(
@@ -123,7 +123,7 @@ class MachineRooms:
         self._rooms = frozenset([rooms] if isinstance(rooms, str) else rooms)
         if not self._rooms or not all(isinstance(room, str) for room in self._rooms):
             raise ConfigError(f"machine rooms are {rooms!r}: pass the names of one or more rooms")
-        self._inside = Kept(self._queues_inside)
+        self._queues_in_rooms = SequenceCache(self._select_queues)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -131,13 +131,13 @@ class MachineRooms:
         """Return the member's share of the queues in these rooms."""
         if self_id not in consumer_ids:
             return []
-        inside = self._inside.get(queues)
+        room_queues = self._queues_in_rooms.get(queues)
         index, count = consumer_ids.index(self_id), len(consumer_ids)
-        share, rest = divmod(len(inside), count)
-        own = inside[index * share : (index + 1) * share]
-        return own + inside[count * share + index :][:1] if index < rest else own
+        share, remainder = divmod(len(room_queues), count)
+        own = room_queues[index * share : (index + 1) * share]
+        return own + room_queues[count * share + index :][:1] if index < remainder else own
 
-    def _queues_inside(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+    def _select_queues(self, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
         return [queue for queue in queues if _room_of(queue.broker_name) in self._rooms]
 
     def __repr__(self) -> str:
@@ -174,13 +174,13 @@ class NearbyMachineRooms:
         self._queue_room = queue_room
         self._consumer_room = consumer_room
         self.inner = inner
-        self._queues_by_room = Kept(self._queue_rooms)
-        self._members_by_room = Kept(self._member_rooms)
+        self._queues_by_room = SequenceCache(self._queue_rooms)
+        self._members_by_room = SequenceCache(self._member_rooms)
 
     @property
     def name(self) -> str:
         """Java's name of the strategy; it contains the name of the inner one."""
-        return NEARBY + strategy_name(self.inner)
+        return NEARBY_PREFIX + strategy_name(self.inner)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -192,13 +192,16 @@ class NearbyMachineRooms:
         """
         if self_id not in consumer_ids:
             return []
-        rooms, members = self._queues_by_room.get(queues), self._members_by_room.get(consumer_ids)
-        here = self._consumer_room(self_id)
-        nearby = rooms.get(here)
-        own = list(self.inner(nearby, members[here], self_id)) if nearby else []
-        for room, inside in rooms.items():
-            if room not in members:
-                own += self.inner(inside, consumer_ids, self_id)
+        queues_by_room, members_by_room = (
+            self._queues_by_room.get(queues),
+            self._members_by_room.get(consumer_ids),
+        )
+        own_room = self._consumer_room(self_id)
+        nearby = queues_by_room.get(own_room)
+        own = list(self.inner(nearby, members_by_room[own_room], self_id)) if nearby else []
+        for room, room_queues in queues_by_room.items():
+            if room not in members_by_room:
+                own += self.inner(room_queues, consumer_ids, self_id)
         return own
 
     def _queue_rooms(self, queues: tuple[MessageQueue, ...]) -> dict[str, tuple[MessageQueue, ...]]:

@@ -23,17 +23,17 @@ from hashlib import md5
 from typing import Final
 
 from kourou.errors import ConfigError
-from kourou.model.kept import Kept
 from kourou.model.queue import MessageQueue
+from kourou.model.sequence_cache import SequenceCache
 
 VIRTUAL_NODES: Final = 10
 """Java's default number of positions of a member."""
 VIRTUAL_NODES_MAX: Final = 1_000
 """With this many, the ring of 1,000 members takes a second to compute."""
-_IDS_KEPT_MAX: Final = 16_384
+_CACHED_IDS_MAX: Final = 16_384
 """Client ids whose positions are cached."""
 _BITS: Final = 32
-_PLACE_MAX: Final = (1 << _BITS) - 1
+_POSITION_MAX: Final = (1 << _BITS) - 1
 
 
 class ConsistentHash:
@@ -55,8 +55,8 @@ class ConsistentHash:
                 f"virtual_nodes is {virtual_nodes!r}; it must be 1 to {VIRTUAL_NODES_MAX}"
             )
         self._virtual_nodes = virtual_nodes
-        self._rings = Kept(self._make_ring)
-        self._points = Kept(_queue_points)
+        self._rings = SequenceCache(self._build_ring)
+        self._points = SequenceCache(_queue_points)
 
     def __call__(
         self, queues: Sequence[MessageQueue], consumer_ids: Sequence[str], self_id: str
@@ -67,23 +67,23 @@ class ConsistentHash:
         ring, points = self._rings.get(consumer_ids), self._points.get(queues)
         index = consumer_ids.index(self_id)
         own: list[int] = []
-        for place in _member_places(self_id, self._virtual_nodes):
-            own += _arc(ring, place, index, points)
+        for position in _member_positions(self_id, self._virtual_nodes):
+            own += _arc(ring, position, index, points)
         return [queues[at] for at in sorted(set(own))]
 
-    def _make_ring(self, ids: tuple[str, ...]) -> list[int]:
+    def _build_ring(self, ids: tuple[str, ...]) -> list[int]:
         """Return the positions of all members, sorted: `position << 32 | index of the id`."""
         return sorted(
-            place << _BITS | index
+            position << _BITS | index
             for index, consumer_id in enumerate(ids)
-            for place in _member_places(consumer_id, self._virtual_nodes)
+            for position in _member_positions(consumer_id, self._virtual_nodes)
         )
 
     def __repr__(self) -> str:
         return f"ConsistentHash({self._virtual_nodes})"
 
 
-def place_of(key: str) -> int:
+def ring_position(key: str) -> int:
     """Return the position of a key on the ring, 0 to 2**32 - 1."""
     digest = md5(key.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
@@ -97,31 +97,31 @@ def queue_key(queue: MessageQueue) -> str:
     )
 
 
-@lru_cache(maxsize=_IDS_KEPT_MAX)
-def _member_places(consumer_id: str, virtual_nodes: int) -> tuple[int, ...]:
-    return tuple(place_of(f"{consumer_id}-{number}") for number in range(virtual_nodes))
+@lru_cache(maxsize=_CACHED_IDS_MAX)
+def _member_positions(consumer_id: str, virtual_nodes: int) -> tuple[int, ...]:
+    return tuple(ring_position(f"{consumer_id}-{number}") for number in range(virtual_nodes))
 
 
 def _queue_points(queues: tuple[MessageQueue, ...]) -> list[int]:
     """Return the positions of all queues, sorted: `position << 32 | index of the queue`."""
-    return sorted(place_of(queue_key(queue)) << _BITS | at for at, queue in enumerate(queues))
+    return sorted(ring_position(queue_key(queue)) << _BITS | at for at, queue in enumerate(queues))
 
 
-def _arc(ring: list[int], place: int, index: int, points: list[int]) -> list[int]:
-    """Return the indexes of the queues on the arc that ends at `place`, `place` included.
+def _arc(ring: list[int], position: int, index: int, points: list[int]) -> list[int]:
+    """Return the indexes of the queues on the arc that ends at `position`, `position` included.
 
     The list is empty if a member with a higher index has the same position.
     """
-    after = bisect_right(ring, place << _BITS | _PLACE_MAX)
-    if ring[after - 1] & _PLACE_MAX != index:
+    after = bisect_right(ring, position << _BITS | _POSITION_MAX)
+    if ring[after - 1] & _POSITION_MAX != index:
         return []
-    first = bisect_left(ring, place << _BITS)  # several members may have this position
-    before = ring[first - 1] >> _BITS
-    low, high = _above(points, before), _above(points, place)
-    found = points[low:high] if first else points[low:] + points[:high]
-    return [point & _PLACE_MAX for point in found]
+    first = bisect_left(ring, position << _BITS)  # several members may have this position
+    previous = ring[first - 1] >> _BITS
+    low, high = _index_above(points, previous), _index_above(points, position)
+    arc = points[low:high] if first else points[low:] + points[:high]
+    return [point & _POSITION_MAX for point in arc]
 
 
-def _above(points: list[int], place: int) -> int:
-    """Return the index of the first element whose position is greater than `place`."""
-    return bisect_right(points, place << _BITS | _PLACE_MAX)
+def _index_above(points: list[int], position: int) -> int:
+    """Return the index of the first element whose position is greater than `position`."""
+    return bisect_right(points, position << _BITS | _POSITION_MAX)

@@ -108,7 +108,7 @@ class Message:
         if not isinstance(self.topic, str):
             raise InvalidMessageError(f"topic must be a str, not {type(self.topic).__name__}")
         if not isinstance(self.body, bytes):
-            raise InvalidMessageError(f"body must be bytes, not {_kind_of_body(self.body)}")
+            raise InvalidMessageError(f"body must be bytes, not {_body_type_name(self.body)}")
         if self.flag != 0 or self.flag.__class__ is not int:
             check_int32("flag", self.flag)
         if self.delay_level != 0 or self.delay_level.__class__ is not int:
@@ -176,7 +176,7 @@ class Message:
         return f"{text}UNIQ_KEY\x01{unique_id}\x02"
 
 
-def _kind_of_body(body: object) -> str:
+def _body_type_name(body: object) -> str:
     return "str: pass text.encode()" if isinstance(body, str) else type(body).__name__
 
 
@@ -196,7 +196,7 @@ def _kind_of_body(body: object) -> str:
 ) = (getattr(Message, one.name).__set__ for one in dataclass_fields(Message))
 
 
-class _Raw:
+class _LazyFields:
     """Undecoded fields of a record; they are decoded on first access.
 
     Most listeners read only topic and body. Decoding the properties and both hosts as well would
@@ -210,7 +210,7 @@ class _Raw:
 
 
 @dataclass(slots=True)
-class MessageExt(_Raw):
+class MessageExt(_LazyFields):
     """One message as stored by a broker.
 
     Attributes:
@@ -288,7 +288,7 @@ class MessageExt(_Raw):
         return None, {one.name: getattr(self, one.name) for one in dataclass_fields(self)}
 
 
-def message_of_record(
+def message_from_record(
     fields: tuple[Any, ...], topic: str, body: bytes, properties: bytes
 ) -> MessageExt:
     """Return the message of a stored record.
@@ -351,7 +351,7 @@ def _decode_store_host(message: MessageExt) -> Host:
     return unpack_address(address), port
 
 
-def _decode_when_asked(name: str, decode: Callable[[MessageExt], T]) -> None:
+def _decode_lazily(name: str, decode: Callable[[MessageExt], T]) -> None:
     """Replace the field `name` by a property that decodes it on first read; writes are unchanged.
 
     `__getattr__` would do the same but slow down reads of every other attribute.
@@ -379,6 +379,6 @@ def _decode_when_asked(name: str, decode: Callable[[MessageExt], T]) -> None:
     setattr(MessageExt, name, property(read, put, slot.__delete__))
 
 
-_decode_when_asked("properties", _decode_properties)
-_decode_when_asked("born_host", _decode_born_host)
-_decode_when_asked("store_host", _decode_store_host)
+_decode_lazily("properties", _decode_properties)
+_decode_lazily("born_host", _decode_born_host)
+_decode_lazily("store_host", _decode_store_host)

@@ -68,7 +68,7 @@ def decode_unique_id(text: str) -> UniqueId:
     return UniqueId(unpack_address(packed[:-12]), pid, salt, month_ms, counter)
 
 
-class UniqueIds:
+class UniqueIdGenerator:
     """Generates unique ids for one process.
 
     Two processes differ by address, process id and salt. An id contains neither month nor year.
@@ -98,14 +98,14 @@ class UniqueIds:
         """Return a new id for the time `now_ms`, in epoch milliseconds."""
         if now_ms != self._last_ms:
             if not self._last_ms <= now_ms < self._month_end_ms:
-                self._begin(now_ms)
+                self._start_period(now_ms)
             self._last_ms = now_ms
             self._last_text = f"{self._prefix}{now_ms - self._month_start_ms:08X}"
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._last_text}{counter:04X}"
 
-    def _begin(self, now_ms: int) -> None:
+    def _start_period(self, now_ms: int) -> None:
         """Draw a salt for a new month or after a clock step, because the numbers repeat then."""
         self._prefix = f"{self._process}{self._next_salt() & 0xFFFF_FFFF:08X}"
         now = _EPOCH + timedelta(milliseconds=now_ms)

@@ -34,42 +34,42 @@ def check_namespace(name: str) -> None:
         raise ConfigError(f"namespace {name!r}: allowed are letters, digits, _ and -")
 
 
-def in_namespace(namespace: str, name: str) -> str:
+def with_namespace(namespace: str, name: str) -> str:
     """Return the name of a topic or group within the namespace.
 
     A name that is already in the namespace and the names of the system are returned unchanged.
     """
-    prefix, plain = _parts(name)
-    if not namespace or not plain or is_common(name):
+    prefix, base = _split_prefix(name)
+    if not namespace or not base or is_shared_name(name):
         return name
-    inner = f"{namespace}{SEPARATOR}"
-    return name if plain.startswith(inner) else f"{prefix}{inner}{plain}"
+    ns_prefix = f"{namespace}{SEPARATOR}"
+    return name if base.startswith(ns_prefix) else f"{prefix}{ns_prefix}{base}"
 
 
-def out_of_namespace(namespace: str, name: str) -> str:
+def without_namespace(namespace: str, name: str) -> str:
     """Return the name without the namespace; unchanged if it is not in that namespace."""
-    prefix, plain = _parts(name)
-    inner = f"{namespace}{SEPARATOR}"
-    if not namespace or is_common(name) or not plain.startswith(inner):
+    prefix, base = _split_prefix(name)
+    ns_prefix = f"{namespace}{SEPARATOR}"
+    if not namespace or is_shared_name(name) or not base.startswith(ns_prefix):
         return name
-    return f"{prefix}{plain.removeprefix(inner)}"
+    return f"{prefix}{base.removeprefix(ns_prefix)}"
 
 
 def namespace_of(name: str) -> str:
     """Return the namespace of the name; empty if it has none."""
-    _, plain = _parts(name)
-    namespace, separator, _ = plain.partition(SEPARATOR)
-    return namespace if separator and not is_common(name) else ""
+    _, base = _split_prefix(name)
+    namespace, separator, _ = base.partition(SEPARATOR)
+    return namespace if separator and not is_shared_name(name) else ""
 
 
-def _parts(name: str) -> tuple[str, str]:
+def _split_prefix(name: str) -> tuple[str, str]:
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix, name.removeprefix(prefix)
     return "", name
 
 
-def is_common(name: str) -> bool:
+def is_shared_name(name: str) -> bool:
     """Return whether all namespaces share the topic or group."""
     is_system = is_system_topic(name) or is_system_group(name) or name == TOOLS_GROUP
     return is_system or name.endswith(REPLY_TOPIC_SUFFIX)

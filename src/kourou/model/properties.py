@@ -81,10 +81,10 @@ DLQ_REASON: Final = "KOUROU_DLQ_REASON"
 REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 """Kourou's own, of a redriven message: the offset message id of its dead letter."""
 
-TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+TIMER_PROPERTIES: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 """Properties that request a delivery time or a delay."""
 
-OF_A_DELIVERY: Final = (
+DELIVERY_PROPERTIES: Final = (
     DELAY,
     WAIT,
     REAL_TOPIC,

@@ -7,7 +7,8 @@ retried, timestamps, transaction checks. A producer may therefore send only
 `ADDED_VALUE_BYTES_MAX`, each with its longest value, and for the store's checksum.
 
 Records of RocketMQ, and of Kourou versions before this limit, may have no room left. When such a
-record is stored again, `fitting_properties` omits properties that only describe the delivery.
+record is stored again, `encode_fitting_properties` omits properties that only describe the
+delivery.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ ADDED_VALUE_BYTES_MAX: Final[Mapping[str, int]] = {
 }
 """Properties that are added to a message after it was sent: name -> bytes of the longest value."""
 
-_SPARED: Final = (
+_OMITTABLE: Final = (
     names.DLQ_REASON,
     names.CONSUME_START_TIME,
     names.MIN_OFFSET,
@@ -94,24 +95,24 @@ _SPARED: Final = (
 )
 """Properties that any record can omit, in the order in which they are omitted."""
 
-_SPARED_BY_DELIVERED: Final = (
+_OMITTABLE_IF_DELIVERED: Final = (
     names.TRANSACTION_CHECK_TIMES,
     names.TRAN_PREPARED_QUEUE_OFFSET,
     names.REAL_QID,
     names.REAL_TOPIC,
     names.DELAY,
-    *names.TIMERS,
+    *names.TIMER_PROPERTIES,
 )
 """Further properties that can be omitted from a record of a delivered message."""
 
-_SPARED_LAST: Final = (
+_OMITTED_LAST: Final = (
     names.TIMER_DEQUEUE_MS,  # without these two, a crash may repeat a delivery or a redrive
     names.REDRIVEN_FROM,
     names.ORIGIN_MESSAGE_ID,
 )
 
 
-def are_too_long_to_send(properties: Mapping[str, str]) -> bool:
+def exceeds_send_limit(properties: Mapping[str, str]) -> bool:
     """Return whether a new message with these properties exceeds the limit for producers.
 
     Properties that brokers add do not count, so that a copy of a received message is not refused.
@@ -124,7 +125,7 @@ def are_too_long_to_send(properties: Mapping[str, str]) -> bool:
     return len(encode_properties(counted)) > SENT_PROPERTIES_SIZE_MAX
 
 
-def fitting_properties(properties: Mapping[str, str], *, waits: bool) -> bytes:
+def encode_fitting_properties(properties: Mapping[str, str], *, is_pending: bool) -> bytes:
     """Return the property text for a record that stores an existing message again.
 
     Properties are omitted only if the text would leave no room for the store's checksum. User
@@ -133,16 +134,16 @@ def fitting_properties(properties: Mapping[str, str], *, waits: bool) -> bytes:
 
     Args:
         properties: those of the message, including the ones that this step adds.
-        waits: the record is delayed or a half message, so its destination must not be omitted.
+        is_pending: the record is delayed or a half message, so it needs its destination.
     """
     text = encode_properties(properties)
     limit = PROPERTIES_SIZE_MAX - SEAL_ROOM_BYTES
     if len(text) <= limit:
         return text
-    left = dict(properties)
-    for name in (*_SPARED, *(() if waits else _SPARED_BY_DELIVERED), *_SPARED_LAST):
-        if left.pop(name, None) is not None:
-            text = encode_properties(left)
+    remaining = dict(properties)
+    for name in (*_OMITTABLE, *(() if is_pending else _OMITTABLE_IF_DELIVERED), *_OMITTED_LAST):
+        if remaining.pop(name, None) is not None:
+            text = encode_properties(remaining)
             if len(text) <= limit:
                 break
     return text

@@ -52,11 +52,14 @@ class BrokerData:
     enable_acting_master: bool = False
     zone_name: str | None = None
 
-    def at_host(self, host: str) -> BrokerData:
+    def with_host(self, host: str) -> BrokerData:
         """Return a copy with wildcard hosts replaced by `host`."""
         if not any(map(is_wildcard, self.broker_addrs.values())):
             return self
-        addresses = {number: at_host(one, host) for number, one in self.broker_addrs.items()}
+        addresses = {
+            broker_id: replace_wildcard_host(address, host)
+            for broker_id, address in self.broker_addrs.items()
+        }
         return replace(self, broker_addrs=addresses)
 
 
@@ -84,9 +87,9 @@ class TopicRoute:
         addresses = self._addresses(broker_name)
         return addresses[min(addresses)] if addresses else None
 
-    def at_host(self, host: str) -> TopicRoute:
+    def with_host(self, host: str) -> TopicRoute:
         """Return a copy with wildcard hosts replaced by `host`."""
-        brokers = [broker.at_host(host) for broker in self.broker_datas]
+        brokers = [broker.with_host(host) for broker in self.broker_datas]
         return replace(self, broker_datas=brokers)
 
     def _addresses(self, broker_name: str) -> Mapping[int, str]:
@@ -102,7 +105,7 @@ def is_wildcard(address: str) -> bool:
     return bool(colon) and host.strip("[]") in WILDCARD_HOSTS
 
 
-def at_host(address: str, host: str) -> str:
+def replace_wildcard_host(address: str, host: str) -> str:
     """Return the address with a wildcard host replaced by `host`."""
     if not is_wildcard(address):
         return address

@@ -66,7 +66,7 @@ SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {
 }
 """Topics that requests cannot create or delete, in addition to those with prefix `rmq_sys_`."""
 
-WAITING_TOPICS: Final = frozenset(
+PENDING_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
@@ -79,7 +79,7 @@ WAITING_TOPICS: Final = frozenset(
 """Topics of delayed and scheduled messages, half messages and op messages. Only the broker consumes
 them."""
 
-UNDELIVERED_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC}
+NON_DESTINATION_TOPICS: Final = NOT_ALLOWED_SEND_TOPICS | {TIMER_TOPIC}
 """Topics that are never the destination of a delayed or half message, because clients cannot send
 to them. RocketMQ's pop log is not among them: its brokers write delayed records for it."""
 

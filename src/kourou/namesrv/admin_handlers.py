@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kourou.errors import QueryNotFoundError, RemoteSystemError
-from kourou.model.route import at_host
+from kourou.model.route import replace_wildcard_host
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
@@ -191,7 +191,7 @@ class NamesrvAdminHandlers:
         host = request.connection.local_address[0]
         body = encode_topic_list(
             [*info.clusters, *info.brokers],
-            broker_addr=at_host(addresses[0], host) if addresses else None,
+            broker_addr=replace_wildcard_host(addresses[0], host) if addresses else None,
         )
         return response(request.command, body=body)
 

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Final, cast
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
-from kourou.model.route import at_host, is_wildcard
+from kourou.model.route import is_wildcard, replace_wildcard_host
 from kourou.namesrv.acting_master import with_acting_masters
 from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -197,7 +197,10 @@ class NamesrvHandlers:
             )
         host = request.connection.local_address[0]
         answer = RegisterBrokerResponseHeader(
-            *(one and at_host(one, host) for one in (master.ha_address, master.address))
+            *(
+                one and replace_wildcard_host(one, host)
+                for one in (master.ha_address, master.address)
+            )
         )
         return response(command, header=answer, body=self._ordered_topics())
 
@@ -253,14 +256,14 @@ class NamesrvHandlers:
         if zone is not None:
             route = within_zone(route, zone)
             is_standard = False  # as in Java, where the zone hook encodes the route a second time
-        route = route.at_host(request.connection.local_address[0])
+        route = route.with_host(request.connection.local_address[0])
         return response(command, body=encode_topic_route(route, standard=is_standard))
 
     def on_get_cluster_info(self, request: Request) -> RemotingCommand:
         """GET_BROKER_CLUSTER_INFO (106)."""
         info = self._routes.cluster_info()
         host = request.connection.local_address[0]
-        brokers = {name: data.at_host(host) for name, data in info.brokers.items()}
+        brokers = {name: data.with_host(host) for name, data in info.brokers.items()}
         return response(request.command, body=encode_cluster_info(replace(info, brokers=brokers)))
 
     def on_get_broker_member_group(self, request: Request) -> RemotingCommand:
@@ -269,7 +272,7 @@ class NamesrvHandlers:
         The remark that Java adds to its success, `not set any response code`, is omitted.
         """
         header = request.command.header(GetBrokerMemberGroupRequestHeader)
-        broker = self._routes.members(header.cluster_name, header.broker_name).at_host(
+        broker = self._routes.members(header.cluster_name, header.broker_name).with_host(
             request.connection.local_address[0]
         )
         members = GetBrokerMemberGroupResponse(

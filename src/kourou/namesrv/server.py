@@ -8,7 +8,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import ClosedError, TransportError
-from kourou.model.route import at_host
+from kourou.model.route import replace_wildcard_host
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.broker_identity import MinIdChange
 from kourou.namesrv.config import NamesrvConfig
@@ -153,9 +153,9 @@ def _notice(change: MinIdChange, host: str) -> NotifyMinBrokerIdChangeRequestHea
     offline, ha = change.offline_address, change.ha_address
     return NotifyMinBrokerIdChangeRequestHeader(
         min_broker_id=change.min_id,
-        min_broker_addr=at_host(change.min_address, host),
-        offline_broker_addr=offline and at_host(offline, host),
-        ha_broker_addr=ha and at_host(ha, host),
+        min_broker_addr=replace_wildcard_host(change.min_address, host),
+        offline_broker_addr=offline and replace_wildcard_host(offline, host),
+        ha_broker_addr=ha and replace_wildcard_host(ha, host),
     )
 
 

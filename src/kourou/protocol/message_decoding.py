@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kourou.errors import CodecMissingError, MalformedMessageError
-from kourou.model.message import MessageExt, message_of_record
+from kourou.model.message import MessageExt, message_from_record
 from kourou.model.properties import INNER_NUM, PROPERTIES_SIZE_MAX, decode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
@@ -209,14 +209,14 @@ def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> i
             except UnicodeDecodeError:
                 break
         properties = data[properties_start:record_end]
-        messages.append(message_of_record(fields, topic, body, properties))
+        messages.append(message_from_record(fields, topic, body, properties))
         at = record_end
     return at
 
 
 def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
     body_start, properties_start = record.body_start, record.properties_start
-    return message_of_record(
+    return message_from_record(
         (*record[:16], record.body_size),
         record.topic,
         bytes(buffer[body_start : body_start + record.body_size]),

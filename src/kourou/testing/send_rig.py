@@ -15,7 +15,7 @@ from kourou.broker.sending.fast_send import FastSend
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
 from kourou.model.message import MessageExt
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -50,7 +50,7 @@ class SendRig:
         self.parts = parts
         self.locks = QueueLocks()
         self.peer = FakePeer()
-        unique_ids = UniqueIds(STORE_HOST[0], 1, lambda: 1)
+        unique_ids = UniqueIdGenerator(STORE_HOST[0], 1, lambda: 1)
         self.handlers = SendHandlers(
             config=parts.live,
             topics=parts.topics,

@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.pulling.query_messages import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
 from kourou.broker.writing.index_follower import IndexFollower
 from kourou.model import properties as names
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -73,7 +73,7 @@ async def follow(parts: BrokerParts) -> None:
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_followed: bool) -> None:
     async def test(parts: BrokerParts) -> None:
-        ids = UniqueIds("10.0.0.7", 4711, lambda: 99)
+        ids = UniqueIdGenerator("10.0.0.7", 4711, lambda: 99)
         sent = [ids.next(parts.clock.now_ms()) for _ in range(6)]
         for number, unique_id in enumerate(sent):
             properties = {
@@ -101,7 +101,7 @@ def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_follow
 
 
 def test_a_rebuilt_index_finds_all_messages_by_key_id_and_time() -> None:
-    ids = UniqueIds("10.0.0.7", 4711, lambda: 99)
+    ids = UniqueIdGenerator("10.0.0.7", 4711, lambda: 99)
     sent: list[str] = []
     at_ms: list[int] = []
 

@@ -51,7 +51,7 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.host import Host
 from kourou.model.message import MessageExt
 from kourou.model.properties import PROPERTIES_SIZE_MAX
-from kourou.model.property_limits import fitting_properties
+from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -237,7 +237,7 @@ class SendBackHandler:
     ) -> RecordDraft:
         """Return the record draft for another queue, with the same content.
 
-        Its properties may still be too long; see `fitting_properties`.
+        Its properties may still be too long; see `encode_fitting_properties`.
         """
         properties = dict(message.properties)
         properties.pop(names.DLQ_REASON, None)  # from an earlier dead letter that was redriven
@@ -264,7 +264,7 @@ class SendBackHandler:
             reconsume_times=message.reconsume_times + 1,
             prepared_transaction_offset=0,
             body=message.body,
-            properties=fitting_properties(properties, waits=level != _NOT_DELAYED),
+            properties=encode_fitting_properties(properties, is_pending=level != _NOT_DELAYED),
         )
 
 

@@ -43,7 +43,7 @@ from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
 from kourou.model import properties as names
 from kourou.model.host import Host
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import decode_properties
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.remoting.connection import Connection
@@ -106,7 +106,7 @@ class FastBatch:
         commit: GroupCommit,
         stats: BrokerStats,
         clock: Clock,
-        unique_ids: UniqueIds,
+        unique_ids: UniqueIdGenerator,
         store_host: Host | None,
     ) -> None:
         """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`."""

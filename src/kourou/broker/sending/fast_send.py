@@ -59,7 +59,7 @@ from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
 from kourou.model import properties as names
 from kourou.model.host import Host
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
@@ -142,7 +142,7 @@ class FastSend:
         commit: GroupCommit,
         stats: BrokerStats,
         clock: Clock,
-        unique_ids: UniqueIds,
+        unique_ids: UniqueIdGenerator,
         transactions: Transactions,
         ends: FastPath,
         store_host: Host | None,

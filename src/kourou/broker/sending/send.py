@@ -66,7 +66,7 @@ from kourou.errors import (
 )
 from kourou.model import properties as names
 from kourou.model.host import Host
-from kourou.model.msgid import UniqueIds, encode_offset_msg_id
+from kourou.model.msgid import UniqueIdGenerator, encode_offset_msg_id
 from kourou.model.properties import decode_properties
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
@@ -137,7 +137,7 @@ class SendHandlers:
         stats: BrokerStats,
         clock: Clock,
         random: Random,
-        unique_ids: UniqueIds,
+        unique_ids: UniqueIdGenerator,
         offload: Offload,
         transactions: Halves,
         timers: TimerSends,

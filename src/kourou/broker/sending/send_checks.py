@@ -63,8 +63,8 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from kourou.model.property_limits import (
     SENT_PROPERTIES_SIZE_MAX,
-    are_too_long_to_send,
-    fitting_properties,
+    encode_fitting_properties,
+    exceeds_send_limit,
 )
 from kourou.model.sysflag import COMPRESSED
 from kourou.model.topic import (
@@ -158,7 +158,7 @@ def check_properties(text: bytes, properties: Mapping[str, str]) -> None:
         MessageIllegalError: they are too long.
     """
     # Decoding turns one byte into three at most: those of U+FFFD.
-    if 3 * len(text) > SENT_PROPERTIES_SIZE_MAX and are_too_long_to_send(properties):
+    if 3 * len(text) > SENT_PROPERTIES_SIZE_MAX and exceeds_send_limit(properties):
         raise illegal(
             f"the message is illegal: properties of {len(text)} bytes, limit "
             f"{SENT_PROPERTIES_SIZE_MAX}: put large values into the body"
@@ -180,7 +180,7 @@ def stored_properties(
         MessageIllegalError: they are too long.
     """
     if copied:
-        text = fitting_properties(properties, waits=waits)
+        text = encode_fitting_properties(properties, is_pending=waits)
         if len(text) > PROPERTIES_SIZE_MAX:
             raise _too_long("properties", len(text), PROPERTIES_SIZE_MAX)
         return text

@@ -38,7 +38,7 @@ from kourou.protocol.codes import ResponseCode
 _LIGHT: Final = "light queues are not served yet"
 _REFUSED: Final = {names.INNER_MULTI_DISPATCH: _LIGHT, names.LITE_TOPIC: _LIGHT}
 """Reasons by refused property, of single messages and of messages in batches."""
-_DELAYS: Final = (names.DELAY, *names.TIMERS)
+_DELAYS: Final = (names.DELAY, *names.TIMER_PROPERTIES)
 JUDGED_IN_BATCHES: Final = (names.TRAN_MSG, *_DELAYS, *_REFUSED)
 """All properties that `judge_batched` examines."""
 _REMOVED: Final = frozenset({names.CRC32, names.INNER_MULTI_QUEUE_OFFSET})

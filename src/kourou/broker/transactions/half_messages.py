@@ -32,7 +32,7 @@ from kourou.broker.writing.placement import Placement, delay_level_of, has_timer
 from kourou.errors import MalformedMessageError, MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
-from kourou.model.property_limits import fitting_properties
+from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
@@ -197,7 +197,7 @@ def given_up_draft(half: HalfMessage) -> RecordDraft:
 def _half_draft(
     half: HalfMessage, topic: bytes, properties: Mapping[str, str], *, waits: bool = True
 ) -> RecordDraft:
-    text = fitting_properties(properties, waits=waits)
+    text = encode_fitting_properties(properties, is_pending=waits)
     return replace(half.draft, topic=topic, queue_id=HALF_QUEUE, properties=text)
 
 

@@ -17,7 +17,7 @@ from kourou.broker.message_type import PRIORITY, message_type
 from kourou.errors import MessageIllegalError
 from kourou.model import properties as names
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
-from kourou.model.property_limits import fitting_properties
+from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_layout import RecordDraft, RecordHeader
@@ -108,11 +108,11 @@ def set_aside(
     properties[names.DELAY] = str(level)
     properties[names.REAL_TOPIC] = due.topic.decode()
     properties[names.REAL_QID] = str(due.queue_id)
-    text = fitting_properties(properties, waits=True)
+    text = encode_fitting_properties(properties, is_pending=True)
     if len(text) > PROPERTIES_SIZE_MAX:
         drop_timers(properties)
         properties.pop(names.TIMER_OUT_MS, None)
-        text = fitting_properties(properties, waits=True)
+        text = encode_fitting_properties(properties, is_pending=True)
     return replace(
         due,
         topic=SCHEDULE_TOPIC.encode(),
@@ -124,7 +124,7 @@ def set_aside(
 
 def drop_timers(properties: dict[str, str]) -> None:
     """Remove the properties that set a delivery time."""
-    for name in names.TIMERS:
+    for name in names.TIMER_PROPERTIES:
         properties.pop(name, None)
 
 
@@ -139,7 +139,7 @@ def has_timer(properties: Mapping[str, str]) -> bool:
     """
     if delay_level_of(properties) > 0:
         return False
-    return any(name in properties for name in names.TIMERS)
+    return any(name in properties for name in names.TIMER_PROPERTIES)
 
 
 def queue_by_priority(properties: dict[str, str], topic: TopicConfig, queue_id: int) -> int:

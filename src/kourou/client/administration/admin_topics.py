@@ -19,7 +19,7 @@ from kourou.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from kourou.model.namespace import in_namespace
+from kourou.model.namespace import with_namespace
 from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_topic_conf
 from kourou.model.topic import TopicConfig, check_topic, is_system_topic
 from kourou.protocol.bodies import TopicStatsTable, decode_topic_list
@@ -297,7 +297,7 @@ class TopicAdmin(AdminCalls):
 
     def _order_key(self, topic: str) -> str:
         """Return the key of an ordered topic's entry, which has the namespace."""
-        return in_namespace(self._config.namespace, topic)
+        return with_namespace(self._config.namespace, topic)
 
 
 def _given(value: T | None, default: T) -> T:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import own_of, plain
 from kourou.model.group import SubscriptionGroup
-from kourou.model.namespace import in_namespace
+from kourou.model.namespace import with_namespace
 from kourou.protocol.bodies import (
     ConsumeStats,
     SubscriptionGroupTable,
@@ -56,7 +56,7 @@ async def consume_stats(broker: Server, group: str, topic: str | None = None) ->
     members do not subscribe to it.
     """
     namespace = broker.pool.namespace
-    topics = None if topic is None else f"{in_namespace(namespace, topic)};"
+    topics = None if topic is None else f"{with_namespace(namespace, topic)};"
     header = GetConsumeStatsRequestHeader(group, topic, topics)
     body = await broker.ask(RequestCode.GET_CONSUME_STATS, header)
     return plain(namespace, decode_consume_stats(body))

@@ -69,7 +69,9 @@ def redriven(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
     """
     message = dead.message
     properties = {
-        name: value for name, value in message.properties.items() if name not in names.OF_A_DELIVERY
+        name: value
+        for name, value in message.properties.items()
+        if name not in names.DELIVERY_PROPERTIES
     }
     properties[names.REDRIVEN_FROM] = message.offset_msg_id
     if to_topic:

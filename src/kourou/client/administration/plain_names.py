@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
-from kourou.model.namespace import in_namespace, is_common, namespace_of, out_of_namespace
+from kourou.model.namespace import is_shared_name, namespace_of, with_namespace, without_namespace
 from kourou.model.topic import TopicConfig
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def own(namespace: str, names: Iterable[str]) -> list[str]:
     """Return the names that are in the namespace or common to all, as plain names, in order."""
     if not namespace:
         return list(names)
-    return [out_of_namespace(namespace, name) for name in names if _is_own(namespace, name)]
+    return [without_namespace(namespace, name) for name in names if _is_own(namespace, name)]
 
 
 def own_of(namespace: str, told: Mapping[str, T]) -> dict[str, T]:
@@ -37,7 +37,7 @@ def own_of(namespace: str, told: Mapping[str, T]) -> dict[str, T]:
     if not namespace:
         return dict(told)
     return {
-        out_of_namespace(namespace, name): plain(namespace, one)
+        without_namespace(namespace, name): plain(namespace, one)
         for name, one in told.items()
         if _is_own(namespace, name)
     }
@@ -60,12 +60,12 @@ def counter_key(namespace: str, name: str, key: str) -> str:
         return key
     parts = key.split("@")
     if len(parts) == 1:
-        return in_namespace(namespace, key)
-    return "@".join(one if one.isdecimal() else in_namespace(namespace, one) for one in parts)
+        return with_namespace(namespace, key)
+    return "@".join(one if one.isdecimal() else with_namespace(namespace, one) for one in parts)
 
 
 def _is_own(namespace: str, name: str) -> bool:
-    return namespace_of(name) == namespace or is_common(name)
+    return namespace_of(name) == namespace or is_shared_name(name)
 
 
 def _plain(namespace: str, told: Any) -> Any:  # noqa: ANN401  # any answer
@@ -80,11 +80,11 @@ def _plain(namespace: str, told: Any) -> Any:  # noqa: ANN401  # any answer
         value = getattr(told, one.name)
         if isinstance(value, str):
             if one.name in _FIELDS or (one.name == "name" and isinstance(told, TopicConfig)):
-                changes[one.name] = out_of_namespace(namespace, value)
+                changes[one.name] = without_namespace(namespace, value)
         elif isinstance(value, Mapping | list | tuple) or is_dataclass(value):
             changes[one.name] = _plain(namespace, value)
     return replace(told, **changes)
 
 
 def _key(namespace: str, one: Any) -> Any:  # noqa: ANN401  # any key, any element
-    return out_of_namespace(namespace, one) if isinstance(one, str) else _plain(namespace, one)
+    return without_namespace(namespace, one) if isinstance(one, str) else _plain(namespace, one)

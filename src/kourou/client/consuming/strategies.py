@@ -11,7 +11,7 @@ from typing import Final
 
 from kourou.errors import ConfigError
 from kourou.model.allocation import (
-    NEARBY,
+    NEARBY_PREFIX,
     Allocate,
     ConfiguredQueues,
     MachineRooms,
@@ -33,7 +33,7 @@ _TO_BE_MADE: Final = MappingProxyType(
     {
         ConfiguredQueues.name: "ConfiguredQueues(queues)",
         MachineRooms.name: "MachineRooms(rooms)",
-        NEARBY.rstrip("-"): "NearbyMachineRooms(queue_room, consumer_room)",
+        NEARBY_PREFIX.rstrip("-"): "NearbyMachineRooms(queue_room, consumer_room)",
     }
 )
 """Strategies that need arguments, and how to construct them."""

@@ -27,7 +27,7 @@ from kourou.client.sending.send_plans import SendPlans, Way
 from kourou.client.sending.send_stats import SendStats
 from kourou.errors import KourouError, RequestTimeoutError, TransportError
 from kourou.model.message import Message
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
@@ -187,7 +187,7 @@ class FirstTries:
         self,
         instance: ClientInstance,
         plans: SendPlans,
-        ids: UniqueIds,
+        ids: UniqueIdGenerator,
         go_on: GoOn,
         stats: SendStats,
         config: ProducerConfig,

@@ -39,7 +39,7 @@ from kourou.client.sending.send_traces import send_traces
 from kourou.client.sending.sender import Sender
 from kourou.client.sending.stored_answers import take_stored
 from kourou.model.message import Message
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
 from kourou.model.route import publish_queues
 from kourou.model.topic import DEFAULT_PRODUCER_GROUP, check_client_group
@@ -116,7 +116,7 @@ class Producer(Requesting, Recalling, Lifetime):
             fast_path=take_stored,
         )
         rng = self._instance.runtime.random
-        self._ids = UniqueIds(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
+        self._ids = UniqueIdGenerator(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._traces = send_traces(self._instance, group)
         self._hooks = SendHooks([*hooks, *self._traces])
         self._under_way = UnderWay()

@@ -27,7 +27,7 @@ from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
 from kourou.client.sending.tries import Tries
 from kourou.errors import ClosedError, KourouError, RemoteError, TransportError
-from kourou.model.msgid import UniqueIds
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
@@ -50,7 +50,7 @@ class Sender:
         group: str,
         config: ProducerConfig,
         hooks: SendHooks,
-        ids: UniqueIds,
+        ids: UniqueIdGenerator,
     ) -> None:
         self._instance = instance
         self._group = group

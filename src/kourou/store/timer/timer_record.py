@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
-from kourou.model.property_limits import fitting_properties
+from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_layout import RecordDraft, RecordHeader, redraft
@@ -149,6 +149,6 @@ def due_timer_draft(
         times = properties.get(names.TIMER_ROLL_TIMES, "0")
         properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
         topic, queue_id = TIMER_TOPIC, 0
-    text = fitting_properties(properties, waits=is_roll)
+    text = encode_fitting_properties(properties, is_pending=is_roll)
     draft = redraft(timer.record, header, topic, queue_id, text)
     return draft, delivery_key(topic, properties)

@@ -62,7 +62,9 @@ async def send_to_retry_topic(
     queue: MessageQueue = instance.runtime.random.choice(others or queues)
     reconsume_times = message.reconsume_times + 1
     properties = {
-        name: value for name, value in message.properties.items() if name not in names.OF_A_DELIVERY
+        name: value
+        for name, value in message.properties.items()
+        if name not in names.DELIVERY_PROPERTIES
     }
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[names.RETRY_TOPIC] = message.topic

@@ -9,36 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-KEPT_MAX: Final = 32
+SEQUENCES_MAX: Final = 32
 """Cached sequences per function: mostly the queue lists of a consumer's topics."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Kept(Generic[T, V]):
-    """Caches the last `KEPT_MAX` results of a function of a sequence.
+class SequenceCache(Generic[T, V]):
+    """Caches the last `SEQUENCES_MAX` results of a function of a sequence.
 
     A sequence is looked up by identity first, which is cheap, then by its elements. The cache is
     replaced as a whole on each change, so any thread may call `get`.
 
     Args:
-        make: the function; callers must not modify its results.
+        compute: the function; callers must not modify its results.
     """
 
-    def __init__(self, make: Callable[[tuple[T, ...]], V]) -> None:
-        self._make = make
-        self._kept: tuple[tuple[tuple[T, ...], V], ...] = ()
+    def __init__(self, compute: Callable[[tuple[T, ...]], V]) -> None:
+        self._compute = compute
+        self._entries: tuple[tuple[tuple[T, ...], V], ...] = ()
 
     def get(self, key: Sequence[T]) -> V:
         """Return the result for `key`, computing it if it is not cached."""
-        for known, value in self._kept:
-            if known is key:
+        for cached, value in self._entries:
+            if cached is key:
                 return value
         key = tuple(key)  # the caller may modify a list later
-        for known, value in self._kept:
-            if known == key:
+        for cached, value in self._entries:
+            if cached == key:
                 return value
-        value = self._make(key)
-        self._kept = ((key, value), *self._kept[: KEPT_MAX - 1])
+        value = self._compute(key)
+        self._entries = ((key, value), *self._entries[: SEQUENCES_MAX - 1])
         return value
