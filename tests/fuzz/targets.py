@@ -19,7 +19,7 @@ from kourou import protocol
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import parse_consumer_offsets
 from kourou.broker.timer.timer_counts import parse_timer_metrics
-from kourou.broker.transactions.op_entries import decode_op, encode_op, split_op
+from kourou.broker.transactions.op_messages import decode_op, encode_op, split_op
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.errors import (
     ConfigError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from kourou.broker.clients import Member, Peer
-from kourou.broker.transactions.op_entries import read_op
+from kourou.broker.transactions.op_messages import read_op
 from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.broker.transactions.transactions import GROUP
 from kourou.model.message import MessageExt

@@ -46,7 +46,7 @@ from kourou.broker.sending.send_answers import region_properties
 from kourou.broker.sending.verdicts import half_refusal, judge_message
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
-from kourou.broker.transactions.halves import KeptHalf
+from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.plain_halves import (
     HALF_KEY,
     HALF_PART,
@@ -99,7 +99,7 @@ Shared by all messages whose properties differ only in unique id and keys."""
 class Transactions(Protocol):
     """Registers half messages; see `kourou.broker.transactions.transactions.Transactions`."""
 
-    def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
+    def on_plain_halves(self, halves: Sequence[CachedHalf]) -> None:
         """Register half messages that were stored."""
 
 
@@ -114,7 +114,7 @@ class _Sends(PlainSends):
 
     def __init__(self, path: SendPath, began_ms: int, transactions: Transactions) -> None:
         super().__init__(path, began_ms)
-        self.halves: list[KeptHalf] = []
+        self.halves: list[CachedHalf] = []
         self._transactions = transactions
 
     def _count(self) -> None:
@@ -467,7 +467,7 @@ class FastSend:
                     if kind is not NORMAL:
                         sends.note_kind(kind)
                         if half is not None:
-                            sends.halves.append(KeptHalf((sealed, seal), appended, half))
+                            sends.halves.append(CachedHalf((sealed, seal), appended, half))
                     records.append(appended)
                     at = next_at
             except Exception:  # a failure for one producer must not affect the others

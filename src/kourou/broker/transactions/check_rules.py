@@ -16,7 +16,7 @@ age of a message is at least the time since it was stored, even if its producer'
 
 Clocks may be wrong. Store times may be wrong too, because they never go back after a clock was
 ahead. So the age is limited from below and above by the rounds that already found the message, or
-did not yet (`Rounds`).
+did not yet (`RoundHistory`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ROUNDS_MAX: Final = 3_000
 """Number of rounds that are recorded: a day at one per 30 s."""
 
 
-class Verdict(Enum):
+class CheckAction(Enum):
     """Action of a round for a half message; see the module's table."""
 
     GIVE_UP = auto()
     END_ROUND = auto()
-    PASS_OVER = auto()
-    ASK = auto()
+    SKIP = auto()
+    CHECK = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class CheckLimits:
     Attributes:
         timeout_ms: time that a producer has to end a transaction before it is checked.
         checks_max: maximum number of checks.
-        kept_ms: retention time of files; an older message may be deleted at any time.
+        retention_ms: retention time of files; an older message may be deleted at any time.
     """
 
     timeout_ms: int
     checks_max: int
-    kept_ms: int
+    retention_ms: int
 
 
-class Rounds:
+class RoundHistory:
     """Start times of rounds, on a clock that never jumps, and the half queue's end at each.
 
     The start of the broker counts as a round.
@@ -72,17 +72,17 @@ class Rounds:
         self._began_ms.append(steady_ms)
         self._ends.append(end)
 
-    def age_ms(self, half: HalfMessage, told_ms: int, steady_ms: int) -> int:
-        """Return the age of a half message; `told_ms` is its age by the wall clock."""
+    def age_ms(self, half: HalfMessage, clock_age_ms: int, steady_ms: int) -> int:
+        """Return the age of a half message; `clock_age_ms` is its age by the wall clock."""
         found = bisect_right(self._ends, half.queue_offset)  # the first round that found it
         if found and half.first_offset == half.queue_offset:  # a later record is younger than it
-            told_ms = min(told_ms, steady_ms - self._began_ms[found - 1])
+            clock_age_ms = min(clock_age_ms, steady_ms - self._began_ms[found - 1])
         if found < len(self._ends):
-            told_ms = max(told_ms, steady_ms - self._began_ms[found])
-        return told_ms
+            clock_age_ms = max(clock_age_ms, steady_ms - self._began_ms[found])
+        return clock_age_ms
 
 
-def verdict_on(half: HalfMessage, age_ms: int, end: int, limits: CheckLimits) -> Verdict:
+def choose_action(half: HalfMessage, age_ms: int, end: int, limits: CheckLimits) -> CheckAction:
     """Return the action of a round for an open half message.
 
     Args:
@@ -92,11 +92,11 @@ def verdict_on(half: HalfMessage, age_ms: int, end: int, limits: CheckLimits) ->
         limits: the configured limits.
     """
     if half.queue_offset >= end:
-        return Verdict.END_ROUND
-    if half.check_times >= limits.checks_max or age_ms > limits.kept_ms:
-        return Verdict.GIVE_UP
+        return CheckAction.END_ROUND
+    if half.check_times >= limits.checks_max or age_ms > limits.retention_ms:
+        return CheckAction.GIVE_UP
     immunity_ms = half.immunity_ms(limits.timeout_ms)
     if immunity_ms is not None:
-        return Verdict.PASS_OVER if age_ms <= immunity_ms else Verdict.ASK
+        return CheckAction.SKIP if age_ms <= immunity_ms else CheckAction.CHECK
     was_asked = half.check_times > 0 and half.first_offset != half.queue_offset
-    return Verdict.ASK if was_asked or age_ms > limits.timeout_ms else Verdict.END_ROUND
+    return CheckAction.CHECK if was_asked or age_ms > limits.timeout_ms else CheckAction.END_ROUND

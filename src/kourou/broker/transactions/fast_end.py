@@ -1,10 +1,10 @@
 """Fast path of commits: END_TRANSACTION for cached half messages, one-way or with an answer.
 
 Most END_TRANSACTION requests are such commits. A request with any other property of the frame, the
-half message or the transaction is left to the general path (`ending.py`), which serves every
-request and does not depend on this one. All commits of a loop iteration are stored together at its
-end, from the bytes of their half messages: see `plain_halves.py`. Commits that do not fit then go
-to the general path.
+half message or the transaction is left to the general path (`end_transaction.py`), which serves
+every request and does not depend on this one. All commits of a loop iteration are stored together
+at its end, from the bytes of their half messages: see `plain_halves.py`. Commits that do not fit
+then go to the general path.
 
 Until the end of the loop iteration an accepted commit is only noted. So the fast path of sends may
 call this path for commits that come between its sends.
@@ -21,9 +21,9 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 
 from kourou.broker.message_type import TRANSACTION
-from kourou.broker.transactions.books import Books
+from kourou.broker.transactions.context import TransactionContext
+from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.half_messages import HalfMessage
-from kourou.broker.transactions.halves import KeptHalf
 from kourou.broker.transactions.ledger import State
 from kourou.broker.transactions.plain_halves import HalfTarget, PlainHalf, committed_record
 from kourou.broker.writing.group_commit import GroupCommit
@@ -85,7 +85,7 @@ class _Commit(NamedTuple):
     """
 
     connection: Connection
-    half: KeptHalf
+    half: CachedHalf
     plain: PlainHalf
     opaque: int
     frame_bytes: int
@@ -102,16 +102,16 @@ class _Commits:
     """Commits that pass through the group commit together; a `Waiting`.
 
     Attributes:
-        kept, records: each commit, and the record of its message.
+        accepted, records: each commit, and the record of its message.
     """
 
     __slots__ = (
         "_began_ms",
         "_is_done",
         "_path",
+        "accepted",
         "deadline_s",
         "end",
-        "kept",
         "records",
         "shares",
         "size",
@@ -125,7 +125,7 @@ class _Commits:
     waits_for_sync: bool
 
     def __init__(self, path: FastEnd, began_ms: int) -> None:
-        self.kept: list[_Commit] = []
+        self.accepted: list[_Commit] = []
         self.records: list[Appended] = []
         self.shares: list[tuple[Connection, int]] = []
         self._path = path
@@ -150,8 +150,10 @@ class _Commits:
         if queue is None or position + size > run.limit or not self._path.is_current(target):
             return False
         offset, end = queue.next_offset, position + size
-        place = (position, offset, run.store_at_ms)
-        record = committed_record(half.record[0], plain, half.appended.physical_offset, place)
+        position_fields = (position, offset, run.store_at_ms)
+        record = committed_record(
+            half.record[0], plain, half.appended.physical_offset, position_fields
+        )
         appended = Appended(
             position, offset, size, target.topic, target.queue_id, plain.code, run.store_at_ms
         )
@@ -162,7 +164,7 @@ class _Commits:
         )
         queue.next_offset = offset + 1
         run.position = end
-        self.kept.append(one)
+        self.accepted.append(one)
         self.records.append(appended)
         self.shares.append((one.connection, size))
         return True
@@ -177,34 +179,34 @@ class _Commits:
 
     def stored(self) -> None:
         """Complete the transactions as committed."""
-        self._tell()
+        self._complete()
 
     def late(self, reason: str) -> None:
         """Complete the transactions as committed: they are in the log, but not synced in time."""
-        self._tell(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.records, reason))
+        self._complete(PutResult(PutStatus.FLUSH_DISK_TIMEOUT, self.records, reason))
 
     def answer(self, result: PutResult) -> None:
         """Leave the transactions open: their messages were not stored."""
-        self._tell(result)
+        self._complete(result)
 
-    def _tell(self, doubt: PutResult | None = None) -> None:
+    def _complete(self, doubt: PutResult | None = None) -> None:
         """Update the transactions and answer; `doubt` is None if all is as durable as required."""
         if self._is_done:
             return
         self._is_done = True
         try:
             if doubt is None or doubt.appended:
-                self._path.on_stored(self.kept, self.records, self._began_ms)
+                self._path.on_stored(self.accepted, self.records, self._began_ms)
             else:
-                self._path.on_refused(self.kept)
+                self._path.on_refused(self.accepted)
         except Exception:  # the requests must be answered all the same
-            log.exception("fast_end.failed commits=%d", len(self.kept))
+            log.exception("fast_end.failed commits=%d", len(self.accepted))
         self._reply(doubt)
 
     def _reply(self, doubt: PutResult | None) -> None:
         """Answer those that are not one-way, in one write to each connection."""
         frames: dict[Connection, list[bytes]] = {}
-        for one in self.kept:
+        for one in self.accepted:
             if not one.frame_bytes:
                 continue
             one.connection.unanswered.remove(one.frame_bytes)
@@ -226,36 +228,36 @@ class FastEnd:
 
     def __init__(
         self,
-        books: Books,
+        context: TransactionContext,
         store: MessageStore,
-        ordinary: Callable[[HalfMessage, Connection, Request | None], None],
+        general_path: Callable[[HalfMessage, Connection, Request | None], None],
     ) -> None:
-        """Serve requests with the same outcome as `kourou.broker.transactions.ending.Endings`.
+        """Serve requests with the same outcome as `EndTransactionHandler`.
 
         Args:
-            books: give the state of transactions; commits update it.
+            context: give the state of transactions; commits update it.
             store: the messages are appended there before the group commit writes them.
-            ordinary: commits an open transaction on the general path, and answers.
+            general_path: commits an open transaction on the general path, and answers.
         """
-        self._halves = books.halves
-        self._ledger = books.ledger
-        self._op_log = books.op_log
-        self._counts = books.counts
-        self._topics = books.topics.by_name
-        self._commit = books.commit
-        self._stats = books.stats
-        self._clock = books.clock
-        self._caught_up = books.caught_up
+        self._halves = context.halves
+        self._ledger = context.ledger
+        self._op_writer = context.op_writer
+        self._counts = context.counts
+        self._topics = context.topics.by_name
+        self._commit = context.commit
+        self._stats = context.stats
+        self._clock = context.clock
+        self._recovered = context.recovered
         self._store = store
-        self._ordinary = ordinary
-        self._kept: list[_Commit] = []
+        self._general_path = general_path
+        self._accepted: list[_Commit] = []
         self.in_flight: set[int] = set()
         """Queue offsets of the half records whose commits are being stored."""
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Accept the leading commits; return the position of the first other frame."""
         at = start
-        if not self._caught_up.is_set():
+        if not self._recovered.is_set():
             return start
         while end - at > _START_END and buffer[at + _PREFIX_BYTES : at + _START_END] == _START:
             frame_bytes, header_bytes = _SIZES(buffer, at)
@@ -270,43 +272,45 @@ class FastEnd:
     def _take(self, connection: Connection, header: bytearray, frame_bytes: int) -> bool:
         """Accept a commit; False if the general path must serve it."""
         try:
-            said = _decode(header)
-            fields = said.extFields
-            place = int(fields.commitLogOffset)
+            header_fields = _decode(header)
+            fields = header_fields.extFields
+            physical_offset = int(fields.commitLogOffset)
             offset = int(fields.tranStateTableOffset)
         except ValueError:  # includes msgspec's errors
             return False
         digits = fields.commitLogOffset + fields.tranStateTableOffset
         if not (digits.isascii() and digits.isdigit()):
             return False  # `int` accepts more forms of numbers than the protocol
-        half = self._halves.peek(place)
+        half = self._halves.get(physical_offset)
         if half is None or half.plain is None:
             return False
         if (
             half.appended.queue_offset != offset
             or half.plain.group != fields.producerGroup
-            or not (said.flag or connection.unanswered.has_room(frame_bytes, 1))
-            or not self._ledger.begin_untouched(offset)
+            or not (header_fields.flag or connection.unanswered.has_room(frame_bytes, 1))
+            or not self._ledger.begin_single(offset)
         ):
             return False
-        self._halves.take_kept(place)
-        if said.flag:
+        self._halves.pop(physical_offset)
+        if header_fields.flag:
             frame_bytes = 0
         else:
             connection.unanswered.add_all(frame_bytes, 1)
         self.in_flight.add(offset)
-        if not self._kept:
-            self._commit.before_write(self.append_kept)
-        self._kept.append(_Commit(connection, half, half.plain, said.opaque, frame_bytes))
+        if not self._accepted:
+            self._commit.before_write(self.append_commits)
+        self._accepted.append(
+            _Commit(connection, half, half.plain, header_fields.opaque, frame_bytes)
+        )
         return True
 
     def is_current(self, target: HalfTarget) -> bool:
         """Return whether the topic config is unchanged since the half message was stored."""
         return self._topics.get(target.topic) is target.config
 
-    def append_kept(self) -> None:
+    def append_commits(self) -> None:
         """Append the messages of all accepted commits."""
-        left, self._kept = self._kept, []
+        left, self._accepted = self._accepted, []
         if not left:
             return
         now_ms = self._clock.now_ms()
@@ -317,32 +321,32 @@ class FastEnd:
                 commits = _Commits(self, now_ms)
                 left = [one for one in left if not commits.append(one, run)]
                 self._store.end_run(run)
-                if commits.kept:
+                if commits.accepted:
                     commits.follow(self._commit)
         for one in left:
             self._reopen(one)
-            self._ordinary(one.half.read(), one.connection, one.request())
+            self._general_path(one.half.read(), one.connection, one.request())
 
     def on_stored(
-        self, kept: Sequence[_Commit], records: Sequence[Appended], began_ms: int
+        self, commits: Sequence[_Commit], records: Sequence[Appended], began_ms: int
     ) -> None:
         """Complete these transactions as committed."""
         took_ms = self._clock.now_ms() - began_ms
         settle, on_put = self._ledger.settle, self._stats.on_put
-        ended = [one.half.appended.queue_offset for one in kept]
+        ended = [one.half.appended.queue_offset for one in commits]
         for offset, stored in zip(ended, records, strict=True):
             settle(offset, State.COMMITTED)
             on_put(stored.topic, stored.queue_id, TRANSACTION, 1, stored.size, took_ms)
         self.in_flight.difference_update(ended)
-        self._op_log.add(ended)
+        self._op_writer.add(ended)
         for topic, count in Counter([stored.topic for stored in records]).items():
             self._counts.ended(topic, State.COMMITTED, count, open_before=count)
 
-    def on_refused(self, kept: Sequence[_Commit]) -> None:
+    def on_refused(self, commits: Sequence[_Commit]) -> None:
         """Leave the transactions open; checks will be sent to their producers."""
-        for one in kept:
+        for one in commits:
             self._reopen(one)
-            self._halves.keep(one.half)
+            self._halves.add(one.half)
             self._stats.on_put_failed()
 
     def _reopen(self, one: _Commit) -> None:

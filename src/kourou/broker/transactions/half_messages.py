@@ -42,7 +42,7 @@ HALF_QUEUE: Final = 0
 """Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _GIVEN_UP: Final = TRANS_CHECK_MAX_TIME_TOPIC.encode()
-BROKERS_OWN: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
+RESERVED_PROPERTIES: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
 """Properties that link a half record to others; they are not accepted from clients."""
 
 
@@ -103,7 +103,7 @@ def place_half(
         raise MessageIllegalError(
             ResponseCode.MESSAGE_ILLEGAL, "transactional messages do not support delayed delivery"
         )
-    for name in BROKERS_OWN:
+    for name in RESERVED_PROPERTIES:
         properties.pop(name, None)
     properties[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
     properties[names.REAL_TOPIC] = topic

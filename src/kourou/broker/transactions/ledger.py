@@ -16,7 +16,7 @@ transaction's first record. The current record of an open transaction is kept he
 
 All records below `head` have ended. `head` is the half queue's progress, which is persisted. States
 of records below it are used to answer repeated ends. The progress of the op queue is that of
-`OpEntries`: op messages below it name no record at or above `head`.
+`OpProgress`: op messages below it name no record at or above `head`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class State(IntEnum):
     GIVEN_UP = 6
 
 
-REMEMBERED: Final = 1 << 17
+SETTLED_KEPT: Final = 1 << 17
 """Number of ended records below `head` whose state is kept."""
-_TRIMMED: Final = 1 << 16
+_TRIM_STEP: Final = 1 << 16
 """Number of states that are dropped at once."""
 _UNSETTLED: Final = (State.OPEN, State.BUSY)
 _REPLACED: Final = (State.MOVED, State.ENDED)
@@ -74,7 +74,7 @@ class Ledger:
         self._head = head
         self._states = bytearray()
         self._chains: dict[int, _Chain] = {}  # by the queue offset of each of their records
-        self._waiting: dict[int, list[Callable[[], None]]] = {}  # by current record
+        self._waiters: dict[int, list[Callable[[], None]]] = {}  # by current record
 
     @property
     def head(self) -> int:
@@ -135,7 +135,7 @@ class Ledger:
         assert self.state(current) in (State.OPEN, State.GIVEN_UP), "another one is under way"
         self._set(current, State.BUSY)
 
-    def begin_untouched(self, offset: int) -> bool:
+    def begin_single(self, offset: int) -> bool:
         """As `begin`, if the record is open and its transaction's only one; else return False."""
         at = offset - self._base
         if at < 0 or offset in self._chains or (at < len(self._states) and self._states[at]):
@@ -147,8 +147,8 @@ class Ledger:
         """Note the result of what `begin` began: OPEN if nothing was stored."""
         self._set(current, state)
         if state is not State.OPEN:
-            self._forget(current)
-        self._call_waiting(current)
+            self._drop_chain(current)
+        self._call_waiters(current)
 
     def moved(self, current: int, first: int, record: tuple[int, int]) -> None:
         """Note that a new record is the transaction's current one.
@@ -162,15 +162,15 @@ class Ledger:
         if current != first and current not in self._chains:
             self._chains[current] = self._chains[first]  # a transaction from before the start
         self._set(current, State.MOVED)
-        self._call_waiting(current)
+        self._call_waiters(current)
 
     def when_settled(self, current: int, call: Callable[[], None]) -> None:
         """Call `call` when the pending change of a BUSY transaction is stored or refused."""
-        self._waiting.setdefault(current, []).append(call)
+        self._waiters.setdefault(current, []).append(call)
 
     # Recovery at the start
 
-    def ended_before(self, offset: int) -> None:
+    def note_ended(self, offset: int) -> None:
         """Note that an op message names the record."""
         if offset >= self._base:
             self._set(offset, State.ENDED)
@@ -198,7 +198,7 @@ class Ledger:
         chain.records.append(record)
         self._chains[record[0]] = chain
 
-    def _forget(self, current: int) -> None:
+    def _drop_chain(self, current: int) -> None:
         """Drop the chain of an ended transaction, and set the state of each of its records."""
         chain = self._chains.get(current)
         if chain is None:
@@ -211,8 +211,8 @@ class Ledger:
         if self._chains.get(chain.first) is chain:
             del self._chains[chain.first]
 
-    def _call_waiting(self, current: int) -> None:
-        for call in self._waiting.pop(current, ()):
+    def _call_waiters(self, current: int) -> None:
+        for call in self._waiters.pop(current, ()):
             call()
 
     def _set(self, offset: int, state: State) -> None:
@@ -223,34 +223,34 @@ class Ledger:
         if missing > 0:
             self._states.extend(bytes(missing))
         self._states[at] = state
-        if self._head - self._base > REMEMBERED + _TRIMMED:
+        if self._head - self._base > SETTLED_KEPT + _TRIM_STEP:
             self.trim()
 
     def trim(self) -> None:
         """Drop the states of the oldest settled records."""
-        surplus = self.head - self._base - REMEMBERED
+        surplus = self.head - self._base - SETTLED_KEPT
         if surplus > 0:
             del self._states[:surplus]
             self._base += surplus
 
 
-class OpEntries:
+class OpProgress:
     """Tracks the op messages that are still needed: those that name a record at or above `head`."""
 
     def __init__(self, first: int) -> None:
         """Begin at queue offset `first` of the op queue."""
         self._next = first
-        self._last: list[tuple[int, int]] = []  # op offset, highest half offset that it names
+        self._named: list[tuple[int, int]] = []  # op offset, highest half offset that it names
         self._start = 0
 
     def add(self, op_offset: int, offsets: Sequence[int]) -> None:
         """Note an op message; must be called in queue order."""
-        self._last.append((op_offset, max(offsets, default=-1)))
+        self._named.append((op_offset, max(offsets, default=-1)))
         self._next = max(self._next, op_offset + 1)
 
     def needed_from(self, head: int) -> int:
         """Return the progress: the first op message that names a record at or above `head`."""
-        last, at = self._last, self._start
+        last, at = self._named, self._start
         while at < len(last) and last[at][1] < head:
             at += 1
         self._start = at

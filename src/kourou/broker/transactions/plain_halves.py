@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kourou.broker.transactions.half_messages import BROKERS_OWN
+from kourou.broker.transactions.half_messages import RESERVED_PROPERTIES
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT
@@ -35,9 +35,11 @@ HALF_KEY: Final = (TRANS_HALF_TOPIC.encode(), 0)
 TRANSACTION_ID: Final = f"{names.TRANSACTION_ID}\x01"
 MORE_BYTES_MAX: Final = len(HALF_PART) + len(TRANSACTION_ID) + 32 + 256
 """Upper bound of the bytes that a half message's record has more than another message's."""
-_OWN: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
+_SET_BY_BROKER: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
 """Properties that only the broker sets."""
-LOOKED_AT: Final = frozenset({names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *BROKERS_OWN})
+END_PROPERTIES: Final = frozenset(
+    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *RESERVED_PROPERTIES}
+)
 """Properties that affect the end of a half message."""
 _HEAD_BYTES: Final = HEAD_V4.size
 _UNPACK_HEAD: Final = HEAD_V4.unpack_from
@@ -101,28 +103,28 @@ def plain_group(properties: Mapping[str, str]) -> str:
     """
     is_plain = (
         properties[names.TRAN_MSG].lower() == "true"
-        and properties.keys().isdisjoint(_OWN)
-        and properties.keys().isdisjoint(LOOKED_AT)
+        and properties.keys().isdisjoint(_SET_BY_BROKER)
+        and properties.keys().isdisjoint(END_PROPERTIES)
     )
     return properties.get(names.PGROUP, "") if is_plain else ""
 
 
 def committed_record(
-    record: bytes, half: PlainHalf, prepared_at: int, place: tuple[int, int, int]
+    record: bytes, half: PlainHalf, prepared_offset: int, position_fields: tuple[int, int, int]
 ) -> tuple[bytes, bytes]:
     """Return the committed message's record in two parts: all but its seal, and the seal.
 
     Args:
         record: record of the half message; the end of its properties may be missing.
         half: data of the half message.
-        prepared_at: log position of the half message.
-        place: log position, queue offset and store time of the committed message.
+        prepared_offset: log position of the half message.
+        position_fields: log position, queue offset and store time of the committed message.
     """
     (
         size, magic, body_crc, _, flag, _, _, sys_flag, born_at_ms, born_address, born_port, _,
         store_address, store_port, reconsume_times, _, body_size,
     ) = _UNPACK_HEAD(record)  # fmt: skip
-    position, queue_offset, store_at_ms = place
+    position, queue_offset, store_at_ms = position_fields
     target, properties_size = half.target, half.properties_size
     body_end = _HEAD_BYTES + body_size
     properties_at = body_end + len(HALF_PART) + 2
@@ -130,7 +132,7 @@ def committed_record(
         _PACK_HEAD(
             size + target.more_bytes, magic, body_crc, target.queue_id, flag, queue_offset,
             position, sys_flag | TRANSACTION_COMMIT, born_at_ms, born_address, born_port,
-            store_at_ms, store_address, store_port, reconsume_times, prepared_at, body_size,
+            store_at_ms, store_address, store_port, reconsume_times, prepared_offset, body_size,
         ),
         memoryview(record)[_HEAD_BYTES:body_end],
         target.part,

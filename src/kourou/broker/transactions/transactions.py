@@ -1,12 +1,12 @@
 """Transactions of one broker: composition of their parts, start and stop, progress of the queues.
 
-    half message       RMQ_SYS_TRANS_HALF_TOPIC         `half_messages.py`, `halves.py`
-    end                END_TRANSACTION                  `ending.py`, `op_log.py`
+    half message       RMQ_SYS_TRANS_HALF_TOPIC         `half_messages.py`, `half_cache.py`
+    end                END_TRANSACTION                  `end_transaction.py`, `op_writer.py`
     fast paths         of both                          `plain_halves.py`, `fast_end.py`
-    check              CHECK_TRANSACTION_STATE          `check_rules.py`, `checking.py`
-    resumption         RESUME_CHECK_HALF_MESSAGE        `resuming.py`
-    recovery           open transactions at a start     `catching_up.py`
-    state              of each half message             `ledger.py`, `books.py`
+    check              CHECK_TRANSACTION_STATE          `check_rules.py`, `check_rounds.py`
+    resumption         RESUME_CHECK_HALF_MESSAGE        `resume_checks.py`
+    recovery           open transactions at a start     `recovery.py`
+    state              of each half message             `ledger.py`, `context.py`
 
 The progress of the half queue and of the op queue is committed for the group CID_RMQ_SYS_TRANS in
 `config/consumerOffset.json`. All half messages below the first have ended, and the op messages
@@ -31,16 +31,16 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
-from kourou.broker.transactions.books import Books
-from kourou.broker.transactions.catching_up import CatchingUp
-from kourou.broker.transactions.checking import Checking
-from kourou.broker.transactions.ending import Endings
+from kourou.broker.transactions.check_rounds import CheckRounds
+from kourou.broker.transactions.context import TransactionContext
+from kourou.broker.transactions.end_transaction import EndTransactionHandler
 from kourou.broker.transactions.fast_end import FastEnd
+from kourou.broker.transactions.half_cache import CachedHalf, HalfMessages
 from kourou.broker.transactions.half_messages import HALF_QUEUE
-from kourou.broker.transactions.halves import Halves, KeptHalf
-from kourou.broker.transactions.ledger import Ledger, OpEntries, State
-from kourou.broker.transactions.op_log import OpLog
-from kourou.broker.transactions.resuming import Resuming
+from kourou.broker.transactions.ledger import Ledger, OpProgress, State
+from kourou.broker.transactions.op_writer import OpWriter
+from kourou.broker.transactions.recovery import TransactionRecovery
+from kourou.broker.transactions.resume_checks import ResumeChecksHandler
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Group under which the progress is committed."""
-CATCH_UP_AGAIN_MS: Final = 10_000
+RECOVERY_RETRY_MS: Final = 10_000
 """Delay before another attempt after the queues could not be read at the start."""
 
 
@@ -108,44 +108,44 @@ class Transactions:
         self._store = store
         self._reads = reads
         self._runtime = runtime
-        self._caught_up = asyncio.Event()
+        self._recovered = asyncio.Event()
         self._op_offset = self._progress(TRANS_OP_HALF_TOPIC)
         self._ledger = Ledger(self._progress(TRANS_HALF_TOPIC))
-        self._ops = OpEntries(self._op_offset)
+        self._ops = OpProgress(self._op_offset)
         self.counts = TransactionCounts(file, runtime.offload, runtime.clock)
-        self._op_log = OpLog(config, commit, runtime.clock, host, self._on_op_stored)
-        self._halves = Halves(store, runtime.offload)
-        books = Books(
+        self._op_writer = OpWriter(config, commit, runtime.clock, host, self._on_op_stored)
+        self._halves = HalfMessages(store, runtime.offload)
+        context = TransactionContext(
             halves=self._halves,
             ledger=self._ledger,
-            op_log=self._op_log,
+            op_writer=self._op_writer,
             counts=self.counts,
             topics=tables.topics,
             commit=commit,
             stats=stats,
             clock=runtime.clock,
             age_clock=age_clock,
-            caught_up=self._caught_up,
+            recovered=self._recovered,
         )
-        self._endings = Endings(books, config, later)
-        self.fast_end: Final = FastEnd(books, store, self._endings.commit)
-        self._resuming = Resuming(books, later)
-        self._checking = Checking(
-            books, config=config, topics=tables.topics, store=store, reads=reads, clients=clients
+        self._end_transaction = EndTransactionHandler(context, config, later)
+        self.fast_end: Final = FastEnd(context, store, self._end_transaction.commit)
+        self._resume_checks = ResumeChecksHandler(context, later)
+        self._check_rounds = CheckRounds(
+            context, config=config, topics=tables.topics, store=store, reads=reads, clients=clients
         )
-        self._came_meanwhile: Counter[str] = Counter()  # half messages stored during recovery
+        self._stored_meanwhile: Counter[str] = Counter()  # half messages stored during recovery
         self._task: asyncio.Task[None] | None = None
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handler of each request code."""
         return {
-            RequestCode.END_TRANSACTION: self._endings.on_end_transaction,
-            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resuming.on_resume_check_half_message,
+            RequestCode.END_TRANSACTION: self._end_transaction.on_end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume_checks.on_resume_check_half_message,
         }
 
     def start(self) -> None:
         """Begin to recover the open transactions in the background."""
-        self._task = asyncio.get_running_loop().create_task(self._catch_up())
+        self._task = asyncio.get_running_loop().create_task(self._recover())
 
     def stop(self) -> None:
         """Store the buffered ends; to be called right before the group commit closes.
@@ -154,41 +154,41 @@ class Transactions:
         message has its committed message before it.
         """
         self._end_task()
-        self.fast_end.append_kept()
-        for ended in self._endings.in_flight.values():
-            self._op_log.add(ended)
-        self._op_log.add(sorted(self.fast_end.in_flight))
-        self._op_log.close()
-        self._caught_up.set()  # requests that wait continue, and find the group commit closed
+        self.fast_end.append_commits()
+        for ended in self._end_transaction.in_flight.values():
+            self._op_writer.add(ended)
+        self._op_writer.add(sorted(self.fast_end.in_flight))
+        self._op_writer.close()
+        self._recovered.set()  # requests that wait continue, and find the group commit closed
 
     def abandon(self) -> None:
         """Stop without storing anything, like a killed process."""
         self._end_task()
-        self._op_log.abandon()
+        self._op_writer.abandon()
 
     def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
         """Register a stored half message for the topic."""
-        self._halves.keep_draft(draft, appended)
+        self._halves.add_draft(draft, appended)
         self._count_new(topic, 1)
 
-    def on_plain_halves(self, halves: Sequence[KeptHalf]) -> None:
+    def on_plain_halves(self, halves: Sequence[CachedHalf]) -> None:
         """Register stored half messages of the fast path."""
         for half in halves:
-            self._halves.keep(half)
+            self._halves.add(half)
         topics = [half.plain.target.topic for half in halves if half.plain is not None]
         for topic, count in Counter(topics).items():
             self._count_new(topic, count)
 
     def _count_new(self, topic: str, count: int) -> None:
         self.counts.add(topic, count)
-        if not self._caught_up.is_set():
-            self._came_meanwhile[topic] += count
+        if not self._recovered.is_set():
+            self._stored_meanwhile[topic] += count
 
     async def check(self) -> None:
-        """Run a check round; see `Checking.run`."""
-        if self._caught_up.is_set():
+        """Run a check round; see `CheckRounds.run`."""
+        if self._recovered.is_set():
             try:
-                await self._checking.run()
+                await self._check_rounds.run()
             finally:
                 self._note_progress()
 
@@ -201,22 +201,22 @@ class Transactions:
         self.counts.keep(self._tables.topics.by_name)
         await self.counts.persist()
 
-    async def _catch_up(self) -> None:
+    async def _recover(self) -> None:
         """Recover the open transactions; retry until that succeeds."""
         is_failing = False
         while True:
             try:
-                await self._catch_up_once()
+                await self._recover_once()
             except Exception:
                 if not is_failing:
                     is_failing = True
-                    log.exception("transactions.not_caught_up again_in_ms=%d", CATCH_UP_AGAIN_MS)
-                await asyncio.sleep(CATCH_UP_AGAIN_MS / 1000)
+                    log.exception("transactions.not_caught_up again_in_ms=%d", RECOVERY_RETRY_MS)
+                await asyncio.sleep(RECOVERY_RETRY_MS / 1000)
             else:
                 return
 
-    async def _catch_up_once(self) -> None:
-        catching_up = CatchingUp(
+    async def _recover_once(self) -> None:
+        recovery = TransactionRecovery(
             self._store,
             self._tables.topics,
             self._reads,
@@ -224,8 +224,8 @@ class Transactions:
             self._ledger,
             self._ops,
         )
-        self._came_meanwhile.clear()
-        found = await catching_up.run(self._op_offset)
+        self._stored_meanwhile.clear()
+        found = await recovery.run(self._op_offset)
         for state, offsets in (
             (State.COMMITTED, found.committed), (State.GIVEN_UP, found.given_up),
         ):  # fmt: skip
@@ -233,15 +233,15 @@ class Transactions:
                 ended = self._ledger.records_of(current)
                 self._ledger.begin(current)
                 self._ledger.settle(current, state)
-                self._op_log.add(ended)
+                self._op_writer.add(ended)
         if found.replaced:
-            self._op_log.add(found.replaced)
-        self.counts.set_all(found.open_by_topic + self._came_meanwhile)
-        self._caught_up.set()
+            self._op_writer.add(found.replaced)
+        self.counts.set_all(found.open_by_topic + self._stored_meanwhile)
+        self._recovered.set()
         open_count = sum(found.open_by_topic.values())
         if open_count or found.committed:
             log.info(
-                "transactions.caught_up open=%d committed_before=%d",
+                "transactions.recovered open=%d committed_before=%d",
                 open_count, len(found.committed),
             )  # fmt: skip
 
@@ -254,7 +254,7 @@ class Transactions:
 
     def _on_op_stored(self, op_offset: int, offsets: Sequence[int]) -> None:
         self._ops.add(op_offset, offsets)
-        if self._caught_up.is_set():
+        if self._recovered.is_set():
             self._note_progress()
 
     def _note_progress(self) -> None:

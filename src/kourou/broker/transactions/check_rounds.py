@@ -25,8 +25,13 @@ from kourou.broker.clients import Clients, Peer
 from kourou.broker.consuming.retry_topics import SavedTopics
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.checked_reads import CheckedReads
-from kourou.broker.transactions.books import Books
-from kourou.broker.transactions.check_rules import CheckLimits, Rounds, Verdict, verdict_on
+from kourou.broker.transactions.check_rules import (
+    CheckAction,
+    CheckLimits,
+    RoundHistory,
+    choose_action,
+)
+from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -56,17 +61,17 @@ READ_BYTES_MAX: Final = 4 * 1024 * 1024
 MOVED_MAX: Final = 200_000
 """Limit on records of open transactions that were stored again, because each is kept in memory. At
 this limit, rounds stop until some of the transactions have ended."""
-IN_THE_WAY: Final = 10_000
+FOLLOWING_MAX: Final = 10_000
 """A half message with a long immunity time is stored again once this many follow it: the next start
 must read all half messages from the first open one on."""
 
 
-class Checking:
+class CheckRounds:
     """Runs the check rounds of one broker."""
 
     def __init__(
         self,
-        books: Books,
+        context: TransactionContext,
         *,
         config: LiveConfig,
         topics: SavedTopics,
@@ -74,41 +79,41 @@ class Checking:
         reads: CheckedReads,
         clients: Clients,
     ) -> None:
-        """Check the open transactions of `books`.
+        """Check the open transactions of `context`.
 
         Args:
-            books: give the open transactions; rounds update them.
+            context: give the open transactions; rounds update them.
             config: limits of the rules.
             topics: the topic of given-up messages is created there.
             store: gives the end of the half queue.
             reads: read the half messages.
             clients: the connected producers.
         """
-        self._books = books
+        self._context = context
         self._config = config
         self._topics = topics
         self._store = store
         self._reads = reads
         self._clients = clients
-        self._rounds = Rounds()
+        self._rounds = RoundHistory()
         self._rounds.begin(steady_ms(), store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
-        self._turn = 0
-        self._is_stuck = False
+        self._rotation = 0
+        self._is_blocked = False
 
     async def run(self) -> None:
         """Run one round. A failed read or write ends it, and the next round tries again."""
         until_ms = steady_ms() + ROUND_MS
-        offset = self._books.ledger.head
+        offset = self._context.ledger.head
         end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
         self._rounds.begin(steady_ms(), end)
-        while steady_ms() < until_ms and self._books.ledger.moved_count < MOVED_MAX:
-            offset = self._books.ledger.next_open(offset, end)
+        while steady_ms() < until_ms and self._context.ledger.moved_count < MOVED_MAX:
+            offset = self._context.ledger.next_open(offset, end)
             if offset >= end:
                 return
             found = await self._read(offset)
             if found is None:
                 return
-            if not await self._check_all(found[0], end):
+            if not await self._check_records(found[0], end):
                 return
             offset = max(offset + 1, found[1])
 
@@ -118,53 +123,55 @@ class Checking:
         try:
             found = await self._reads.read(TRANS_HALF_TOPIC, HALF_QUEUE, asked)
         except CorruptRecordError as error:
-            if not self._is_stuck:
-                self._is_stuck = True
+            if not self._is_blocked:
+                self._is_blocked = True
                 log.error(  # noqa: TRY400 - the offset identifies the record
                     "transaction_check.blocked queue_offset=%d reason=%s", offset, error
                 )
             return None
-        self._is_stuck = False
+        self._is_blocked = False
         offsets = [wanted.queue_offset for wanted in found.plan.expected]
         return list(zip(offsets, found.records(), strict=True)), found.plan.next_offset
 
-    async def _check_all(self, records: list[tuple[int, bytes]], end: int) -> bool:
+    async def _check_records(self, records: list[tuple[int, bytes]], end: int) -> bool:
         """Apply the rules to each record; return whether the round continues."""
-        puts = []
+        stores = []
         is_over = False
         for offset, record in records:
-            if self._books.ledger.state(offset) is not State.OPEN:
+            if self._context.ledger.state(offset) is not State.OPEN:
                 continue
             try:
                 half = read_half(record)
             except MalformedMessageError as error:
-                self._pass_over(offset, error)
+                self._skip(offset, error)
                 continue
-            verdict = verdict_on(half, self._age_ms(half), end, self._limits())
-            if verdict is Verdict.END_ROUND:
+            action = choose_action(half, self._age_ms(half), end, self._limits())
+            if action is CheckAction.END_ROUND:
                 is_over = True
                 break
-            if verdict is Verdict.GIVE_UP:
-                puts.append(await self._give_up(half))
-            elif verdict is Verdict.ASK:
-                puts.append(self._ask_again(half))
-            elif end - offset > IN_THE_WAY:
-                puts.append(self._move(half, renewed_draft(half, None), None))
-        are_stored = [await put for put in puts]
+            if action is CheckAction.GIVE_UP:
+                stores.append(await self._give_up(half))
+            elif action is CheckAction.CHECK:
+                stores.append(self._check_again(half))
+            elif end - offset > FOLLOWING_MAX:
+                stores.append(self._store_again(half, renewed_draft(half, None), None))
+        are_stored = [await put for put in stores]
         return all(are_stored) and not is_over
 
     def _age_ms(self, half: HalfMessage) -> int:
         """Return the age of the half message, corrected for wrong clocks."""
-        told_ms = self._books.age_clock.now_ms() - min(half.draft.born_at_ms, half.store_at_ms)
-        return self._rounds.age_ms(half, told_ms, steady_ms())
+        clock_age_ms = self._context.age_clock.now_ms() - min(
+            half.draft.born_at_ms, half.store_at_ms
+        )
+        return self._rounds.age_ms(half, clock_age_ms, steady_ms())
 
     def _limits(self) -> CheckLimits:
         config = self._config.now
-        kept_ms = config.store.retention.file_reserved_hours * 3_600_000
+        retention_ms = config.store.retention.file_reserved_hours * 3_600_000
         rules = config.transactions
-        return CheckLimits(rules.timeout_ms, rules.check_max, kept_ms)
+        return CheckLimits(rules.timeout_ms, rules.check_max, retention_ms)
 
-    def _ask_again(self, half: HalfMessage) -> asyncio.Future[bool]:
+    def _check_again(self, half: HalfMessage) -> asyncio.Future[bool]:
         """Store the half message with one more check, then send the check; see `_put`.
 
         If the properties leave no room for the count, as RocketMQ may have stored them, the check
@@ -172,15 +179,17 @@ class Checking:
         """
         times = half.check_times + 1
         draft = renewed_draft(half, times)
-        here = (half.queue_offset, half.physical_offset)
-        return self._move(
+        present_position = (half.queue_offset, half.physical_offset)
+        return self._store_again(
             half,
             draft,
-            lambda stored: self._ask(half, draft, (stored.queue_offset, stored.physical_offset)),
-            lambda: self._ask(half, half.draft, here),
+            lambda stored: self._send_check(
+                half, draft, (stored.queue_offset, stored.physical_offset)
+            ),
+            lambda: self._send_check(half, half.draft, present_position),
         )
 
-    def _move(
+    def _store_again(
         self,
         half: HalfMessage,
         draft: RecordDraft,
@@ -188,12 +197,12 @@ class Checking:
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
         """Store the half message again as the transaction's current record; see `_put`."""
-        ledger, offset = self._books.ledger, half.queue_offset
+        ledger, offset = self._context.ledger, half.queue_offset
 
         def done(appended: Appended) -> None:
-            place = (appended.queue_offset, appended.physical_offset)
-            ledger.moved(offset, half.first_offset, place)
-            self._books.op_log.add([offset])
+            position = (appended.queue_offset, appended.physical_offset)
+            ledger.moved(offset, half.first_offset, position)
+            self._context.op_writer.add([offset])
             if then is not None:
                 then(appended)
 
@@ -202,12 +211,12 @@ class Checking:
     async def _give_up(self, half: HalfMessage) -> asyncio.Future[bool]:
         """Move the half message to the topic of given-up ones, and end its checks."""
         await self._ensure_topic()
-        ended = self._books.ledger.records_of(half.queue_offset)
+        ended = self._context.ledger.records_of(half.queue_offset)
 
         def done(_: Appended) -> None:
-            self._books.ledger.settle(half.queue_offset, State.GIVEN_UP)
-            self._books.op_log.add(ended)
-            self._books.counts.ended(half.topic, State.GIVEN_UP, open_before=1)
+            self._context.ledger.settle(half.queue_offset, State.GIVEN_UP)
+            self._context.op_writer.add(ended)
+            self._context.counts.ended(half.topic, State.GIVEN_UP, open_before=1)
             log.error(
                 "transaction.given_up topic=%s group=%s id=%s checks=%d kept_in=%s",
                 half.topic, half.producer_group, half.unique_key, half.check_times,
@@ -235,10 +244,10 @@ class Checking:
             Whether the round continues: False if the store accepts no records now.
         """
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        if self._books.ledger.state(half.queue_offset) is not State.OPEN:
+        if self._context.ledger.state(half.queue_offset) is not State.OPEN:
             future.set_result(True)  # it ended while the topic was being saved
             return future
-        self._books.ledger.begin(half.queue_offset)
+        self._context.ledger.begin(half.queue_offset)
 
         def done(result: PutResult) -> None:
             if not future.done():  # first, because the round waits for it and the rest may fail
@@ -246,13 +255,13 @@ class Checking:
             if result.appended:
                 then(result.appended[0])
                 return
-            self._books.ledger.settle(half.queue_offset, State.OPEN)
+            self._context.ledger.settle(half.queue_offset, State.OPEN)
             if result.status is PutStatus.MESSAGE_ILLEGAL and otherwise is not None:
                 otherwise()
                 return
             log.warning("transaction_check.put_refused reason=%s", result.reason)
 
-        self._books.put(draft, done)
+        self._context.put(draft, done)
         return future
 
     async def _ensure_topic(self) -> None:
@@ -262,22 +271,22 @@ class Checking:
         if not self._topics.is_saved(TRANS_CHECK_MAX_TIME_TOPIC):
             await self._topics.persist()
 
-    def _pass_over(self, offset: int, error: MalformedMessageError) -> None:
+    def _skip(self, offset: int, error: MalformedMessageError) -> None:
         """Mark a record that is not a half message as ended, so that it does not block others."""
         log.error("transaction_check.passed_over queue_offset=%d reason=%s", offset, error)
-        self._books.ledger.begin(offset)
-        self._books.ledger.settle(offset, State.GIVEN_UP)
-        self._books.op_log.add([offset])
+        self._context.ledger.begin(offset)
+        self._context.ledger.settle(offset, State.GIVEN_UP)
+        self._context.op_writer.add([offset])
 
     # Sending checks
 
-    def _ask(self, half: HalfMessage, draft: RecordDraft, place: tuple[int, int]) -> None:
+    def _send_check(self, half: HalfMessage, draft: RecordDraft, position: tuple[int, int]) -> None:
         """Send the check to a connected producer of the group.
 
         Args:
             half: the half message.
             draft: the transaction's current record.
-            place: queue offset and log position of that record.
+            position: queue offset and log position of that record.
         """
         peer = self._next_producer(half.producer_group)
         if peer is None:
@@ -286,9 +295,9 @@ class Checking:
                 half.unique_key,
             )  # fmt: skip
             return
-        self._books.counts.checks[half.topic] += 1
+        self._context.counts.checks[half.topic] += 1
         try:
-            peer.send(check_request(half, draft, place, self._config.now.broker_name))
+            peer.send(check_request(half, draft, position, self._config.now.broker_name))
         except KourouError as error:
             log.warning("transaction_check.not_sent group=%s reason=%s", half.producer_group, error)
 
@@ -297,18 +306,18 @@ class Checking:
         members = self._clients.producers(group)
         if not members:
             return None
-        self._turn += 1
-        return members[self._turn % len(members)].peer
+        self._rotation += 1
+        return members[self._rotation % len(members)].peer
 
 
 def check_request(
-    half: HalfMessage, draft: RecordDraft, place: tuple[int, int], broker_name: str
+    half: HalfMessage, draft: RecordDraft, position: tuple[int, int], broker_name: str
 ) -> RemotingCommand:
-    """Return CHECK_TRANSACTION_STATE (39) for a half record; the arguments are those of `_ask`.
+    """Return CHECK_TRANSACTION_STATE (39) for a half record; arguments as in `_send_check`.
 
     The body is the message with its destination topic and queue, and the half record's position.
     """
-    queue_offset, physical_offset = place
+    queue_offset, physical_offset = position
     header = CheckTransactionStateRequestHeader(
         tran_state_table_offset=queue_offset,
         commit_log_offset=physical_offset,

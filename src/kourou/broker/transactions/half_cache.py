@@ -16,13 +16,13 @@ from kourou.store.message_store import Appended, MessageStore
 
 log = logging.getLogger(__name__)
 
-KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+CACHE_BYTES_MAX: Final = 32 * 1024 * 1024
 """Limit on cached bodies and properties, in bytes: an end that follows soon needs no read."""
 _OVERHEAD_BYTES: Final = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class KeptHalf:
+class CachedHalf:
     """A cached half message.
 
     Attributes:
@@ -39,48 +39,48 @@ class KeptHalf:
         return read_half(b"".join(self.record))
 
 
-class Halves:
+class HalfMessages:
     """The half messages of one store, and a cache of recent ones."""
 
     def __init__(
-        self, store: MessageStore, offload: Offload, kept_bytes_max: int = KEPT_BYTES_MAX
+        self, store: MessageStore, offload: Offload, cache_bytes_max: int = CACHE_BYTES_MAX
     ) -> None:
         """Read half messages that are not cached from `store`, off the event loop."""
         self._store = store
         self._offload = offload
-        self._kept_bytes_max = kept_bytes_max
-        self._kept: dict[int, KeptHalf] = {}
-        self._kept_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+        self._cache: dict[int, CachedHalf] = {}
+        self._cached_bytes = 0
 
-    def keep(self, half: KeptHalf) -> None:
+    def add(self, half: CachedHalf) -> None:
         """Add a half message to the cache; evict the oldest ones to stay below the limit."""
-        kept = self._kept
-        kept[half.appended.physical_offset] = half
-        self._kept_bytes += half.appended.size + _OVERHEAD_BYTES
-        while self._kept_bytes > self._kept_bytes_max:
-            self.take_kept(next(iter(kept)))
+        cache = self._cache
+        cache[half.appended.physical_offset] = half
+        self._cached_bytes += half.appended.size + _OVERHEAD_BYTES
+        while self._cached_bytes > self._cache_bytes_max:
+            self.pop(next(iter(cache)))
 
-    def keep_draft(self, draft: RecordDraft, appended: Appended) -> None:
+    def add_draft(self, draft: RecordDraft, appended: Appended) -> None:
         """Encode the stored record of `draft` and add it to the cache."""
         record = encode_record(
             draft, appended.queue_offset, appended.physical_offset, appended.store_at_ms
         )
-        self.keep(KeptHalf((record,), appended, None))
+        self.add(CachedHalf((record,), appended, None))
 
-    def peek(self, physical_offset: int) -> KeptHalf | None:
+    def get(self, physical_offset: int) -> CachedHalf | None:
         """Return a cached half message and leave it in the cache; None if it is not cached."""
-        return self._kept.get(physical_offset)
+        return self._cache.get(physical_offset)
 
-    def take_kept(self, physical_offset: int) -> KeptHalf | None:
+    def pop(self, physical_offset: int) -> CachedHalf | None:
         """Remove a half message from the cache and return it; None if it is not cached."""
-        half = self._kept.pop(physical_offset, None)
+        half = self._cache.pop(physical_offset, None)
         if half is not None:
-            self._kept_bytes -= half.appended.size + _OVERHEAD_BYTES
+            self._cached_bytes -= half.appended.size + _OVERHEAD_BYTES
         return half
 
-    def take(self, physical_offset: int) -> HalfMessage | None:
-        """As `take_kept`, but return the decoded half message."""
-        half = self.take_kept(physical_offset)
+    def pop_message(self, physical_offset: int) -> HalfMessage | None:
+        """As `pop`, but return the decoded half message."""
+        half = self.pop(physical_offset)
         return None if half is None else half.read()
 
     async def read(self, physical_offset: int) -> HalfMessage | None:

@@ -29,7 +29,7 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.transactions.books import Books
+from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
 from kourou.broker.writing.put import CODES, Done, PutResult, PutStatus
@@ -55,18 +55,20 @@ _STORED: Final = PutResult(PutStatus.OK)
 Reply = Callable[[RemotingCommand], None]
 
 
-class Endings:
+class EndTransactionHandler:
     """Serves END_TRANSACTION on the general path."""
 
-    def __init__(self, books: Books, config: LiveConfig, later: LaterReplies) -> None:
-        """End the open transactions of `books`.
+    def __init__(
+        self, context: TransactionContext, config: LiveConfig, later: LaterReplies
+    ) -> None:
+        """End the open transactions of `context`.
 
         Args:
-            books: give the state of transactions; ends update it.
+            context: give the state of transactions; ends update it.
             config: the default immunity time.
             later: runs requests that wait for a read or for another end.
         """
-        self._books = books
+        self._context = context
         self._config = config
         self._later = later
         self._refusals = LogRate()
@@ -78,10 +80,10 @@ class Endings:
         header = request.command.header(EndTransactionRequestHeader)
         if header.commit_or_rollback not in _ENDS:
             return response(request.command)
-        half = self._books.halves.take(header.commit_log_offset)
+        half = self._context.halves.pop_message(header.commit_log_offset)
         if (
             half is None
-            or not self._books.caught_up.is_set()
+            or not self._context.recovered.is_set()
             or not self._begin(request, header, half, request.reply)
         ):
             self._later.answer(request, partial(self._end_later, request, header, half))
@@ -91,9 +93,9 @@ class Endings:
         self, request: Request, header: EndTransactionRequestHeader, half: HalfMessage | None
     ) -> RemotingCommand:
         """Read the half message, wait for pending changes, and end the transaction."""
-        await self._books.caught_up.wait()
+        await self._context.recovered.wait()
         if half is None:
-            half = await self._books.halves.read(header.commit_log_offset)
+            half = await self._context.halves.read(header.commit_log_offset)
         if half is None or half.draft.topic != _HALF:
             return self._refuse(request, header, ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
@@ -103,8 +105,8 @@ class Endings:
                 answer.set_result(command)
 
         while not self._begin(request, header, half, reply):
-            current, _ = self._books.ledger.current(half.queue_offset, half.first_offset)
-            await self._books.settled(current)
+            current, _ = self._context.ledger.current(half.queue_offset, half.first_offset)
+            await self._context.settled(current)
         return await answer
 
     def _begin(
@@ -119,26 +121,26 @@ class Endings:
         if refusal is not None:
             reply(self._refuse(request, header, *refusal))
             return True
-        ledger, wanted = self._books.ledger, _ENDS[header.commit_or_rollback]
-        current, place = ledger.current(half.queue_offset, half.first_offset)
+        ledger, requested = self._context.ledger, _ENDS[header.commit_or_rollback]
+        current, position = ledger.current(half.queue_offset, half.first_offset)
         state = ledger.state(current)
         if state is State.BUSY:
             return False
-        if state is wanted:
+        if state is requested:
             # If the sync of the earlier end was late, the message may still be unsynced.
-            self._answer_put(request, reply, self._books.commit.doubt() or _STORED)
+            self._answer_put(request, reply, self._context.commit.doubt() or _STORED)
         elif state not in (State.OPEN, State.GIVEN_UP):
             how = state.name if state is not None else "before"
             text = f"the transaction has ended already ({how}): half message {half.queue_offset}"
             reply(self._refuse(request, header, ResponseCode.SYSTEM_ERROR, text))
-        elif wanted is State.COMMITTED:
-            prepared_at = half.physical_offset if place is None else place
-            queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
+        elif requested is State.COMMITTED:
+            prepared_offset = half.physical_offset if position is None else position
+            queue_id = self._context.topics.delivery_queue(half.topic, half.queue_id)
             if queue_id is None:
                 text = _no_topic(half)
                 reply(self._refuse(request, header, ResponseCode.TOPIC_NOT_EXIST, text))
                 return True
-            draft = committed_draft(half, queue_id, prepared_at)
+            draft = committed_draft(half, queue_id, prepared_offset)
             answer = partial(self._answer_put, request, reply)
             self._store_message(request.connection, half, draft, current, answer)
         else:
@@ -152,7 +154,7 @@ class Endings:
         if not header.from_transaction_check:
             immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
             if immunity_ms is not None:
-                age_ms = self._books.age_clock.now_ms() - half.draft.born_at_ms
+                age_ms = self._context.age_clock.now_ms() - half.draft.born_at_ms
                 if age_ms > immunity_ms:
                     return ResponseCode.ILLEGAL_OPERATION, (
                         f"the transaction is {age_ms} ms old, and its immunity time of "
@@ -166,23 +168,25 @@ class Endings:
 
     def commit(self, half: HalfMessage, owner: Connection, request: Request | None) -> None:
         """Commit an open transaction of one record, and answer the request unless it is None."""
-        queue_id = self._books.topics.delivery_queue(half.topic, half.queue_id)
+        queue_id = self._context.topics.delivery_queue(half.topic, half.queue_id)
         if queue_id is None:
-            places = half.queue_offset, half.physical_offset
+            positions = half.queue_offset, half.physical_offset
             refusal = ResponseCode.TOPIC_NOT_EXIST, _no_topic(half)
-            self._log(owner.remote_address, half.producer_group, places, refusal)
+            self._log(owner.remote_address, half.producer_group, positions, refusal)
             if request is not None:
                 request.reply(response(request.command, *refusal))
             return
         draft = committed_draft(half, queue_id, half.physical_offset)
-        told = _ignore if request is None else partial(self._answer_put, request, request.reply)
-        self._store_message(owner, half, draft, half.queue_offset, told)
+        on_done = (
+            _ignore_result if request is None else partial(self._answer_put, request, request.reply)
+        )
+        self._store_message(owner, half, draft, half.queue_offset, on_done)
 
     def _store_message(
-        self, owner: Hashable, half: HalfMessage, draft: RecordDraft, current: int, told: Done
+        self, owner: Hashable, half: HalfMessage, draft: RecordDraft, current: int, on_done: Done
     ) -> None:
-        """Store the message in its destination queue, update the state, and call `told`."""
-        books, ledger = self._books, self._books.ledger
+        """Store the message in its destination queue, update the state, and call `on_done`."""
+        context, ledger = self._context, self._context.ledger
         before = ledger.state(current) or State.OPEN
         ledger.begin(current)
         self.in_flight[current] = ended = ledger.records_of(current)
@@ -191,19 +195,19 @@ class Endings:
             del self.in_flight[current]
             if not result.appended:
                 ledger.settle(current, before)
-                books.stats.on_put_failed()
-                told(result)
+                context.stats.on_put_failed()
+                on_done(result)
                 return
             ledger.settle(current, State.COMMITTED)
-            books.op_log.add(ended)
-            books.counts.ended(half.topic, State.COMMITTED, open_before=before is State.OPEN)
-            told(result)
+            context.op_writer.add(ended)
+            context.counts.ended(half.topic, State.COMMITTED, open_before=before is State.OPEN)
+            on_done(result)
 
-        books.put(draft, done, owner)
+        context.put(draft, done, owner)
 
     def _roll_back(self, request: Request, half: HalfMessage, current: int, reply: Reply) -> None:
         """Store an op message that ends the transaction without its message."""
-        books, ledger = self._books, self._books.ledger
+        context, ledger = self._context, self._context.ledger
         before = ledger.state(current) or State.OPEN
         ledger.begin(current)
 
@@ -212,10 +216,12 @@ class Endings:
                 ledger.settle(current, before)
             else:
                 ledger.settle(current, State.ROLLED_BACK)
-                books.counts.ended(half.topic, State.ROLLED_BACK, open_before=before is State.OPEN)
+                context.counts.ended(
+                    half.topic, State.ROLLED_BACK, open_before=before is State.OPEN
+                )
             self._answer_put(request, reply, result)
 
-        books.op_log.add_now(ledger.records_of(current), done)
+        context.op_writer.add_now(ledger.records_of(current), done)
 
     def _answer_put(self, request: Request, reply: Reply, result: PutResult) -> None:
         """Reply with the result of storing an end."""
@@ -225,19 +231,19 @@ class Endings:
         self, request: Request, header: EndTransactionRequestHeader, code: ResponseCode, text: str
     ) -> RemotingCommand:
         """Log a refusal and return its answer."""
-        places = header.tran_state_table_offset, header.commit_log_offset
-        self._log(request.remote_address, header.producer_group, places, (code, text))
+        positions = header.tran_state_table_offset, header.commit_log_offset
+        self._log(request.remote_address, header.producer_group, positions, (code, text))
         return response(request.command, code, text)
 
     def _log(
-        self, peer: Host, group: str, places: tuple[int, int], refusal: tuple[ResponseCode, str]
+        self, peer: Host, group: str, positions: tuple[int, int], refusal: tuple[ResponseCode, str]
     ) -> None:
-        suppressed = self._refusals.take(self._books.clock.now_ms() / 1000)
+        suppressed = self._refusals.take(self._context.clock.now_ms() / 1000)
         if suppressed is not None:
             log.warning(
                 "transaction.end_refused peer=%s group=%s half_offset=%d physical_offset=%d "
                 "code=%d reason=%s suppressed=%d",
-                peer, group, *places, *refusal, suppressed,
+                peer, group, *positions, *refusal, suppressed,
             )  # fmt: skip
 
 
@@ -249,5 +255,5 @@ def _no_topic(half: HalfMessage) -> str:
     )
 
 
-def _ignore(result: PutResult) -> None:
+def _ignore_result(result: PutResult) -> None:
     """Ignore the result of a one-way request."""

@@ -13,7 +13,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from kourou.broker.transactions.books import Books
+from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_messages import HalfMessage, renewed_draft, resumed_draft
 from kourou.broker.transactions.ledger import State
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
@@ -28,16 +28,16 @@ from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 
 _HALF: Final = TRANS_HALF_TOPIC.encode()
-_TOLD: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
+_MAPPED: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
 """Results with a response code of their own; all others are SYSTEM_ERROR, as in Java."""
 
 
-class Resuming:
+class ResumeChecksHandler:
     """Serves RESUME_CHECK_HALF_MESSAGE."""
 
-    def __init__(self, books: Books, later: LaterReplies) -> None:
-        """Resume transactions of `books`; `later` runs the requests."""
-        self._books = books
+    def __init__(self, context: TransactionContext, later: LaterReplies) -> None:
+        """Resume transactions of `context`; `later` runs the requests."""
+        self._context = context
         self._later = later
 
     def on_resume_check_half_message(self, request: Request) -> None:
@@ -48,37 +48,37 @@ class Resuming:
         """
         header = request.command.header(ResumeCheckHalfMessageRequestHeader)
         try:
-            _, place = decode_offset_msg_id(header.msg_id or "")
+            _, position = decode_offset_msg_id(header.msg_id or "")
         except InvalidMessageError as error:
             raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
-        self._later.answer(request, partial(self._resume, request, place))
+        self._later.answer(request, partial(self._resume, request, position))
 
-    async def _resume(self, request: Request, place: int) -> RemotingCommand:
-        books = self._books
-        await books.caught_up.wait()
-        half = await books.halves.read(place)
+    async def _resume(self, request: Request, position: int) -> RemotingCommand:
+        context = self._context
+        await context.recovered.wait()
+        half = await context.halves.read(position)
         if half is None:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"there is no half message at byte {place} of the log: give the offset message id "
-                f"of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
+                f"there is no half message at byte {position} of the log: give the offset message "
+                f"id of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
             )
         current = self._current(half)
-        while current is not None and books.ledger.state(current) is State.BUSY:
-            await books.settled(current)
+        while current is not None and context.ledger.state(current) is State.BUSY:
+            await context.settled(current)
             current = self._current(half)
         result = await self._store(half, current)
-        told = result.status in _TOLD
-        code = CODES[result.status] if told else ResponseCode.SYSTEM_ERROR
+        is_mapped = result.status in _MAPPED
+        code = CODES[result.status] if is_mapped else ResponseCode.SYSTEM_ERROR
         return response(request.command, code, result.reason or None)
 
     def _current(self, half: HalfMessage) -> int | None:
         """Return the transaction's current record; None if its records are not known."""
         if half.draft.topic == _HALF:
-            return self._books.ledger.current(half.queue_offset, half.first_offset)[0]
+            return self._context.ledger.current(half.queue_offset, half.first_offset)[0]
         if names.TRAN_PREPARED_QUEUE_OFFSET not in half.properties:
             return None  # given up by Java's broker, which does not write the property
-        return self._books.ledger.current(half.first_offset, half.first_offset)[0]
+        return self._context.ledger.current(half.first_offset, half.first_offset)[0]
 
     def _store(self, half: HalfMessage, current: int | None) -> asyncio.Future[PutResult]:
         """Store a half record with a check count of 0.
@@ -86,7 +86,7 @@ class Resuming:
         Raises:
             RemoteSystemError: the transaction has ended.
         """
-        books, ledger = self._books, self._books.ledger
+        context, ledger = self._context, self._context.ledger
         state = None if current is None else ledger.state(current)
         if state is State.ENDED and half.draft.topic != _HALF:
             current = state = None  # as for any copy in Java: it is unknown how it ended
@@ -102,12 +102,12 @@ class Resuming:
             if result.appended:
                 stored = result.appended[0]
                 if current is not None:
-                    place = (stored.queue_offset, stored.physical_offset)
-                    ledger.moved(current, half.first_offset, place)
+                    position = (stored.queue_offset, stored.physical_offset)
+                    ledger.moved(current, half.first_offset, position)
                 if current is not None and state is State.OPEN:
-                    books.op_log.add([current])
+                    context.op_writer.add([current])
                 else:
-                    books.counts.add(half.topic, 1)
+                    context.counts.add(half.topic, 1)
             elif current is not None and state is not None:
                 ledger.settle(current, state)
             if not future.done():
@@ -116,5 +116,5 @@ class Resuming:
         if current is not None and state is not None:
             ledger.begin(current)
         draft = resumed_draft(half) if current is None else renewed_draft(half, 0)
-        books.put(draft, done)
+        context.put(draft, done)
         return future

@@ -2,7 +2,7 @@
 
 The end of a half message is buffered after it is in the log: the message of a commit is written
 before the op message that closes its transaction. A crash in between leaves a transaction that
-looks open; `catching_up.py` then finds its message. The op message of a rollback is its only
+looks open; `recovery.py` then finds its message. The op message of a rollback is its only
 record, and is therefore written at the end of the loop iteration.
 
 Source: TransactionalMessageServiceImpl.deletePrepareMessage and TransactionalOpBatchService.java,
@@ -19,7 +19,7 @@ from typing import Final
 
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.transactions.half_messages import HALF_QUEUE
-from kourou.broker.transactions.op_entries import encode_op, op_draft, op_size, split_op
+from kourou.broker.transactions.op_messages import encode_op, op_draft, op_size, split_op
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult
 from kourou.clock import Clock
@@ -31,7 +31,7 @@ RETRY_MS: Final = 1_000
 """Delay before another attempt after the store refused an op message."""
 
 
-class OpLog:
+class OpWriter:
     """Buffers ends of half messages and stores them as op messages."""
 
     def __init__(
@@ -56,7 +56,7 @@ class OpLog:
         self._clock = clock
         self._host = host
         self._on_stored = on_stored
-        self._waiting: list[int] = []
+        self._buffered: list[int] = []
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # a flush is scheduled for the end of this loop iteration
@@ -65,7 +65,7 @@ class OpLog:
 
     def add(self, offsets: Sequence[int]) -> None:
         """Buffer the ends of these half records."""
-        self._waiting += offsets
+        self._buffered += offsets
         self._size += op_size(offsets)
         if self._size >= self._config.now.transactions.op_bytes_max and not self._is_due:
             self._is_due = True
@@ -88,8 +88,8 @@ class OpLog:
             self._timer = None
         if self._is_closed:
             return
-        waiting, self._waiting, self._size = self._waiting, [], 0
-        for entry in split_op(waiting, self._config.now.transactions.op_bytes_max):
+        buffered, self._buffered, self._size = self._buffered, [], 0
+        for entry in split_op(buffered, self._config.now.transactions.op_bytes_max):
             self._put(entry)
 
     def close(self) -> None:
@@ -109,24 +109,26 @@ class OpLog:
         urgent, self._urgent = self._urgent, []
         limit = self._config.now.transactions.op_bytes_max
         entry: list[int] = []
-        told: list[Callable[[PutResult], None]] = []
+        callbacks: list[Callable[[PutResult], None]] = []
         size = 0
         for offsets, done in urgent:
             entry += offsets
-            told.append(done)
+            callbacks.append(done)
             size += op_size(offsets)
             if size >= limit:
-                self._put_urgent(entry, told)
-                entry, told, size = [], [], 0
+                self._put_urgent(entry, callbacks)
+                entry, callbacks, size = [], [], 0
         if entry:
-            self._put_urgent(entry, told)
+            self._put_urgent(entry, callbacks)
 
-    def _put_urgent(self, entry: list[int], told: Sequence[Callable[[PutResult], None]]) -> None:
+    def _put_urgent(
+        self, entry: list[int], callbacks: Sequence[Callable[[PutResult], None]]
+    ) -> None:
         def done(result: PutResult) -> None:
             if result.appended:
                 self._on_stored(result.appended[0].queue_offset, entry)
-            for tell in told:
-                tell(result)
+            for callback in callbacks:
+                callback(result)
 
         self._store(entry, done)
 
@@ -137,7 +139,7 @@ class OpLog:
             if result.appended:
                 self._on_stored(result.appended[0].queue_offset, offsets)
             else:
-                self._again(offsets, result.reason)
+                self._buffer_again(offsets, result.reason)
 
         self._store(offsets, done)
 
@@ -147,10 +149,10 @@ class OpLog:
             [op_draft(encode_op(offsets), HALF_QUEUE, self._host, now_ms)], now_ms, done
         )
 
-    def _again(self, offsets: list[int], reason: str) -> None:
+    def _buffer_again(self, offsets: list[int], reason: str) -> None:
         """Buffer the ends again and retry later; ends never written are recovered at a start."""
         log.warning("op_entry.refused count=%d reason=%s", len(offsets), reason)
-        self._waiting = offsets + self._waiting
+        self._buffered = offsets + self._buffered
         self._size += op_size(offsets)
         if not self._is_closed and self._timer is None:
             loop = asyncio.get_running_loop()

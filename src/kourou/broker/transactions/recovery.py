@@ -28,8 +28,8 @@ from typing import Final
 from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
-from kourou.broker.transactions.ledger import Ledger, OpEntries
-from kourou.broker.transactions.op_entries import read_op
+from kourou.broker.transactions.ledger import Ledger, OpProgress
+from kourou.broker.transactions.op_messages import read_op
 from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 
 READ_MESSAGES_MAX: Final = 256
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
-SLICE_ENTRIES: Final = 512
+ENTRIES_PER_CALL: Final = 512
 """Entries of a queue that one call off the event loop examines."""
 
 
 @dataclass(slots=True)
-class Found:
+class RecoveredTransactions:
     """The transactions found at the start that have ended without an op message, and counts.
 
     Attributes:
@@ -68,20 +68,20 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenInQueue:
     """Transactions that may be open, for one destination queue.
 
     Attributes:
-        from_place: lowest log position of their half records.
+        from_position: lowest log position of their half records.
         current: log position of each half record -> queue offset of the transaction's current
             record.
     """
 
-    from_place: int
+    from_position: int
     current: dict[int, int] = field(default_factory=dict)
 
 
-class CatchingUp:
+class TransactionRecovery:
     """Reads the queues once and reports their state."""
 
     def __init__(
@@ -91,7 +91,7 @@ class CatchingUp:
         reads: CheckedReads,
         offload: Offload,
         ledger: Ledger,
-        ops: OpEntries,
+        ops: OpProgress,
     ) -> None:
         """Fill `ledger` and `ops` from `store`; `offload` runs reads off the event loop.
 
@@ -104,28 +104,28 @@ class CatchingUp:
         self._ledger = ledger
         self._ops = ops
 
-    async def run(self, op_offset: int) -> Found:
+    async def run(self, op_offset: int) -> RecoveredTransactions:
         """Read all queues, op messages from `op_offset` on, and return the result.
 
         Raises:
             CorruptRecordError: a record is damaged, and reads are not configured to skip it.
             OSError: the device fails.
         """
-        found = Found()
+        found = RecoveredTransactions()
         half_end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
         await self._read_ops(op_offset)
         halves = await self._read_halves(half_end, found)
         given_up = await self._find_given_up(halves)
-        for (topic, queue_id), opened in self._by_queue(halves).items():
+        for (topic, queue_id), open_in_queue in self._by_queue(halves).items():
             committed: list[int] = []
-            takes = self._topics.delivery_queue(topic, queue_id)
-            for target in {queue_id} if takes is None else {queue_id, takes}:
-                committed += await self._find_committed(topic, target, opened)
+            delivery_queue = self._topics.delivery_queue(topic, queue_id)
+            for target in {queue_id} if delivery_queue is None else {queue_id, delivery_queue}:
+                committed += await self._find_committed(topic, target, open_in_queue)
             found.committed += committed
-            current = set(opened.current.values())
-            kept = (current & given_up).difference(committed)
-            found.given_up += sorted(kept)
-            found.open_by_topic[topic] += len(current) - len(committed) - len(kept)
+            current = set(open_in_queue.current.values())
+            still_given_up = (current & given_up).difference(committed)
+            found.given_up += sorted(still_given_up)
+            found.open_by_topic[topic] += len(current) - len(committed) - len(still_given_up)
         return found
 
     async def _read_ops(self, offset: int) -> None:
@@ -141,9 +141,9 @@ class CatchingUp:
                 self._ops.add(op_offset, ended)
                 for half_offset in ended:
                     if half_offset < self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE):
-                        self._ledger.ended_before(half_offset)
+                        self._ledger.note_ended(half_offset)
 
-    async def _read_halves(self, end: int, found: Found) -> dict[int, HalfMessage]:
+    async def _read_halves(self, end: int, found: RecoveredTransactions) -> dict[int, HalfMessage]:
         """Return the records of transactions that may be open, by queue offset."""
         halves: dict[int, HalfMessage] = {}
         ledger = self._ledger
@@ -164,14 +164,16 @@ class CatchingUp:
             offset = ledger.next_open(following, end)
         return halves
 
-    def _by_queue(self, halves: dict[int, HalfMessage]) -> dict[tuple[str, int], _Open]:
+    def _by_queue(self, halves: dict[int, HalfMessage]) -> dict[tuple[str, int], _OpenInQueue]:
         """Group the transactions that may be open by destination queue."""
-        queues: dict[tuple[str, int], _Open] = {}
+        queues: dict[tuple[str, int], _OpenInQueue] = {}
         for offset, half in halves.items():
             current, _ = self._ledger.current(offset, half.first_offset)
-            opened = queues.setdefault((half.topic, half.queue_id), _Open(half.physical_offset))
-            opened.from_place = min(opened.from_place, half.physical_offset)
-            opened.current[half.physical_offset] = current
+            open_in_queue = queues.setdefault(
+                (half.topic, half.queue_id), _OpenInQueue(half.physical_offset)
+            )
+            open_in_queue.from_position = min(open_in_queue.from_position, half.physical_offset)
+            open_in_queue.current[half.physical_offset] = current
         return queues
 
     async def _read(self, topic: str, offset: int) -> tuple[list[tuple[int, bytes]], int]:
@@ -182,15 +184,21 @@ class CatchingUp:
         records = list(zip(offsets, found.records(), strict=True))
         return records, max(offset + 1, found.plan.next_offset)
 
-    async def _find_committed(self, topic: str, queue_id: int, opened: _Open) -> list[int]:
+    async def _find_committed(
+        self, topic: str, queue_id: int, open_in_queue: _OpenInQueue
+    ) -> list[int]:
         """Return the current records of transactions whose message is in the queue."""
         end = self._store.max_offset(topic, queue_id)
-        at = await self._offload(self._first_behind, topic, queue_id, opened.from_place, end)
+        at = await self._offload(
+            self._first_after, topic, queue_id, open_in_queue.from_position, end
+        )
         committed: list[int] = []
-        while at < end and len(committed) < len(opened.current):
-            until = min(end, at + SLICE_ENTRIES)
-            for place in await self._offload(self._commits, topic, queue_id, at, until):
-                current = opened.current.get(place)
+        while at < end and len(committed) < len(open_in_queue.current):
+            until = min(end, at + ENTRIES_PER_CALL)
+            for position in await self._offload(
+                self._committed_positions, topic, queue_id, at, until
+            ):
+                current = open_in_queue.current.get(position)
                 if current is not None and current not in committed:
                     committed.append(current)
             at = until
@@ -207,9 +215,9 @@ class CatchingUp:
         if not current:
             return given_up
         topic = TRANS_CHECK_MAX_TIME_TOPIC
-        place = min(half.physical_offset for half in current.values())
+        position = min(half.physical_offset for half in current.values())
         end = self._store.max_offset(topic, HALF_QUEUE)
-        at = await self._offload(self._first_behind, topic, HALF_QUEUE, place, end)
+        at = await self._offload(self._first_after, topic, HALF_QUEUE, position, end)
         while at < end:
             records, at = await self._read(topic, at)
             for _, record in records:
@@ -224,21 +232,21 @@ class CatchingUp:
                     given_up.add(found.queue_offset)
         return given_up
 
-    def _first_behind(self, topic: str, queue_id: int, place: int, end: int) -> int:
+    def _first_after(self, topic: str, queue_id: int, position: int, end: int) -> int:
         """Return the first queue offset whose record lies after a log position."""
         low, high = self._store.min_offset(topic, queue_id), end
         while low < high:
             middle = (low + high) // 2
             entry = self._store.entry(topic, queue_id, middle)
-            if entry is not None and entry.physical_offset > place:
+            if entry is not None and entry.physical_offset > position:
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def _commits(self, topic: str, queue_id: int, first: int, until: int) -> list[int]:
+    def _committed_positions(self, topic: str, queue_id: int, first: int, until: int) -> list[int]:
         """Return the log positions of half records that committed messages of the queue name."""
-        places = []
+        positions = []
         for offset in range(first, until):
             entry = self._store.entry(topic, queue_id, offset)
             record = None if entry is None else self._store.read_record(entry.physical_offset)
@@ -246,5 +254,5 @@ class CatchingUp:
                 continue
             header = read_record(record, check_crc=False)
             if header.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
-                places.append(header.prepared_transaction_offset)
-        return places
+                positions.append(header.prepared_transaction_offset)
+        return positions

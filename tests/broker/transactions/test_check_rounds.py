@@ -333,7 +333,7 @@ def test_an_idle_broker_writes_nothing_and_sets_no_timer() -> None:
         for _ in range(10):
             await rig.round(after_s=30)
         assert rig.parts.store.written_position == written
-        assert rig.transactions._op_log._timer is None
+        assert rig.transactions._op_writer._timer is None
 
     run(test)
 

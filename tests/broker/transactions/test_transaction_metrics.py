@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.config import FlushDiskType
 from kourou.broker.statistics.stats_samples import Window
 from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.broker.transactions.transaction_readings import transaction_families
+from kourou.broker.transactions.transaction_metrics import transaction_families
 from kourou.metrics import Sample
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config

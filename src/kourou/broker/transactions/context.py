@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from kourou.broker.message_type import TRANSACTION
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
-from kourou.broker.transactions.halves import Halves
+from kourou.broker.transactions.half_cache import HalfMessages
 from kourou.broker.transactions.ledger import Ledger
-from kourou.broker.transactions.op_log import OpLog
+from kourou.broker.transactions.op_writer import OpWriter
 from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import Done, PutResult
@@ -20,32 +20,32 @@ from kourou.protocol.message_layout import RecordDraft
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class TransactionContext:
     """State of one broker's transactions, and the services that change it.
 
     Attributes:
         halves: reads half messages.
         ledger: state of each half message.
-        op_log: writes the op messages of ended transactions.
+        op_writer: writes the op messages of ended transactions.
         counts: open and ended transactions by topic.
         topics: topics of the committed messages.
         commit: stores messages and half messages.
         stats: counts the stored messages.
         clock: gives the store time.
         age_clock: clock for the ages of half messages.
-        caught_up: set when the ledger holds the state of all half messages from before the start.
+        recovered: set when the ledger holds the state of all half messages from before the start.
     """
 
-    halves: Halves
+    halves: HalfMessages
     ledger: Ledger
-    op_log: OpLog
+    op_writer: OpWriter
     counts: TransactionCounts
     topics: Topics
     commit: GroupCommit
     stats: BrokerStats
     clock: Clock
     age_clock: Clock
-    caught_up: asyncio.Event
+    recovered: asyncio.Event
 
     def put(self, draft: RecordDraft, done: Done, owner: Hashable | None = None) -> None:
         """Store one record as `GroupCommit.put` does, and count it when it is stored."""
