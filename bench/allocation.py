@@ -78,7 +78,7 @@ def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[floa
             os.pwrite(fd, data, at)
             at += batch
             if ahead is not None:
-                start, size = ahead.take(at)
+                start, size = ahead.next_zeros(at)
                 os.pwrite(fd, memoryview(ZEROS)[:size], start)
             os.fdatasync(fd)
             count += 1

@@ -90,7 +90,7 @@ def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
             body=body,
             properties=encode_properties(properties),
         )
-        position = log.place(len(encode_record(draft, number, 0, now_ms)))
+        position = log.position_for(len(encode_record(draft, number, 0, now_ms)))
         record = encode_record(draft, number, position, now_ms)
         log.add(position, record)
         unique_id, key = properties["UNIQ_KEY"], properties.get("KEYS", "")

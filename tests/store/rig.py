@@ -8,7 +8,7 @@ from kourou.model.properties import encode_properties
 from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Appended, GetRequest, MessageStore
+from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 
@@ -77,7 +77,7 @@ class Rig:
         self.store = MessageStore.open(self.disk, self.config, self.now_ms, pid=42)
         return self.store
 
-    def append(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> Appended:
+    def append(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> AppendedRecord:
         """Append one message, in memory."""
         return self.store.append(draft(body, topic=topic, queue_id=queue_id), self.now_ms)
 
@@ -90,7 +90,7 @@ class Rig:
                 self.store.synced(plan)
         self.store.dispatch(self.store.synced_position)
 
-    def put(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> Appended:
+    def put(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> AppendedRecord:
         """Store one message durably and dispatch it."""
         appended = self.append(body, topic, queue_id)
         self.commit()

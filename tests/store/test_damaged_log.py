@@ -10,7 +10,7 @@ import pytest
 from kourou.errors import CorruptRecordError
 from kourou.store.formats import Checkpoint
 from kourou.store.log.damage import DamagedSpan
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 from kourou.store.state.checkpoint import load_checkpoint, save_checkpoint
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig
 
@@ -18,7 +18,7 @@ FEW_ROUNDS = replace(CONFIG, queue_sync_interval_ms=1_000_000, consumequeue_file
 """The checkpoint's record stays at the log's start, so recovery scans the whole log."""
 
 
-def synced_rig(count: int = 20, queues: int = 2) -> tuple[Rig, list[Appended]]:
+def synced_rig(count: int = 20, queues: int = 2) -> tuple[Rig, list[AppendedRecord]]:
     """Return a store whose messages are known to be durable, and the appended records."""
     rig = Rig(config=FEW_ROUNDS)
     appended = [

@@ -85,7 +85,7 @@ def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
     log_bytes = golden.log_bytes()
     disk = SimDisk()
     store = MessageStore.open(disk, golden.config, 0, pid=1)
-    store.ask_kinds(TOPIC.__eq__)
+    store.set_kind_lookup(TOPIC.__eq__)
     for said in golden.manifest["records"]:
         at, size = said["physical_offset"], said["size"]
         store.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])

@@ -10,7 +10,7 @@ import pytest
 
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 from kourou.testing.disk import SECTOR, SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, Rig, draft
 
@@ -33,7 +33,7 @@ def long_topic() -> RecordDraft:
     return draft(BODY, topic="%RETRY%" + "t" * 150)
 
 
-def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended, bytes]:
+def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, AppendedRecord, bytes]:
     """Return a killed store with two messages, the second to be torn, and the second's bytes."""
     rig = Rig(config=config)
     rig.put(b"whole")
@@ -44,7 +44,7 @@ def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended
     return rig, torn, rig.disk.read("commitlog/00000000000000000000", torn.physical_offset, 2000)
 
 
-def tear(rig: Rig, torn: Appended, data: bytes) -> None:
+def tear(rig: Rig, torn: AppendedRecord, data: bytes) -> None:
     """Open the store with these bytes in place of the record, and assert that it is removed."""
     rig.disk.write("commitlog/00000000000000000000", torn.physical_offset, [data])
     rig.open()
@@ -83,7 +83,7 @@ def test_a_record_without_its_beginning_is_removed(config: StoreConfig) -> None:
         tear(rig, torn, bytes(size) + data[size:])
 
 
-def rolled_store() -> tuple[Rig, list[Appended]]:
+def rolled_store() -> tuple[Rig, list[AppendedRecord]]:
     """Return a killed store whose log has just begun its second segment, without a sync."""
     rig = Rig()
     whole = [rig.put(b"%03d" % n + b"x" * 700) for n in range(4)]

@@ -44,7 +44,7 @@ class FullRun(Run):
     def open(self) -> None:
         self.disk.now_ms = lambda: self.now_ms
         super().open()
-        self.store.ask_kinds("B".__eq__)
+        self.store.set_kind_lookup("B".__eq__)
         if self.deleting is not None:
             if not any(self.store.max_offset(DELETED, queue_id) for queue_id in (0, 3)):
                 self.gone_below = self.deleting

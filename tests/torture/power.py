@@ -25,7 +25,7 @@ import pytest
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.store.message_store import Appended, Arrival, MessageStore
+from kourou.store.message_store import AppendedRecord, Arrival, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
@@ -268,7 +268,7 @@ class Life:
             self._fail(DAMAGE, f"{finding.file} at {finding.offset}: {finding.problem}")
 
 
-def _place(appended: Arrival | Appended) -> Place:
+def _place(appended: Arrival | AppendedRecord) -> Place:
     return appended.topic, appended.queue_id, appended.queue_offset
 
 

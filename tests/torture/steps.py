@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kourou.errors import StoreFullError
-from kourou.store.message_store import Appended, MessageStore
+from kourou.store.message_store import AppendedRecord, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, SEGMENT_BYTES, draft
@@ -34,7 +34,7 @@ class Run:
     disk: SimDisk
     appended: list[tuple[tuple[str, int], bytes]] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    places: list[Appended] = field(default_factory=list)
+    places: list[AppendedRecord] = field(default_factory=list)
     durable: int = 0
     now_ms: int = 1_000
 
@@ -53,7 +53,7 @@ class Run:
         got = self.store.append(message, self.now_ms)
         self.note(body, got)
 
-    def note(self, body: bytes, got: Appended) -> None:
+    def note(self, body: bytes, got: AppendedRecord) -> None:
         """Take down what was appended."""
         self.appended.append(((got.topic, got.queue_id), body))
         self.ends.append(got.end)

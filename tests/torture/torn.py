@@ -17,7 +17,7 @@ from kourou.errors import KourouError
 from kourou.protocol.message_layout import read_record
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_BYTES, RECORD_START
-from kourou.store.message_store import Appended, MessageStore
+from kourou.store.message_store import AppendedRecord, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, draft
@@ -58,7 +58,7 @@ TAILS: Final = [
 ]  # fmt: skip
 
 
-def append(store: MessageStore, tail: Tail, body: bytes) -> Appended:
+def append(store: MessageStore, tail: Tail, body: bytes) -> AppendedRecord:
     """Append one message of the kind."""
     made = draft(body)
     if tail.is_v6:

@@ -158,7 +158,7 @@ class Components:
     def _make_subscriptions(self) -> Subscriptions:
         tables = self.tables
         self.clients.on_emptied = tables.filters.unregister
-        self.store.ask_bit_maps(FilterBitMaps(self.live, tables.filters, self.store))
+        self.store.set_bit_map_function(FilterBitMaps(self.live, tables.filters, self.store))
         return Subscriptions(
             self.clients, tables.topics, tables.filters, self.held_pulls, call_connection
         )

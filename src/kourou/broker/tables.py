@@ -62,7 +62,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
         )
-        store.ask_kinds(lambda name: has_batch_queues(self.topics.get(name)))
+        store.set_kind_lookup(lambda name: has_batch_queues(self.topics.get(name)))
         self.groups = Groups(
             ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table, restores=True),
             runtime.offload,

@@ -26,9 +26,9 @@ import msgspec
 
 from kourou.store.lifecycle import StoreFiles
 from kourou.store.queues.consumequeue import ConsumeQueue, count_files
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
-Pending = deque[tuple[ConsumeQueue | None, Appended | AppendedRun]]
+Pending = deque[tuple[ConsumeQueue | None, AppendedRecord | AppendedBatch]]
 """Records that readers do not see yet, in log order. The queue is None for records that are never
 shown."""
 

@@ -32,7 +32,7 @@ from kourou.store.paths import (
     LOCK,
 )
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.recovery.noted_queues import begins_of, with_files_there
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
@@ -195,7 +195,7 @@ def _pruned(
     )
 
 
-def close_files(files: StoreFiles, last_visible: Appended | None, now_ms: int) -> None:
+def close_files(files: StoreFiles, last_visible: AppendedRecord | None, now_ms: int) -> None:
     """Make everything durable and remove `abort`.
 
     The log must be synced and dispatched to its end.

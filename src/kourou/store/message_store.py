@@ -31,7 +31,7 @@ from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_query import FoundMessages, KeyQuery, find_messages
 from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
-from kourou.store.queues.dispatch import Appended, AppendedRun, Arrival
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
 from kourou.store.reading.checked_get import GetRequest, GetResult, RepairedEntry
 from kourou.store.reading.fast_get import FastGetResult
 from kourou.store.reading.get_plan import GetPlan, GetStatus
@@ -43,8 +43,8 @@ from kourou.store.sync_plan import SyncPlan
 from kourou.store.writer import StoreWriter
 
 __all__ = [
-    "Appended",
-    "AppendedRun",
+    "AppendedBatch",
+    "AppendedRecord",
     "Arrival",
     "FastGetResult",
     "GetPlan",
@@ -80,7 +80,8 @@ class MessageStore(StoreWriter):
             files.disk, files.log, files.queues, lambda: files.checkpoint.value.queues_offset
         )
         self._is_closed = False
-        self._flush_target: Appended | None = None  # its entry is written by the end of the round
+        # The last visible record at the start of the flush round: the round writes its entry.
+        self._flush_target: AppendedRecord | None = None
 
     @classmethod
     def open(

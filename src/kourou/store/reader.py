@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_reader import read_one, read_resident_ranges
+from kourou.store.log.record_reader import read_record_at, read_resident_ranges
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
@@ -133,7 +133,7 @@ class StoreReader:
 
         May wait for the device.
         """
-        return read_one(self._log, physical_offset, self._visible_position)
+        return read_record_at(self._log, physical_offset, self._visible_position)
 
     def written_bytes(self, physical_offset: int, size: int) -> bytes:
         """Return written bytes of the log, visible or not, without verifying them.

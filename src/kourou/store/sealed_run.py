@@ -16,7 +16,7 @@ class SealedRun:
     things in this order, with nothing in between: append the record to `buffers`; append the queue
     and the result that `StoreWriter.append` would return to `pending`; advance the queue's
     `next_offset`; move `position` to the record's end. For a batch of records it may do this once,
-    with one `AppendedRun` in `pending`.
+    with one `AppendedBatch` in `pending`.
 
     Attributes:
         position: the byte of the log for the next record.

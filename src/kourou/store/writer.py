@@ -23,8 +23,8 @@ from kourou.store.lifecycle import StoreFiles
 from kourou.store.log.record_seal import encode_sealed, sealed_size, unsealed
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.dispatch import (
-    Appended,
-    AppendedRun,
+    AppendedBatch,
+    AppendedRecord,
     Arrival,
     is_visible,
     message_count,
@@ -84,19 +84,19 @@ class StoreWriter(StoreReader):
         """Records below are on the device: they survive a power cut."""
         return self._log.synced_position
 
-    def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
+    def set_kind_lookup(self, has_batches: Callable[[str], bool]) -> None:
         """Set the function that tells whether a new topic has batch queues.
 
         Before this call the store uses `config/topics.json` and the queues' files as they were at
         the start.
         """
-        self._queues.ask_kinds(has_batches)
+        self._queues.set_kind_lookup(has_batches)
 
-    def ask_bit_maps(self, bit_map_of: BitMapOf) -> None:
+    def set_bit_map_function(self, bit_map_of: BitMapOf) -> None:
         """Set the function that computes bit maps of extension units; see `kourou.filter.bloom`."""
         self._queues.bit_map_of = bit_map_of
 
-    def append(self, draft: RecordDraft, now_ms: int) -> Appended:
+    def append(self, draft: RecordDraft, now_ms: int) -> AppendedRecord:
         """Append the message to the log and assign its queue offset, in memory.
 
         Its store time is `now_ms`, but never earlier than that of the preceding record.
@@ -114,9 +114,11 @@ class StoreWriter(StoreReader):
         draft = unsealed(draft)
         if draft.sys_flag & INNER_BATCH:
             draft = with_base(draft, self._queues.for_append(draft.topic, draft.queue_id))
-        return self._append(draft, self._log.place(self._size(draft)), self._store_time(now_ms))
+        return self._append(
+            draft, self._log.position_for(self._size(draft)), self._store_time(now_ms)
+        )
 
-    def append_batch(self, drafts: Sequence[RecordDraft], now_ms: int) -> list[Appended]:
+    def append_batch(self, drafts: Sequence[RecordDraft], now_ms: int) -> list[AppendedRecord]:
         """Append all messages or none, one after another, in one segment of the log.
 
         Raises:
@@ -128,21 +130,21 @@ class StoreWriter(StoreReader):
         drafts = [unsealed(draft) for draft in drafts]
         if any(draft.sys_flag & INNER_BATCH for draft in drafts):
             raise InvalidMessageError("an inner batch cannot be part of a batch")
-        position = self._log.place(sum(map(self._size, drafts)))
+        position = self._log.position_for(sum(map(self._size, drafts)))
         store_at_ms = self._store_time(now_ms)
         mark = self._log.mark()
-        appended: list[Appended] = []
+        appended: list[AppendedRecord] = []
         try:
             for draft in drafts:
                 appended.append(self._append(draft, position, store_at_ms))
                 position = appended[-1].end
         except (InvalidMessageError, StoreError):
-            self._log.back_to(mark)
+            self._log.roll_back(mark)
             self._forget_appends(mark.position)
             raise
         return appended
 
-    def _append(self, draft: RecordDraft, position: int, store_at_ms: int) -> Appended:
+    def _append(self, draft: RecordDraft, position: int, store_at_ms: int) -> AppendedRecord:
         """Encode and append the record; on an error nothing has changed."""
         queue = self._queues.for_append(draft.topic, draft.queue_id)
         is_shown = is_visible(draft.sys_flag)
@@ -154,7 +156,7 @@ class StoreWriter(StoreReader):
         count = 1
         if draft.sys_flag & INNER_BATCH:
             count = message_count(draft.sys_flag, draft.properties)
-        appended = Appended(
+        appended = AppendedRecord(
             position,
             queue_offset,
             len(record),
@@ -182,7 +184,7 @@ class StoreWriter(StoreReader):
             return None
         run = self._run
         run.position = self._log.appended_position
-        run.limit, run.buffers = self._log.run()
+        run.limit, run.buffers = self._log.begin_run()
         run.store_at_ms = self._store_time(now_ms)
         run.keyed = self._feed.begin_run()
         return run
@@ -293,22 +295,22 @@ class StoreWriter(StoreReader):
     def dispatch(self, until_position: int) -> list[Arrival]:
         """Make the written records that end at or below the position visible to readers.
 
-        The records of an `AppendedRun` become visible together.
+        The records of an `AppendedBatch` become visible together.
 
         Returns:
             The records that got a queue entry, oldest first.
         """
         until_position = min(until_position, self._log.written_position)
-        by_queue: dict[ConsumeQueue, list[Appended]] = {}  # one call per queue is faster
+        by_queue: dict[ConsumeQueue, list[AppendedRecord]] = {}  # one call per queue is faster
         arrivals: list[Arrival] = []
         for queue, record in self._take_pending(until_position):
             if queue is None:
                 continue
             arrivals.append(record)
-            if type(record) is AppendedRun:  # half the time of `isinstance`
+            if type(record) is AppendedBatch:  # half the time of `isinstance`
                 if queue in by_queue:
                     self._queues.put_all(queue, by_queue.pop(queue))
-                self._queues.put_run(queue, record)
+                self._queues.put_batch(queue, record)
             elif queue in by_queue:
                 by_queue[queue].append(record)
             else:

@@ -55,7 +55,7 @@ from kourou.remoting.dispatch import Handler
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import Appended, Arrival, MessageStore
+from kourou.store.message_store import AppendedRecord, Arrival, MessageStore
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
@@ -156,7 +156,7 @@ class BrokerParts:
         self.disk = disk
         self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
         self.clock = runtime.clock
-        self.arrivals: list[Appended] = []
+        self.arrivals: list[AppendedRecord] = []
         self.answer_client: Callable[[Peer, RemotingCommand], RemotingCommand] | None = None
         self.store = MessageStore.open(disk, config.store_config, self.clock.now_ms(), pid=1)
         loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ class BrokerParts:
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
         self.queue_locks = self.tables.locks.locks
         self.clients.on_emptied = self.tables.filters.unregister
-        self.store.ask_bit_maps(FilterBitMaps(self.live, self.tables.filters, self.store))
+        self.store.set_bit_map_function(FilterBitMaps(self.live, self.tables.filters, self.store))
         self._make_handlers()
         self._make_what_reads_the_log()
         # It has what is used there of a broker's parts.

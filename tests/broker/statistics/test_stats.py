@@ -11,13 +11,13 @@ from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.statistics.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.bodies_broker import BrokerStatsItem
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 
 CLUSTER = "DefaultCluster"
 
 
-def stored(topic: str, queue_id: int) -> Appended:
-    return Appended(0, 0, 150, topic, queue_id, 0, 0)
+def stored(topic: str, queue_id: int) -> AppendedRecord:
+    return AppendedRecord(0, 0, 150, topic, queue_id, 0, 0)
 
 
 def sampled(stats: BrokerStats, seconds: int = 60) -> BrokerStats:

@@ -17,7 +17,7 @@ from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.index_query import KeyQuery, find_messages
 from kourou.store.index.index_rows import KeyRows
 from kourou.store.index.key_index import IndexStep
-from kourou.store.log.record_reader import read_one
+from kourou.store.log.record_reader import read_record_at
 from kourou.store.paths import INDEX
 from tests.store.index.test_key_index import LONG_MAX, START_MS, Indexed
 
@@ -152,7 +152,11 @@ def test_an_answer_has_the_newest_messages_that_clients_can_take(
         monkeypatch.setattr(index_query, "_ANSWER_BYTES_MAX", bytes_max)
         log = indexed.log
         found = find_messages(
-            query, indexed.index, log, log.written_position, lambda at: read_one(log, at, LONG_MAX)
+            query,
+            indexed.index,
+            log,
+            log.written_position,
+            lambda at: read_record_at(log, at, LONG_MAX),
         )
         return [read_record(record, check_crc=True).physical_offset for record in found.records]
 

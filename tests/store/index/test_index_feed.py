@@ -106,7 +106,7 @@ class Appends:
         )
         self._number += later
         at_ms = START_MS + self._number * 40
-        position = self.log.place(len(encode_record(record, self._number, 0, at_ms)))
+        position = self.log.position_for(len(encode_record(record, self._number, 0, at_ms)))
         data = encode_record(record, self._number, position, at_ms)
         self.log.add(position, data)
         return position, position + len(data), at_ms

@@ -113,7 +113,7 @@ def written(
     log.start_at(0)
     for number, record in enumerate(records):
         store_at_ms = START_MS + number
-        position = log.place(len(encode_record(record, number, 0, store_at_ms)))
+        position = log.position_for(len(encode_record(record, number, 0, store_at_ms)))
         log.add(position, encode_record(record, number, position, store_at_ms))
         expected += expected_entries(record, position, store_at_ms)
     log.write()

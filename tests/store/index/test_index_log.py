@@ -18,7 +18,7 @@ def test_a_size_that_rotted_makes_nobody_read_the_rest_of_the_segment() -> None:
     log.start_at(0)
     positions = []
     for number in range(2_000):
-        positions.append(position := log.place(2_000))
+        positions.append(position := log.position_for(2_000))
         log.add(position, encode_record(draft(bytes(900)), number, position, 1))
     log.write()
     disk.write("commitlog/00000000000000000000", 0, [(5 * CHUNK_BYTES).to_bytes(4, "big")])

@@ -54,7 +54,7 @@ class Indexed:
             properties = keys | {"TAGS": f"t-{number % 3}"} if number % 7 else {"note": "none"}
             message = draft(b"x" * 40, properties=properties)
             size = len(encode_record(message, number, 0, 0))
-            position = self.log.place(size)
+            position = self.log.position_for(size)
             at_ms = START_MS + number * 333
             self.log.add(position, encode_record(message, number, position, at_ms))
             if number % 7:

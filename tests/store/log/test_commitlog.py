@@ -27,7 +27,7 @@ def new_log(disk: SimDisk | None = None) -> CommitLog:
 
 
 def add(log: CommitLog, size: int) -> int:
-    position = log.place(size)
+    position = log.position_for(size)
     log.add(position, b"r" * size)
     return position
 
@@ -63,7 +63,7 @@ def test_a_blank_has_the_size_of_the_segments_rest() -> None:
 def test_a_record_larger_than_a_segment_is_refused_with_the_limit() -> None:
     log = new_log()
     with pytest.raises(InvalidMessageError, match="4088"):
-        log.place(SEGMENT - 7)
+        log.position_for(SEGMENT - 7)
 
     assert log.appended_position == 0
 
@@ -98,7 +98,7 @@ def test_back_to_a_mark_drops_later_appends(kept: list[int], dropped: list[int])
     mark = log.mark()
     for size in dropped:
         add(log, size)
-    log.back_to(mark)
+    log.roll_back(mark)
     for size in (10, 3000, 2000):
         assert add(log, size) == add(plain, size)
     for one in (log, plain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.store.log.log_walk import LogPiece, Piece, damage_in, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
 from kourou.testing.disk import SimDisk
@@ -24,15 +24,15 @@ def stored(count: int = 12) -> tuple[SimDisk, list[int]]:
 
 def walk(disk: SimDisk, start: int = 0) -> list[LogPiece]:
     files = log_files(disk, COMMITLOG)
-    return list(damage_in(walk_log(disk, files, SEGMENT_BYTES, start=start)))
+    return list(with_damage(walk_log(disk, files, SEGMENT_BYTES, start=start)))
 
 
 def records(pieces: list[LogPiece]) -> list[int]:
-    return [piece.position for piece in pieces if piece.kind is Piece.RECORD]
+    return [piece.position for piece in pieces if piece.kind is PieceKind.RECORD]
 
 
 def damages(pieces: list[LogPiece]) -> list[tuple[int, int, str]]:
-    return [(p.position, p.size, p.problem) for p in pieces if p.kind is Piece.DAMAGE]
+    return [(p.position, p.size, p.problem) for p in pieces if p.kind is PieceKind.DAMAGE]
 
 
 def test_the_pieces_of_a_whole_log_fill_it_without_a_gap() -> None:
@@ -42,7 +42,7 @@ def test_the_pieces_of_a_whole_log_fill_it_without_a_gap() -> None:
     assert records(pieces) == places
     assert damages(pieces) == []
     assert [piece.end for piece in pieces[:-1]] == [piece.position for piece in pieces[1:]]
-    assert pieces[-1].kind is Piece.UNUSED
+    assert pieces[-1].kind is PieceKind.UNUSED
 
 
 def test_a_damaged_record_is_skipped() -> None:
@@ -106,7 +106,7 @@ def test_a_torn_append_is_damage_and_the_rest_is_unused() -> None:
     pieces = walk(disk)
 
     assert [at for at, _, _ in damages(pieces)] == [places[-1]]
-    assert pieces[-1].kind is Piece.UNUSED
+    assert pieces[-1].kind is PieceKind.UNUSED
 
 
 def test_a_walk_may_begin_at_a_record() -> None:

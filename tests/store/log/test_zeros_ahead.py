@@ -50,7 +50,7 @@ def test_zeros_stay_ahead_of_the_written_records_within_a_segment() -> None:
     for _ in range(2_000):
         written += random.randrange(1, 40_000)
         segment_end = (written - 1) // step * step + step
-        start, size = zeros.take(written)
+        start, size = zeros.next_zeros(written)
         if size:
             assert start == max(written, zeros_end)
             assert size <= len(ZEROS)
@@ -62,10 +62,10 @@ def test_zeros_stay_ahead_of_the_written_records_within_a_segment() -> None:
 def test_no_zeros_are_written_while_syncs_are_large() -> None:
     zeros = ZerosAhead(1 << 30)
     zeros.synced(SMALL_BYTES + 1)
-    assert zeros.take(1000) == (1000, 0)
+    assert zeros.next_zeros(1000) == (1000, 0)
     zeros.synced(SMALL_BYTES)
-    assert zeros.take(1000) == (1000, len(ZEROS))
-    assert zeros.take(1000) == (1000, 0)
+    assert zeros.next_zeros(1000) == (1000, len(ZEROS))
+    assert zeros.next_zeros(1000) == (1000, 0)
 
 
 def test_a_log_of_several_segments_with_zeros_ahead_is_intact() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
 from kourou.store.queues.batch_queue import BatchQueue, batch_entries
-from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, Appended
+from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, AppendedRecord
 from kourou.testing.disk import SimDisk
 
 PER_FILE = 4
@@ -26,7 +26,7 @@ def put(queue: BatchQueue, *counts: int) -> None:
     """Put batches with the given numbers of messages; batch n has 100 bytes at byte n * 100."""
     for count in counts:
         at = queue.end * 100
-        queue.put(Appended(at, queue.max_offset, 100, "T", 3, 7, 5000 + at, count))
+        queue.put(AppendedRecord(at, queue.max_offset, 100, "T", 3, 7, 5000 + at, count))
 
 
 def reloaded(disk: SimDisk) -> BatchQueue:
@@ -88,10 +88,10 @@ def test_a_restarted_queue_continues_after_the_kept_batches(counts: list[int], k
 
     again = new_queue(disk)
     again.segments.load()
-    assert again.holds_before(end, kept * 100)
-    assert kept == 0 or not again.holds_before(end, kept * 100 - 100)
+    assert again.has_entry_before(end, kept * 100)
+    assert kept == 0 or not again.has_entry_before(end, kept * 100 - 100)
     again.restart_at(end)
-    again.cut()
+    again.truncate()
     put(again, 4, 1)
     again.flush()
     check(again, [*counts[:kept], 4, 1])
@@ -103,8 +103,8 @@ def test_an_offset_inside_a_batch_is_not_the_end_of_an_entry() -> None:
     put(queue, 5, 5)
     queue.flush()
 
-    assert not queue.holds_before(7, 1000)
-    assert not queue.holds_before(11, 1000)
+    assert not queue.has_entry_before(7, 1000)
+    assert not queue.has_entry_before(11, 1000)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.store.formats import BLANK_ENTRY, ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.testing.disk import SimDisk
 
@@ -30,8 +30,8 @@ def reloaded(disk: SimDisk) -> SimpleQueue:
     return queue
 
 
-def record(physical_offset: int, size: int = 100, code: int = 7) -> Appended:
-    return Appended(physical_offset, 0, size, "T", 3, code, 0)
+def record(physical_offset: int, size: int = 100, code: int = 7) -> AppendedRecord:
+    return AppendedRecord(physical_offset, 0, size, "T", 3, code, 0)
 
 
 def put(queue: SimpleQueue, count: int) -> None:
@@ -198,9 +198,9 @@ def test_readers_on_other_threads_see_whole_entries_while_the_queue_grows() -> N
 
 
 def test_a_run_of_records_gives_the_same_entries_as_single_records() -> None:
-    records = [Appended(100 * n, 5 + n, 100 + n, "T", 3, -n, 9) for n in range(4)]
+    records = [AppendedRecord(100 * n, 5 + n, 100 + n, "T", 3, -n, 9) for n in range(4)]
     entries = b"".join(ENTRY.pack(one.physical_offset, one.size, one.tags_code) for one in records)
-    run = AppendedRun(0, 5, 406, "T", 3, 9, 4, entries)
+    run = AppendedBatch(0, 5, 406, "T", 3, 9, 4, entries)
     assert list(run.records()) == records
     assert (run.last, run.end) == (records[-1], 406)
     assert records[0].last is records[0]
@@ -208,6 +208,6 @@ def test_a_run_of_records_gives_the_same_entries_as_single_records() -> None:
     one_by_one, at_once = new_queue(), new_queue()
     for record in records:
         one_by_one.put(record)
-    at_once.put_run(run)
+    at_once.put_batch(run)
     assert at_once.read(0, 100) == one_by_one.read(0, 100)
     assert at_once.max_offset == one_by_one.max_offset == 4

@@ -62,7 +62,7 @@ def test_units_are_the_same_before_and_after_a_flush(maps: list[bytes], flushed:
     extension.flush()
     again = new_extension(disk)
     again.load()
-    again.end_behind(addresses[-1] if addresses else None)
+    again.end_after(addresses[-1] if addresses else None)
     assert [again.unit(address or 0) for address in addresses] == units
     assert again.end == extension.end
 
@@ -174,7 +174,7 @@ def test_a_message_whose_unit_is_lost_passes_every_filter() -> None:
 
 def test_bit_maps_come_from_the_given_function() -> None:
     rig = Rig(config=EXTENDED)
-    rig.store.ask_bit_maps(lambda record: bytes([record.size % 256]))
+    rig.store.set_bit_map_function(lambda record: bytes([record.size % 256]))
     put(rig, "a")
     rig.tick()
     size = ENTRY.unpack(rig.disk.read(QUEUE_NAME, 0, ENTRY_BYTES))[1]

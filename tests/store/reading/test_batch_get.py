@@ -12,7 +12,7 @@ from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 from kourou.store.reading.checked_get import GetRequest, GetResult
 from kourou.store.reading.get_plan import Accepts, GetStatus
 from kourou.testing.disk import SimDisk
@@ -42,7 +42,7 @@ def batch(count: int, start: int = 0, topic: str = "T", **properties: str) -> Re
     return made
 
 
-def put(rig: Rig, *counts: int) -> list[Appended]:
+def put(rig: Rig, *counts: int) -> list[AppendedRecord]:
     """Store batches whose messages contain their offsets."""
     appended = []
     for count in counts:
@@ -158,7 +158,7 @@ def test_batches_survive_every_kind_of_stop(rig: Rig, way: str) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_batches_after_a_power_cut_have_no_hole(seed: int) -> None:
     rig = Rig(SimDisk(seed))
-    rig.store.ask_kinds("T".__eq__)
+    rig.store.set_kind_lookup("T".__eq__)
     put(rig, *range(1, 4 + seed))
     rig.tick()
     put(rig, 3)
@@ -193,7 +193,7 @@ def test_a_topic_is_deleted_with_its_batch_queues(rig: Rig) -> None:
 # Damage ------------------------------------------------------------------------------------------
 
 
-def with_damaged_batch(rig: Rig) -> Appended:
+def with_damaged_batch(rig: Rig) -> AppendedRecord:
     """Store three batches and flip a bit of the second; return the second."""
     appended = put(rig, 3, 4, 2)[1]
     rig.reopen()

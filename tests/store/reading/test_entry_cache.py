@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from kourou.store.formats import ENTRY, ENTRY_BYTES
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.store.reading.entry_cache import EntryCache
 from kourou.testing.disk import SimDisk
@@ -28,8 +28,8 @@ class CountingDisk(SimDisk):
         return super().read_resident(name, offset, size)
 
 
-def appended(number: int) -> Appended:
-    return Appended(
+def appended(number: int) -> AppendedRecord:
+    return AppendedRecord(
         physical_offset=number * 100, queue_offset=number, size=100, topic="T", queue_id=0,
         tags_code=0, store_at_ms=0,
     )  # fmt: skip

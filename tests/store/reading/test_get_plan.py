@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kourou.store.formats import ENTRY
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.store.reading.get_plan import Accepts, GetPlan, GetStatus, LogView, plan_get
 from kourou.testing.disk import SimDisk
@@ -22,8 +22,8 @@ PER_FILE = 1000
 BIG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * PER_FILE, scan_bytes_max=16_000)
 
 
-def record(position: int, size: int, code: int) -> Appended:
-    return Appended(position, 0, size, "T", 0, code, 0)
+def record(position: int, size: int, code: int) -> AppendedRecord:
+    return AppendedRecord(position, 0, size, "T", 0, code, 0)
 
 
 def queue_of(sizes: list[int], *, first: int = 0, gap: int = 0) -> SimpleQueue:

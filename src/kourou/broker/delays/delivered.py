@@ -25,7 +25,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.store.log.marked_records import is_set_aside, marked_records, stored_before
+from kourou.store.log.property_search import is_set_aside, position_before, records_with_property
 from kourou.store.message_store import MessageStore
 
 UNDER_WAY_MS: Final = 10_000
@@ -79,7 +79,7 @@ def find_delivered(
             places[queue_id] = entry.physical_offset
     if not places:
         return {}
-    since = stored_before(disk, segment_bytes, noted_at_ms - UNDER_WAY_MS)
+    since = position_before(disk, segment_bytes, noted_at_ms - UNDER_WAY_MS)
     known = _delivered(disk, segment_bytes, max(since, min(places.values())))
     return {
         queue_id: _passed(topics, store, queue_id, heads[queue_id], known) for queue_id in places
@@ -89,7 +89,7 @@ def find_delivered(
 def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
     """Return the deliveries in the log from position `start` on."""
     found: defaultdict[_Key, list[int]] = defaultdict(list)
-    for header, text in marked_records(disk, segment_bytes, start, names.REAL_TOPIC):
+    for header, text in records_with_property(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         topic, queue_id = header.topic, header.queue_id
         goes_to = properties.get(names.REAL_TOPIC, "")

@@ -15,7 +15,7 @@ from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.protocol.message_layout import RecordDraft, read_record, redraft
-from kourou.store.log.marked_records import is_set_aside
+from kourou.store.log.property_search import is_set_aside
 
 _QUEUE_DIGITS_MAX: Final = 9
 

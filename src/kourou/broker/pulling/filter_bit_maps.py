@@ -16,7 +16,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model.properties import decode_properties
 from kourou.protocol.message_layout import read_record
 from kourou.store.message_store import MessageStore
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class FilterBitMaps:
         self._filters = filters
         self._store = store
 
-    def __call__(self, record: Appended) -> bytes:
+    def __call__(self, record: AppendedRecord) -> bytes:
         """Return the message's bit map; empty, which excludes no filter, if it gets none."""
         if not self._config.now.enable_calc_filter_bit_map:
             return b""

@@ -19,7 +19,7 @@ from kourou.protocol.hashing import crc32_all
 from kourou.protocol.message_layout import MAGIC_V1
 from kourou.store.index.index_feed import FedBatch
 from kourou.store.log.record_seal import encode_seal
-from kourou.store.message_store import AppendedRun, SealedRun
+from kourou.store.message_store import AppendedBatch, SealedRun
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 _HEAD_COLUMNS: Final = 9
@@ -100,7 +100,7 @@ def append_records(
     parts[1::2] = of_count.cut_seals(seals)
     entries = [0] * (3 * count)
     entries[::3], entries[1::3], entries[2::3] = places, sizes, columns.codes
-    appended = AppendedRun(
+    appended = AppendedBatch(
         places[0], first_offset, end - places[0], target.topic, target.queue_id, run.store_at_ms,
         count, of_count.pack_entries(*entries),
     )  # fmt: skip

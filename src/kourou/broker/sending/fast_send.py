@@ -68,7 +68,7 @@ from kourou.protocol.hashing import tags_code, unmasked_crc32
 from kourou.protocol.message_layout import HEAD_V4, MAGIC_V1
 from kourou.remoting.connection import Connection, FastPath
 from kourou.store.log.record_seal import SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
-from kourou.store.message_store import Appended, MessageStore, SealedRun
+from kourou.store.message_store import AppendedRecord, MessageStore, SealedRun
 
 log = logging.getLogger(__name__)
 
@@ -454,7 +454,7 @@ class FastSend:
                     answer_size = len(answer)
                     # No step from here to the end of the loop can fail.
                     appended = new_tuple(
-                        Appended,
+                        AppendedRecord,
                         (position, queue_offset, total, name, place_id, code, store_at_ms, 1),
                     )
                     buffers += (sealed, seal)  # joining them would be one more copy

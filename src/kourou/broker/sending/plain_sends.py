@@ -40,7 +40,7 @@ from kourou.protocol.frame import decode_frame, encode_frame
 from kourou.protocol.headers_send import SendMessageResponseHeader
 from kourou.protocol.message_layout import TOPIC_SIZE_V1_MAX
 from kourou.remoting.connection import Connection
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class PlainSends:
         self.began_ms = began_ms
         self.reads: list[tuple[Connection, list[bytes], int]] = []
         self.shares: list[tuple[Connection, int]] = []
-        self.records: list[Appended] = []
+        self.records: list[AppendedRecord] = []
         self.kinds: dict[int, str] | None = None
         self._path = path
         self._is_done = False

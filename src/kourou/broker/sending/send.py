@@ -81,7 +81,7 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 
 _DEAD_LETTER_DELAY: Final = "-1"
 
@@ -89,7 +89,7 @@ _DEAD_LETTER_DELAY: Final = "-1"
 class Halves(Protocol):
     """Registers half messages; see `kourou.broker.transactions.transactions.Transactions`."""
 
-    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None: ...
+    def on_half_stored(self, draft: RecordDraft, appended: AppendedRecord, topic: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from kourou.broker.statistics.stats_sets import MESSAGES, SETS, Unit
 from kourou.broker.statistics.store_stats import StoreStats
 from kourou.model.topic import SCHEDULE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic
 from kourou.protocol.bodies_broker import BrokerStatsItem
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class BrokerStats:
             store.system_puts += count
         store.on_took(took_ms)
 
-    def on_plain_puts(self, records: Sequence[Appended], took_ms: int) -> None:
+    def on_plain_puts(self, records: Sequence[AppendedRecord], took_ms: int) -> None:
         """Count sends of one normal message each: like `on_put`, at half of its cost."""
         tables, sampler = self._puts, self._sampler
         total_bytes = 0
@@ -158,7 +158,7 @@ class BrokerStats:
         self.store.put_failures += 1
 
     def on_sent_back(
-        self, group: str, topic: str, stored: Appended, *, is_dead: bool, took_ms: int
+        self, group: str, topic: str, stored: AppendedRecord, *, is_dead: bool, took_ms: int
     ) -> None:
         """Count a message that a consumer sent back.
 
@@ -174,7 +174,7 @@ class BrokerStats:
         if is_dead:
             self.count("SNDBCK2DLQ_TIMES", f"{topic}@{group}")
 
-    def on_delivered(self, level: int, stored: Appended, took_ms: int) -> None:
+    def on_delivered(self, level: int, stored: AppendedRecord, took_ms: int) -> None:
         """Count a message that was delivered from a delay level to its own topic."""
         self._add_get(self._gets, SCHEDULE_GROUP, SCHEDULE_TOPIC, level - 1, (1, stored.size, 0))
         self.on_put(stored.topic, stored.queue_id, DELAY, 1, stored.size, took_ms)

@@ -18,7 +18,7 @@ from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_timer import TimerCheckPoint
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
-from kourou.store.log.marked_records import stored_before
+from kourou.store.log.property_search import position_before
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.counting import count_by_topic
 from kourou.store.timer.delivered import DeliveryKey, delivered_since
@@ -106,7 +106,7 @@ class TimerStorage:
         scan_from = files.scan_from
         if scan_from is None and not run.was_clean:
             since_ms = files.read_at_ms - PRECISION_MS
-            scan_from = stored_before(self._disk, segment_bytes, since_ms)
+            scan_from = position_before(self._disk, segment_bytes, since_ms)
         if scan_from is not None and scan_from < self._store.written_position:
             delivered = delivered_since(self._disk, segment_bytes, scan_from)
             self.delivered, self.delivered_until_ms = delivered

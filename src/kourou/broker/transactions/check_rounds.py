@@ -49,7 +49,7 @@ from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_transaction import CheckTransactionStateRequestHeader
 from kourou.protocol.message_layout import RecordDraft, encode_record
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import Appended, GetRequest, MessageStore
+from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -193,13 +193,13 @@ class CheckRounds:
         self,
         half: HalfMessage,
         draft: RecordDraft,
-        then: Callable[[Appended], None] | None,
+        then: Callable[[AppendedRecord], None] | None,
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
         """Store the half message again as the transaction's current record; see `_put`."""
         ledger, offset = self._context.ledger, half.queue_offset
 
-        def done(appended: Appended) -> None:
+        def done(appended: AppendedRecord) -> None:
             position = (appended.queue_offset, appended.physical_offset)
             ledger.moved(offset, half.first_offset, position)
             self._context.op_writer.add([offset])
@@ -213,7 +213,7 @@ class CheckRounds:
         await self._ensure_topic()
         ended = self._context.ledger.records_of(half.queue_offset)
 
-        def done(_: Appended) -> None:
+        def done(_: AppendedRecord) -> None:
             self._context.ledger.settle(half.queue_offset, State.GIVEN_UP)
             self._context.op_writer.add(ended)
             self._context.counts.ended(half.topic, State.GIVEN_UP, open_before=1)
@@ -229,7 +229,7 @@ class CheckRounds:
         self,
         half: HalfMessage,
         draft: RecordDraft,
-        then: Callable[[Appended], None],
+        then: Callable[[AppendedRecord], None],
         otherwise: Callable[[], None] | None = None,
     ) -> asyncio.Future[bool]:
         """Store a record that replaces the half message.

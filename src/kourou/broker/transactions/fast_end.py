@@ -32,7 +32,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Connection, Request
-from kourou.store.message_store import Appended, MessageStore, SealedRun
+from kourou.store.message_store import AppendedRecord, MessageStore, SealedRun
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class _Commits:
 
     def __init__(self, path: FastEnd, began_ms: int) -> None:
         self.accepted: list[_Commit] = []
-        self.records: list[Appended] = []
+        self.records: list[AppendedRecord] = []
         self.shares: list[tuple[Connection, int]] = []
         self._path = path
         self._began_ms = began_ms
@@ -154,7 +154,7 @@ class _Commits:
         record = committed_record(
             half.record[0], plain, half.appended.physical_offset, position_fields
         )
-        appended = Appended(
+        appended = AppendedRecord(
             position, offset, size, target.topic, target.queue_id, plain.code, run.store_at_ms
         )
         run.buffers += record
@@ -328,7 +328,7 @@ class FastEnd:
             self._general_path(one.half.read(), one.connection, one.request())
 
     def on_stored(
-        self, commits: Sequence[_Commit], records: Sequence[Appended], began_ms: int
+        self, commits: Sequence[_Commit], records: Sequence[AppendedRecord], began_ms: int
     ) -> None:
         """Complete these transactions as committed."""
         took_ms = self._clock.now_ms() - began_ms

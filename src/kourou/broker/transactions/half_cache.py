@@ -12,7 +12,7 @@ from kourou.broker.transactions.plain_halves import PlainHalf
 from kourou.errors import MalformedMessageError
 from kourou.protocol.message_layout import RecordDraft, encode_record
 from kourou.remoting.runtime import Offload
-from kourou.store.message_store import Appended, MessageStore
+from kourou.store.message_store import AppendedRecord, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class CachedHalf:
     """
 
     record: Sequence[bytes]
-    appended: Appended
+    appended: AppendedRecord
     plain: PlainHalf | None
 
     def read(self) -> HalfMessage:
@@ -60,7 +60,7 @@ class HalfMessages:
         while self._cached_bytes > self._cache_bytes_max:
             self.pop(next(iter(cache)))
 
-    def add_draft(self, draft: RecordDraft, appended: Appended) -> None:
+    def add_draft(self, draft: RecordDraft, appended: AppendedRecord) -> None:
         """Encode the stored record of `draft` and add it to the cache."""
         record = encode_record(
             draft, appended.queue_offset, appended.physical_offset, appended.store_at_ms

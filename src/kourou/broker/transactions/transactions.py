@@ -51,7 +51,7 @@ from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Runtime
-from kourou.store.message_store import Appended, MessageStore
+from kourou.store.message_store import AppendedRecord, MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Transactions:
         self._end_task()
         self._op_writer.abandon()
 
-    def on_half_stored(self, draft: RecordDraft, appended: Appended, topic: str) -> None:
+    def on_half_stored(self, draft: RecordDraft, appended: AppendedRecord, topic: str) -> None:
         """Register a stored half message for the topic."""
         self._halves.add_draft(draft, appended)
         self._count_new(topic, 1)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from kourou.broker.config import BrokerConfig
 from kourou.protocol.codes import ResponseCode
-from kourou.store.message_store import Appended
+from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class PutResult:
     """
 
     status: PutStatus
-    appended: Sequence[Appended] = ()
+    appended: Sequence[AppendedRecord] = ()
     reason: str = ""
 
     @property
@@ -122,7 +122,7 @@ class WaitingPut:
     owner: Hashable | None
     waits_for_sync: bool
     deadline_s: float
-    appended: Sequence[Appended] = ()
+    appended: Sequence[AppendedRecord] = ()
     size: int = 0
     puts: int = 1
 

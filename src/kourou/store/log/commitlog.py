@@ -64,10 +64,10 @@ class CommitLog:
         """Set the end of the log that recovery found; everything below is durable."""
         self.appended_position = self.written_position = self.synced_position = position
         self._durable_end = self.segments.end
-        self._zeros.forget(position)
-        self._begin_run(position)
+        self._zeros.reset(position)
+        self._start_run(position)
 
-    def place(self, size: int) -> int:
+    def position_for(self, size: int) -> int:
         """Return the position for a record of `size` bytes, or for a batch that must not be split.
 
         Raises:
@@ -84,14 +84,14 @@ class CommitLog:
         return self._segment_end
 
     def add(self, position: int, record: bytes) -> None:
-        """Append the record at the position that `place` returned for it."""
+        """Append the record at the position that `position_for` returned for it."""
         if position != self.appended_position:
             self._run.append(encode_blank(self._segment_end - self.appended_position))
-            self._begin_run(position, keep=True)
+            self._start_run(position, keep=True)
         self._run.append(record)
         self.appended_position = position + len(record)
 
-    def run(self) -> tuple[int, list[bytes]]:
+    def begin_run(self) -> tuple[int, list[bytes]]:
         """Return the limit and the list of buffers for direct appends of records.
 
         The first record belongs at `appended_position`; none may end after the limit. Afterwards
@@ -104,10 +104,10 @@ class CommitLog:
         self.appended_position = position
 
     def mark(self) -> LogMark:
-        """Return a mark, with which `back_to` drops later appends."""
+        """Return a mark, with which `roll_back` drops later appends."""
         return LogMark(self.appended_position, len(self._runs), len(self._run))
 
-    def back_to(self, mark: LogMark) -> None:
+    def roll_back(self, mark: LogMark) -> None:
         """Drop the appends since the mark; nothing must have been written since."""
         del self._runs[mark.runs :]
         run_position, self._run = self._runs[-1]
@@ -128,7 +128,7 @@ class CommitLog:
                 self.segments.create(position)
             self._disk.write(self.segments.name(position), position % self._segment_bytes, buffers)
         self.written_position = self.appended_position
-        self._begin_run(self.written_position)
+        self._start_run(self.written_position)
 
     def fill_ahead(self) -> None:
         """Write zeros after the written records, if due.
@@ -136,7 +136,7 @@ class CommitLog:
         Raises:
             OSError: a part may be in the file, which is harmless.
         """
-        start, size = self._zeros.take(self.written_position)
+        start, size = self._zeros.next_zeros(self.written_position)
         if size:
             name = self.segments.name(start)
             self._disk.write(name, start % self._segment_bytes, [memoryview(ZEROS)[:size]])
@@ -151,10 +151,10 @@ class CommitLog:
             OSError: the appends are removed from memory; the files may still hold a part of them.
         """
         self.appended_position = self.written_position
-        self._begin_run(self.written_position)
-        self._zeros.forget(self.written_position)
+        self._start_run(self.written_position)
+        self._zeros.reset(self.written_position)
         end_before = self.segments.end
-        for name in self.segments.cut(self.written_position):
+        for name in self.segments.truncate(self.written_position):
             self._disk.sync(name)
         if self.segments.end != end_before:
             self._disk.sync_directory(COMMITLOG)
@@ -163,7 +163,7 @@ class CommitLog:
     def drop_appends(self) -> None:
         """Undo all appends since the last write, none of which reached a file."""
         self.appended_position = self.written_position
-        self._begin_run(self.written_position)
+        self._start_run(self.written_position)
 
     def unsynced_files(self) -> tuple[str, ...]:
         """Return the segments with bytes between the synced and the written position."""
@@ -212,7 +212,7 @@ class CommitLog:
         """Return the end position of the segment that contains `position`."""
         return position - position % self._segment_bytes + self._segment_bytes
 
-    def _begin_run(self, position: int, *, keep: bool = False) -> None:
+    def _start_run(self, position: int, *, keep: bool = False) -> None:
         self._run = []
         if keep:
             self._runs.append((position, self._run))

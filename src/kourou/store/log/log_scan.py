@@ -113,11 +113,11 @@ class LogScan:
             header = self._record()
             if header is not None:
                 return header
-            if not self._pass_blank() and not self._pass_damage():
+            if not self._skip_blank() and not self._skip_damage():
                 return None
         return None
 
-    def _pass_blank(self) -> bool:
+    def _skip_blank(self) -> bool:
         """Move to the next segment if a blank ends this one at the position."""
         step = self._segments.file_bytes
         left = step - self.position % step
@@ -177,15 +177,15 @@ class LogScan:
 
     # Damage ------------------------------------------------------------------------------------
 
-    def _pass_damage(self) -> bool:
+    def _skip_damage(self) -> bool:
         """Skip the invalid bytes at the position if they are damage and the log continues."""
         start, problem = self.position, self.problem
         if start >= self._durable_below:
             return False
         header = self._damaged_header()
-        found = self._behind_damaged_record() or self._search(start)
+        found = self._end_of_damaged_record() or self._search(start)
         self.position, self.problem = start, problem
-        if found is None and self._is_there_to_the_end(start):
+        if found is None and self._has_data_to_durable_end(start):
             found = self._durable_below
             header = header or self._last_header()
         if found is None:
@@ -232,7 +232,7 @@ class LogScan:
         is_here = header.physical_offset == self.position and header.total_size == size
         return header if is_here else None
 
-    def _is_there_to_the_end(self, start: int) -> bool:
+    def _has_data_to_durable_end(self, start: int) -> bool:
         """Tell whether every page up to the durable end, and its last byte, is not zero."""
         end, step = self._durable_below, self._segments.file_bytes
         if not self._is_end or end > self._segments.end:
@@ -246,7 +246,7 @@ class LogScan:
             at = stop
         return data[-1:] != b"\0"
 
-    def _behind_damaged_record(self) -> int | None:
+    def _end_of_damaged_record(self) -> int | None:
         """Return the end of the record at the position by its size, if the log continues there."""
         start = self.position
         at = self._require(RECORD_START.size)
@@ -254,9 +254,9 @@ class LogScan:
         left = self._segments.file_bytes - start % self._segments.file_bytes
         if not 0 < size <= left:
             return None
-        return start + size if self._goes_on_at(start + size) else None
+        return start + size if self._continues_at(start + size) else None
 
-    def _goes_on_at(self, position: int) -> bool:
+    def _continues_at(self, position: int) -> bool:
         """Tell whether the position holds a record or a blank, or is the durable end."""
         if position >= self._durable_below:
             return position == self._durable_below
@@ -264,7 +264,7 @@ class LogScan:
         if self._record() is not None:
             return True
         blanks = self.blanks
-        is_blank = self._pass_blank()
+        is_blank = self._skip_blank()
         self.blanks = blanks
         return is_blank
 
@@ -274,7 +274,7 @@ class LogScan:
         end = min(self._durable_below, self._segments.end)
         while at < end:
             segment_end = min(end, at - at % step + step)
-            if at % step == 0 and self._goes_on_at(at):
+            if at % step == 0 and self._continues_at(at):
                 return at
             found = self._search_segment(at, segment_end)
             if found is not None:
@@ -292,16 +292,16 @@ class LogScan:
             data = self._disk.read(name, data_at, min(_READ_BYTES, max(end - at, 0)))
             if not data:
                 return None
-            for place in _places(data, at):
-                if start <= place < end and self._goes_on_at(place):
-                    return place
+            for candidate in _candidates(data, at):
+                if start <= candidate < end and self._continues_at(candidate):
+                    return candidate
             if len(data) <= len(_BLANK_MAGIC):
                 return None
             at += len(data) - len(_BLANK_MAGIC)
         return None
 
 
-def _places(data: bytes, position: int) -> Iterator[int]:
+def _candidates(data: bytes, position: int) -> Iterator[int]:
     """Yield the positions of possible records and blanks in `data`, read from `position`."""
     for magic in re.finditer(_MAGICS, data):
         at = magic.start() - _MAGIC_AT
@@ -339,9 +339,9 @@ def used_bytes(disk: Disk, segments: SegmentList, position: int) -> int:
         data = disk.read(name, at % step, min(size, file_end - at)) if at < file_end else b""
         if not data:
             break
-        kept = len(data.rstrip(b"\0"))
-        if kept:
-            used = at + kept - position
+        used_size = len(data.rstrip(b"\0"))
+        if used_size:
+            used = at + used_size - position
         at += len(data)
         size = min(2 * size, _READ_BYTES)
     return used

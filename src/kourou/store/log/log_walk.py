@@ -10,7 +10,7 @@ size.
     DAMAGE     bytes that are not a valid record, or a missing file
     UNUSED     zeros to the end of a segment
 
-An unused rest that records follow is damage as well; `damage_in` reports it so.
+An unused rest that records follow is damage as well; `with_damage` reports it so.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _PROGRESS_PIECES: Final = 4096
 
 
-class Piece(StrEnum):
+class PieceKind(StrEnum):
     """The kind of a part of the log."""
 
     RECORD = "record"
@@ -57,7 +57,7 @@ class LogPiece(NamedTuple):
         header: the header of a record; its offsets refer to `buffer`.
     """
 
-    kind: Piece
+    kind: PieceKind
     position: int
     size: int
     problem: str = ""
@@ -94,10 +94,10 @@ def walk_log(
             expected = file.start + segment_bytes
             continue
         if expected is not None and file.start > expected:
-            yield LogPiece(Piece.DAMAGE, expected, file.start - expected, "the file is missing")
+            yield LogPiece(PieceKind.DAMAGE, expected, file.start - expected, "the file is missing")
         if file.start % segment_bytes:
             problem = f"it does not begin at a multiple of {segment_bytes}, the size of a segment"
-            yield LogPiece(Piece.DAMAGE, file.start, file.size, problem)
+            yield LogPiece(PieceKind.DAMAGE, file.start, file.size, problem)
             continue
         for piece in _FileWalk(disk, file, segment_bytes).pieces(max(start, file.start)):
             seen += 1
@@ -107,7 +107,7 @@ def walk_log(
         expected = file.start + segment_bytes
 
 
-def damage_in(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+def with_damage(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
     """Yield the pieces, with an unused rest that records follow changed to damage.
 
     Damage that no whole piece follows is yielded as well: a torn append, or a lost end.
@@ -115,12 +115,12 @@ def damage_in(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
     rest: LogPiece | None = None
     for piece in pieces:
         if rest is not None:
-            if piece.kind in (Piece.RECORD, Piece.BLANK):
-                yield rest._replace(kind=Piece.DAMAGE, problem="zeros, and records follow")
+            if piece.kind in (PieceKind.RECORD, PieceKind.BLANK):
+                yield rest._replace(kind=PieceKind.DAMAGE, problem="zeros, and records follow")
             else:
                 yield rest
             rest = None
-        if piece.kind is Piece.UNUSED:
+        if piece.kind is PieceKind.UNUSED:
             rest = piece
         else:
             yield piece
@@ -174,7 +174,7 @@ class _FileWalk:
         size, magic = RECORD_START.unpack_from(self._buffer, at)
         left = self._end - position
         if magic == MAGIC_BLANK and size == left:
-            return "", LogPiece(Piece.BLANK, position, size)
+            return "", LogPiece(PieceKind.BLANK, position, size)
         if size == 0 and magic == 0:
             return "zeros", None
         if magic not in _MAGICS or not _HEAD_BYTES <= size <= left - BLANK_BYTES:
@@ -192,7 +192,7 @@ class _FileWalk:
             header = read_checked(self._buffer, at)
         except MalformedMessageError as error:
             return str(error).partition(": ")[2] or str(error), None
-        return "", LogPiece(Piece.RECORD, position, size, "", header, self._buffer)
+        return "", LogPiece(PieceKind.RECORD, position, size, "", header, self._buffer)
 
     def _short_problem(self) -> str:
         return "the file is cut short" if self._is_readable else "the file cannot be read"
@@ -201,11 +201,11 @@ class _FileWalk:
         """Return the damage from the position to the next piece, or the unused rest of the file."""
         used = self._used_end(position)
         if used == position:
-            kind = Piece.UNUSED if problem == "zeros" else Piece.DAMAGE
-            text = "" if kind is Piece.UNUSED else problem
+            kind = PieceKind.UNUSED if problem == "zeros" else PieceKind.DAMAGE
+            text = "" if kind is PieceKind.UNUSED else problem
             return LogPiece(kind, position, self._end - position, text)
         end = self._next_piece(position + 1, used)
-        return LogPiece(Piece.DAMAGE, position, (end or used) - position, problem)
+        return LogPiece(PieceKind.DAMAGE, position, (end or used) - position, problem)
 
     def _used_end(self, position: int) -> int:
         """Return the end of the file's last byte that is not zero; the position if all are zero."""
@@ -214,8 +214,8 @@ class _FileWalk:
             data = self._read(position, _READ_BYTES)
             if not data:
                 break
-            kept = len(data.rstrip(b"\0"))
-            used = position + kept if kept else used
+            used_size = len(data.rstrip(b"\0"))
+            used = position + used_size if used_size else used
             position += len(data)
         return used
 

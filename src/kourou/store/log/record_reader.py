@@ -23,9 +23,9 @@ def read_resident_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> b
     Raises:
         CorruptRecordError: the log's file is shorter than it should be.
     """
-    together = _read_together(log, ranges)
-    if together is not None:
-        return together
+    spanned = _read_span(log, ranges)
+    if spanned is not None:
+        return spanned
     parts: list[bytes] = []
     for position, size in ranges:
         try:
@@ -41,7 +41,7 @@ def read_resident_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> b
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
+def _read_span(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes | None:
     """Return the ranges' bytes from one view, or one read, that spans all of them.
 
     Records of one queue lie between those of others. Reading those as well costs less than a call
@@ -66,7 +66,7 @@ def _read_together(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> bytes |
     return b"".join([view[at - first : at - first + size] for at, size in ranges])
 
 
-def read_one(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
+def read_record_at(log: CommitLog, physical_offset: int, end: int) -> bytes | None:
     """Return the verified record that begins at the offset and ends at or before `end`.
 
     None if no whole record begins there: the offset may come from a client.

@@ -88,7 +88,7 @@ class SegmentList:
             raise
         self.end += self.file_bytes
 
-    def cut(self, position: int) -> list[str]:
+    def truncate(self, position: int) -> list[str]:
         """Remove all data at or after byte `position` of the log.
 
         Later files are removed, and the rest of the file that contains the position becomes zeros,

@@ -48,7 +48,7 @@ class ZerosAhead:
         self._end = 0
         self._synced_bytes = 0
 
-    def forget(self, position: int) -> None:
+    def reset(self, position: int) -> None:
         """Assume a hole from `position` on."""
         self._end = position
 
@@ -56,7 +56,7 @@ class ZerosAhead:
         """Record how many bytes of records the last sync made durable."""
         self._synced_bytes = size
 
-    def take(self, written: int) -> tuple[int, int]:
+    def next_zeros(self, written: int) -> tuple[int, int]:
         """Return the position and number of the zeros to write, all in one segment; often 0.
 
         They count as written from now on.

@@ -16,10 +16,10 @@ from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, BLANK_ENTRY_SIZ
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import batch_queue_directory
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, Appended
+from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, AppendedRecord
 
 _NOT_COMPACTED: Final = -1
-_NOTHING: Final = QueueEntry(0, 0, 0)
+_UNWRITTEN: Final = QueueEntry(0, 0, 0)
 
 
 class BatchEntry(NamedTuple):
@@ -65,7 +65,7 @@ class BatchQueue(ConsumeQueue):
         super().__init__(disk, topic, queue_id, segments)
         self._last_found = 0  # an entry's index: most reads continue where the previous one ended
 
-    def put(self, record: Appended) -> None:
+    def put(self, record: AppendedRecord) -> None:
         """Add the record's entry at `max_offset`, in memory."""
         self._put(
             record.physical_offset, record.size, record.tags_code, record.store_at_ms, record.count
@@ -107,7 +107,7 @@ class BatchQueue(ConsumeQueue):
             if entry is not None and entry.queue_offset <= queue_offset < entry.end:
                 self._last_found = index
                 return index
-        index = _first_behind(entry_at, first, end, queue_offset)
+        index = _first_after(entry_at, first, end, queue_offset)
         self._last_found = index
         return index
 
@@ -115,12 +115,12 @@ class BatchQueue(ConsumeQueue):
         """Return the entry that contains the offset; None if there is none."""
         if not 0 <= queue_offset < self.max_offset:
             return None
-        entry = self._at(self.index_of(queue_offset))
+        entry = self._entry_at(self.index_of(queue_offset))
         if entry is None or not entry.is_written or entry.queue_offset > queue_offset:
             return None
         return QueueEntry._make(entry[:3])
 
-    def _at(self, index: int) -> BatchEntry | None:
+    def _entry_at(self, index: int) -> BatchEntry | None:
         """Return one entry; None if its file was removed, or there is none."""
         if index >= self.end:
             return None
@@ -132,7 +132,7 @@ class BatchQueue(ConsumeQueue):
 
     # Recovery ------------------------------------------------------------------------------------
 
-    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
+    def has_entry_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
         At offset 0: whether the files begin there or there are none.
@@ -150,7 +150,7 @@ class BatchQueue(ConsumeQueue):
     def restart_at(self, queue_offset: int) -> None:
         """Keep the files' entries below `queue_offset` and drop all others.
 
-        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `truncate` zeroes the rest.
         """
         index = self._file_index(max(queue_offset - 1, 0))
         entry = self._in_file(index)
@@ -167,25 +167,25 @@ class BatchQueue(ConsumeQueue):
     def correct_min_offset(self, log_min_position: int) -> None:
         """Move `min_offset` to the first entry whose record is in the log; entries are in order."""
         low, high = self.first, self.end
-        first = self._at(low)
+        first = self._entry_at(low)
         if first is not None and first.physical_offset >= log_min_position:
             high = low  # the usual case costs one read
         while low < high:
             middle = (low + high) // 2
-            entry = self._at(middle)
+            entry = self._entry_at(middle)
             if entry is None or entry.physical_offset < log_min_position:
                 low = middle + 1
             else:
                 high = middle
-        begin = self._at(low)
+        begin = self._entry_at(low)
         offset = self.max_offset if begin is None else begin.queue_offset
         self.min_offset = max(self.min_offset, offset)
 
     def _entries(self, data: bytes) -> Iterator[QueueEntry]:
         for entry in batch_entries(data):
-            yield QueueEntry._make(entry[:3]) if entry.is_written else _NOTHING
+            yield QueueEntry._make(entry[:3]) if entry.is_written else _UNWRITTEN
 
-    def _offset_behind(self, index: int) -> int:
+    def _offset_after(self, index: int) -> int:
         """Return the offset just after the entries in the files below `index`."""
         entry = self._in_file(index - 1)
         return entry.end if entry is not None and entry.is_written else 0
@@ -193,7 +193,7 @@ class BatchQueue(ConsumeQueue):
     def _file_index(self, queue_offset: int) -> int:
         """Return the same as `index_of`, for all data in the files, beyond the queue's end too."""
         begin, end = (at // BATCH_ENTRY_BYTES for at in (self.segments.first, self.segments.end))
-        return _first_behind(self._in_file, begin, end, queue_offset)
+        return _first_after(self._in_file, begin, end, queue_offset)
 
     def _in_file(self, index: int) -> BatchEntry | None:
         if not self.segments.first <= index * BATCH_ENTRY_BYTES < self.segments.end:
@@ -201,7 +201,7 @@ class BatchQueue(ConsumeQueue):
         return next(batch_entries(self._file_read(index, 1)), None)
 
 
-def _first_behind(
+def _first_after(
     read: Callable[[int], BatchEntry | None], low: int, high: int, queue_offset: int
 ) -> int:
     """Return the index of the first entry from `low` that ends after the offset.

@@ -23,7 +23,7 @@ from typing import ClassVar
 from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 _SEARCH_ENTRIES = 1024
 _FEW_ENTRIES = 64
@@ -69,17 +69,17 @@ class ConsumeQueue(ABC):
     # Operations that depend on the kind ----------------------------------------------------------
 
     @abstractmethod
-    def put(self, record: Appended) -> None:
+    def put(self, record: AppendedRecord) -> None:
         """Add the record's entry at `max_offset`, in memory."""
 
-    def put_all(self, records: Sequence[Appended]) -> None:
+    def put_all(self, records: Sequence[AppendedRecord]) -> None:
         """Add the entries of records that follow one another, in memory."""
         for record in records:
             self.put(record)
 
-    def put_run(self, run: AppendedRun) -> None:
-        """Add the entries of the run's records, in memory."""
-        self.put_all(list(run.records()))
+    def put_batch(self, batch: AppendedBatch) -> None:
+        """Add the entries of the batch's records, in memory."""
+        self.put_all(list(batch.records()))
 
     @abstractmethod
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
@@ -97,7 +97,7 @@ class ConsumeQueue(ABC):
         """Return the entry that contains the offset; None if none does, or it has no record."""
 
     @abstractmethod
-    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
+    def has_entry_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
         At offset 0: whether the files begin there or there are none.
@@ -107,7 +107,7 @@ class ConsumeQueue(ABC):
     def restart_at(self, queue_offset: int) -> None:
         """Keep the files' entries below `queue_offset` and drop all others.
 
-        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `truncate` zeroes the rest.
         """
 
     @abstractmethod
@@ -123,7 +123,7 @@ class ConsumeQueue(ABC):
         """Return the entries in `data`, whole entries only; size 0 for unwritten and torn ones."""
 
     @abstractmethod
-    def _offset_behind(self, index: int) -> int:
+    def _offset_after(self, index: int) -> int:
         """Return the offset just after the entries in the files below `index`."""
 
     # Entries in memory and in files --------------------------------------------------------------
@@ -203,7 +203,7 @@ class ConsumeQueue(ABC):
         if self.segments.first == self.segments.end:
             return None
         data = self._file_read(self.segments.first // self.entry_bytes, _SEARCH_ENTRIES)
-        return next(filter(is_real, self._entries(data)), None)
+        return next(filter(has_record, self._entries(data)), None)
 
     def flush(self) -> tuple[list[str], bool]:
         """Write the tail to the files, without a sync.
@@ -238,9 +238,9 @@ class ConsumeQueue(ABC):
         topic_directory = self.segments.directory.rpartition("/")[0]
         return (self.segments.directory, topic_directory, topic_directory.rpartition("/")[0])
 
-    def cut(self) -> list[str]:
+    def truncate(self) -> list[str]:
         """Remove the data after the last entry from the files; return the files changed."""
-        return self.segments.cut(self.file_end * self.entry_bytes)
+        return self.segments.truncate(self.file_end * self.entry_bytes)
 
     def find_end(self) -> int:
         """Return the offset after the last entry in the files; correct after a clean stop only."""
@@ -256,8 +256,8 @@ class ConsumeQueue(ABC):
             index = start // self.entry_bytes
             end = self._end_in_file(index, physical_offset)
             if end > index:
-                return self._offset_behind(end)
-        return self._offset_behind(self.segments.first // self.entry_bytes)
+                return self._offset_after(end)
+        return self._offset_after(self.segments.first // self.entry_bytes)
 
     def _end_in_file(self, first: int, physical_offset: int) -> int:
         """Return the index after the last entry of one file whose record is below a log position.
@@ -266,7 +266,7 @@ class ConsumeQueue(ABC):
         """
 
         def is_below(entry: QueueEntry | None) -> bool:
-            if entry is None or not is_real(entry):
+            if entry is None or not has_record(entry):
                 return entry is not None and entry.size == BLANK_ENTRY_SIZE
             return entry.size > 0 and 0 <= entry.physical_offset < physical_offset
 
@@ -286,9 +286,9 @@ class ConsumeQueue(ABC):
                 low = middle + 1
             else:
                 high = middle
-        return self._end_behind_damage(first, low, is_below)
+        return self._end_after_damage(first, low, is_below)
 
-    def _end_behind_damage(
+    def _end_after_damage(
         self, first: int, end: int, is_below: Callable[[QueueEntry | None], bool]
     ) -> int:
         """Return the end, or a later one if the entry at `end` is damaged and others follow."""
@@ -301,26 +301,26 @@ class ConsumeQueue(ABC):
             if _is_zero(data):
                 break
             for number, entry in enumerate(self._entries(data), at):
-                if is_real(entry) and is_below(entry) and entry.physical_offset > last:
+                if has_record(entry) and is_below(entry) and entry.physical_offset > last:
                     end, last = number + 1, entry.physical_offset
             if end <= at:
                 break
             at = end
         return end
 
-    def end_in_files(self, is_wanted: Callable[[QueueEntry], bool]) -> int:
-        """Return the offset after the wanted entries that the files hold after the queue's end.
+    def end_of_matching(self, matches: Callable[[QueueEntry], bool]) -> int:
+        """Return the offset after the matching entries that the files hold after the queue's end.
 
-        Stops at the first entry that is not wanted. These entries are not part of the queue yet;
+        Stops at the first entry that does not match. These entries are not part of the queue yet;
         see `restart_at`.
         """
         index = end = self.end
         if self.segments.first <= end * self.entry_bytes < self.segments.end:
             for entry in self._entries(self._file_read(end, _SEARCH_ENTRIES)):
-                if not is_wanted(entry):
+                if not matches(entry):
                     break
                 index += 1
-        return self.max_offset if index == end else self._offset_behind(index)
+        return self.max_offset if index == end else self._offset_after(index)
 
     def _file_entry(self, index: int) -> QueueEntry | None:
         return next(self._entries(self._file_read(index, 1)), None)
@@ -350,7 +350,7 @@ class ConsumeQueue(ABC):
         return count
 
 
-def is_real(entry: QueueEntry) -> bool:
+def has_record(entry: QueueEntry) -> bool:
     """Tell whether the entry has a record: it is neither a blank nor zeros."""
     return entry.size > 0 and not (entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0)
 

@@ -18,7 +18,7 @@ from kourou.store.paths import (
 )
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.queues.extended_queue import BitMapOf, ExtendedQueue
 from kourou.store.queues.queue_kinds import batch_topics
 from kourou.store.queues.queue_tails import QueueTails
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _ROOTS: Final = (CONSUMEQUEUE, BATCH_CONSUMEQUEUE)
 
 
-def _no_filters(_: Appended) -> bytes:
+def _no_filters(_: AppendedRecord) -> bytes:
     return b""
 
 
@@ -113,11 +113,11 @@ class ConsumeQueueTable(QueueTails):
         """Tell whether a record found in the log can have a queue: its names make a valid path."""
         return queue_id >= 0 and is_safe_topic(topic)
 
-    def keep_batches(self, topic: str) -> None:
+    def add_batch_topic(self, topic: str) -> None:
         """Note that the topic has batch queues, because the log has an inner batch of it."""
         self._batch_topics.add(topic)
 
-    def ask_kinds(self, has_batches: Callable[[str], bool]) -> None:
+    def set_kind_lookup(self, has_batches: Callable[[str], bool]) -> None:
         """Set the function that tells whether a new topic has batch queues."""
         self._has_batches = has_batches
 
@@ -128,18 +128,18 @@ class ConsumeQueueTable(QueueTails):
         if queue is None:
             other = next(iter(queues.values()), None)
             is_batch = self._has_batches(topic) if other is None else isinstance(other, BatchQueue)
-            queue = queues[queue_id] = self._make(topic, queue_id, is_batch=is_batch)
+            queue = queues[queue_id] = self._build(topic, queue_id, is_batch=is_batch)
             self.by_key[topic.encode(), queue_id] = queue
         return queue
 
-    def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
+    def _build(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
         if is_batch:
             return BatchQueue(self._disk, topic, queue_id, self._config.batch_queue_file_bytes)
         if self._config.consumequeue_extension or (topic, queue_id) in self._extended:
             return ExtendedQueue(self._disk, topic, queue_id, self._config, self._bit_map)
         return SimpleQueue(self._disk, topic, queue_id, self._config.consumequeue_file_bytes)
 
-    def _bit_map(self, record: Appended) -> bytes:
+    def _bit_map(self, record: AppendedRecord) -> bytes:
         return self.bit_map_of(record)
 
     def load(self) -> list[ConsumeQueue]:
@@ -167,12 +167,12 @@ class ConsumeQueueTable(QueueTails):
         """Load the queue's files; tell whether files after a gap were removed."""
         if isinstance(queue, ExtendedQueue):
             queue.extension.load()
-        behind_gap = queue.segments.load()
-        if behind_gap:
+        after_gap = queue.segments.load()
+        if after_gap:
             log.warning("consumequeue.gap_found directory=%s", queue.segments.directory)
-            queue.segments.remove(behind_gap)
+            queue.segments.remove(after_gap)
             self._disk.sync_directory(queue.segments.directory)
-        return bool(behind_gap)
+        return bool(after_gap)
 
     def _remove_other_kind(self, root: str, topic: str, name: str) -> None:
         """Remove files of a queue whose topic now has queues of the other kind.
@@ -191,7 +191,7 @@ class ConsumeQueueTable(QueueTails):
         del queues[queue.queue_id]
         if not queues:
             del self._queues[queue.topic]
-        self._forget(queue)
+        self._drop(queue)
         directories = [queue.segments.directory]
         if isinstance(queue, ExtendedQueue):
             directories.append(queue.extension.segments.directory)
@@ -211,7 +211,7 @@ class ConsumeQueueTable(QueueTails):
     def forget(self, topic: str) -> None:
         """Remove the topic's queues from the table: their files are no longer read or written."""
         for queue in self._queues.pop(topic, {}).values():
-            self._forget(queue)
+            self._drop(queue)
 
     def remove_files(self, topic: str) -> None:
         """Remove the topic's directories with all contents, durably; on any thread.
@@ -236,10 +236,10 @@ class ConsumeQueueTable(QueueTails):
         """Accept appends to the topic again."""
         self._refused.discard(topic)
 
-    def _forget(self, queue: ConsumeQueue) -> None:
+    def _drop(self, queue: ConsumeQueue) -> None:
         """Remove the queue from all tables except the one by topic."""
         self.by_key.pop((queue.topic.encode(), queue.queue_id), None)
-        self._forget_tail(queue)
+        self._drop_tail(queue)
 
 
 def _parent(directory: str) -> str:

@@ -32,7 +32,7 @@ _MULTI_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 _MULTI_SEPARATOR: Final = ","
 
 
-class Appended(NamedTuple):
+class AppendedRecord(NamedTuple):
     """An appended record, with the values of its queue entry.
 
     `MessageStore.dispatch` returns the same object when consumers can see the record.
@@ -60,17 +60,17 @@ class Appended(NamedTuple):
         """The byte of the log just after the record."""
         return self.physical_offset + self.size
 
-    def records(self) -> tuple[Appended]:
-        """Return the record alone; the same interface as `AppendedRun`, like `last`."""
+    def records(self) -> tuple[AppendedRecord]:
+        """Return the record alone; the same interface as `AppendedBatch`, like `last`."""
         return (self,)
 
     @property
-    def last(self) -> Appended:
+    def last(self) -> AppendedRecord:
         return self
 
 
 @final
-class AppendedRun(NamedTuple):
+class AppendedBatch(NamedTuple):
     """The appended records of a batch, consecutive in the log and in a queue.
 
     They are written, synced and dispatched together, without any work for single records: their
@@ -98,21 +98,23 @@ class AppendedRun(NamedTuple):
         """The byte of the log just after the last record."""
         return self.physical_offset + self.size
 
-    def records(self) -> Iterator[Appended]:
+    def records(self) -> Iterator[AppendedRecord]:
         """Yield the records one by one."""
         _, queue_offset, _, topic, queue_id, store_at_ms, _, entries = self
-        for number, (place, size, code) in enumerate(ENTRY.iter_unpack(entries), queue_offset):
-            yield Appended(place, number, size, topic, queue_id, code, store_at_ms)
+        for number, (position, size, code) in enumerate(ENTRY.iter_unpack(entries), queue_offset):
+            yield AppendedRecord(position, number, size, topic, queue_id, code, store_at_ms)
 
     @property
-    def last(self) -> Appended:
+    def last(self) -> AppendedRecord:
         """The last record."""
-        place, size, code = ENTRY.unpack_from(self.entries, len(self.entries) - ENTRY.size)
+        position, size, code = ENTRY.unpack_from(self.entries, len(self.entries) - ENTRY.size)
         offset = self.queue_offset + self.count - 1
-        return Appended(place, offset, size, self.topic, self.queue_id, code, self.store_at_ms)
+        return AppendedRecord(
+            position, offset, size, self.topic, self.queue_id, code, self.store_at_ms
+        )
 
 
-Arrival = Appended | AppendedRun
+Arrival = AppendedRecord | AppendedBatch
 """A record, or several records of a batch, that became visible to consumers."""
 
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from kourou.disk import Disk
 from kourou.store.config import StoreConfig
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 from kourou.store.queues.queue_extension import ExtensionUnit, QueueExtension, is_address
 from kourou.store.queues.simple_queue import SimpleQueue
 
-BitMapOf = Callable[[Appended], bytes]
+BitMapOf = Callable[[AppendedRecord], bytes]
 """Computes the bit map of the filters that a message passed; see `kourou.filter.bloom`."""
 
 _LOOK_BACK_ENTRIES = 1024
@@ -36,7 +36,7 @@ class ExtendedQueue(SimpleQueue):
         self._bit_map_of = bit_map_of if config.consumequeue_extension else None
         self.extension = QueueExtension(disk, topic, queue_id, config.extension_file_bytes)
 
-    def put(self, record: Appended) -> None:
+    def put(self, record: AppendedRecord) -> None:
         """Add the record's unit and its entry, in memory; about 2 us.
 
         Adds the entry alone if the option is off or the extension is full.
@@ -49,14 +49,14 @@ class ExtendedQueue(SimpleQueue):
                 record = record._replace(tags_code=address)
         super().put(record)
 
-    def put_all(self, records: Sequence[Appended]) -> None:
+    def put_all(self, records: Sequence[AppendedRecord]) -> None:
         """Add the units and entries of records that follow one another, in memory."""
         for record in records:
             self.put(record)
 
-    def put_run(self, run: AppendedRun) -> None:
-        """Add the units and entries of the run's records, in memory."""
-        self.put_all(list(run.records()))
+    def put_batch(self, batch: AppendedBatch) -> None:
+        """Add the units and entries of the batch's records, in memory."""
+        self.put_all(list(batch.records()))
 
     def tags_code(self, code: int, *, may_block: bool = True) -> int | None:
         """Return the tags code for an entry's code; None if the code is an address without a unit.
@@ -99,12 +99,12 @@ class ExtendedQueue(SimpleQueue):
             for entry in self._entries(data):
                 address = entry.tags_code if is_address(entry.tags_code) else address
                 begin += 1
-        self.extension.end_behind(address)
+        self.extension.end_after(address)
 
-    def cut(self) -> list[str]:
+    def truncate(self) -> list[str]:
         """Remove the data after the last entry and its unit from the files."""
-        changed = super().cut()
-        return changed if self._bit_map_of is None else changed + self.extension.cut()
+        changed = super().truncate()
+        return changed if self._bit_map_of is None else changed + self.extension.truncate()
 
     def hide_extension(self) -> list[int]:
         """Drop the extension files before that of the first entry's unit; return their starts.

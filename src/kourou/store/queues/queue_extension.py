@@ -164,10 +164,10 @@ class QueueExtension:
         self._begin_tail(position)
         return written, self.segments.end != end_before
 
-    def end_behind(self, address: int | None) -> None:
+    def end_after(self, address: int | None) -> None:
         """Let the next unit follow the one at the address; with None keep no unit.
 
-        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `truncate` zeroes the rest.
         """
         self._begin_tail(self.segments.end)  # all existing units are in the files
         unit = None if address is None else self.unit(address)
@@ -177,9 +177,9 @@ class QueueExtension:
             return
         self._begin_tail(address - _LOWEST + _HEAD.size + len(unit.bit_map))
 
-    def cut(self) -> list[str]:
+    def truncate(self) -> list[str]:
         """Remove the data after the last unit from the files; return the files changed."""
-        return self.segments.cut(self._tail_from[0])
+        return self.segments.truncate(self._tail_from[0])
 
     def count_expired_files(self, address: int) -> int:
         """Return how many of the oldest files end before the unit; never the last file."""

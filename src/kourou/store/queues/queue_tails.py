@@ -9,7 +9,7 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.store.log.damage import DamagedSpan
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 NEW_FILES_PER_FLUSH: Final = 8
 """The most files that one flush creates: each, with its directory, takes a third of a millisecond.
@@ -51,29 +51,29 @@ class QueueTails:
         self.flush()
         self._is_recovering = False
 
-    def put(self, queue: ConsumeQueue, record: Appended) -> None:
+    def put(self, queue: ConsumeQueue, record: AppendedRecord) -> None:
         """Add the record's entry to the queue, in memory: about 0.4 us."""
         queue.put(record)
         self._with_tail[queue] = None
         if queue.tail_bytes >= self._tail_bytes_max:
             self._with_long_tail[queue] = None
 
-    def put_all(self, queue: ConsumeQueue, records: Sequence[Appended]) -> None:
+    def put_all(self, queue: ConsumeQueue, records: Sequence[AppendedRecord]) -> None:
         """Add the entries of records that follow one another to the queue, in memory."""
         queue.put_all(records)
-        self._has_more(queue)
+        self._mark_tail(queue)
 
-    def put_run(self, queue: ConsumeQueue, run: AppendedRun) -> None:
-        """Add the entries of a run's records to the queue, in memory."""
-        queue.put_run(run)
-        self._has_more(queue)
+    def put_batch(self, queue: ConsumeQueue, batch: AppendedBatch) -> None:
+        """Add the entries of a batch's records to the queue, in memory."""
+        queue.put_batch(batch)
+        self._mark_tail(queue)
 
-    def _has_more(self, queue: ConsumeQueue) -> None:
+    def _mark_tail(self, queue: ConsumeQueue) -> None:
         self._with_tail[queue] = None
         if queue.tail_bytes >= self._tail_bytes_max:
             self._with_long_tail[queue] = None
 
-    def put_at(self, queue: ConsumeQueue, queue_offset: int, record: Appended) -> None:
+    def put_at(self, queue: ConsumeQueue, queue_offset: int, record: AppendedRecord) -> None:
         """Add the record's entry at the offset, after blanks for a gap before it."""
         queue.fill_to(queue_offset)
         self.put(queue, record)
@@ -134,25 +134,25 @@ class QueueTails:
         tail_bytes = queue.tail_bytes
         names, is_new = queue.flush()
         self.flushed_bytes += tail_bytes
-        self._has_no_tail(queue)
+        self._unmark_tail(queue)
         directories: tuple[str, ...] = ()
         if is_new or self._is_recovering:
             directories = queue.directories()
         for name in names:
             self.unsynced[name] = self.unsynced.get(name) or directories
 
-    def _has_no_tail(self, queue: ConsumeQueue) -> None:
+    def _unmark_tail(self, queue: ConsumeQueue) -> None:
         for waiting in (self._with_tail, self._with_long_tail, self._round):
             waiting.pop(queue, None)
 
-    def cut(self, queue: ConsumeQueue) -> None:
+    def truncate(self, queue: ConsumeQueue) -> None:
         """Remove the data after the queue's last entry from its files.
 
         The removal of whole files is durable on return: if a crash restored such a file, its
         entries would be mistaken for those of later records at the same log positions.
         """
         names_before = [queue.segments.name(start) for start in queue.segments.starts()]
-        for name in queue.cut():
+        for name in queue.truncate():
             self.unsynced.setdefault(name, ())
         removed = names_before[len(queue.segments.starts()) :]
         for name in removed:
@@ -170,8 +170,8 @@ class QueueTails:
             self.unsynced.pop(queue.segments.name(start), None)
         return starts
 
-    def _forget_tail(self, queue: ConsumeQueue) -> None:
+    def _drop_tail(self, queue: ConsumeQueue) -> None:
         """Cancel all pending writes and syncs of the queue."""
-        self._has_no_tail(queue)
+        self._unmark_tail(queue)
         for start in queue.segments.starts():
             self.unsynced.pop(queue.segments.name(start), None)

@@ -15,8 +15,8 @@ from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import queue_directory
-from kourou.store.queues.consumequeue import ConsumeQueue, is_real
-from kourou.store.queues.dispatch import Appended, AppendedRun
+from kourou.store.queues.consumequeue import ConsumeQueue, has_record
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 _pack = ENTRY.pack
 
@@ -32,22 +32,22 @@ class SimpleQueue(ConsumeQueue):
         segments = SegmentList(disk, queue_directory(topic, queue_id), file_bytes)
         super().__init__(disk, topic, queue_id, segments)
 
-    def put(self, record: Appended) -> None:
+    def put(self, record: AppendedRecord) -> None:
         """Add the record's entry at `max_offset`, in memory."""
         self._tail.extend(_pack(record.physical_offset, record.size, record.tags_code))
         self.max_offset += 1
 
-    def put_all(self, records: Sequence[Appended]) -> None:
+    def put_all(self, records: Sequence[AppendedRecord]) -> None:
         """Add the entries of records that follow one another, in memory: 0.2 us each."""
         self._tail += b"".join(
-            [_pack(place, size, code) for place, _, size, _, _, code, _, _ in records]
+            [_pack(position, size, code) for position, _, size, _, _, code, _, _ in records]
         )
         self.max_offset += len(records)
 
-    def put_run(self, run: AppendedRun) -> None:
-        """Add the encoded entries of the run's records, in memory."""
-        self._tail += run.entries
-        self.max_offset += run.count
+    def put_batch(self, batch: AppendedBatch) -> None:
+        """Add the encoded entries of the batch's records, in memory."""
+        self._tail += batch.entries
+        self.max_offset += batch.count
 
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
         """Let the next entry be at `queue_offset`, with blanks for the missing ones before it.
@@ -68,9 +68,9 @@ class SimpleQueue(ConsumeQueue):
         if not self.first <= queue_offset < self.max_offset:
             return None
         entry = next(self._entries(self.read(queue_offset, 1)), None)
-        return entry if entry is not None and is_real(entry) else None
+        return entry if entry is not None and has_record(entry) else None
 
-    def holds_before(self, queue_offset: int, physical_offset: int) -> bool:
+    def has_entry_before(self, queue_offset: int, physical_offset: int) -> bool:
         """Tell whether the files hold the entry before `queue_offset`, of an earlier record.
 
         At offset 0: whether the files begin there or there are none.
@@ -86,7 +86,7 @@ class SimpleQueue(ConsumeQueue):
     def restart_at(self, queue_offset: int) -> None:
         """Keep the files' entries below `queue_offset` and drop all others.
 
-        Later flushes overwrite the data in the files from there on; `cut` zeroes the rest.
+        Later flushes overwrite the data in the files from there on; `truncate` zeroes the rest.
         """
         self._begin_tail(queue_offset)
         self.max_offset = self.next_offset = queue_offset
@@ -119,5 +119,5 @@ class SimpleQueue(ConsumeQueue):
     def _entries(self, data: bytes) -> Iterator[QueueEntry]:
         return map(QueueEntry._make, ENTRY.iter_unpack(data))
 
-    def _offset_behind(self, index: int) -> int:
+    def _offset_after(self, index: int) -> int:
         return index

@@ -48,7 +48,7 @@ from kourou.store.log.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import Appended, is_visible
+from kourou.store.queues.dispatch import AppendedRecord, is_visible
 from kourou.store.recovery.deletions import finish_deletions
 from kourou.store.recovery.noted_queues import begin_elsewhere, lacks_files
 from kourou.store.recovery.replay import Replay
@@ -85,7 +85,7 @@ class RecoveryReport:
     truncated_bytes: int
     redispatched: int
     end: int
-    last: Appended | None
+    last: AppendedRecord | None
     last_store_at_ms: int
     scanned_from: int
     damaged: tuple[DamagedSpan, ...]
@@ -307,7 +307,7 @@ class Recovery:
         if cut or self._behind_gap or self._segments.end - end > self._segments.file_bytes:
             log.info("commitlog.truncated position=%d bytes=%d", end, cut)
             self._segments.remove(self._behind_gap)
-            for name in self._segments.cut(end):
+            for name in self._segments.truncate(end):
                 self._disk.sync(name)
         if not self._was_clean or cut:
             self._disk.sync_directory(COMMITLOG)
@@ -336,7 +336,7 @@ class Recovery:
         for queue in self._queues:
             if queue not in self._replay.touched:
                 queue.restart_at(queue.find_end_before(self._start_position))
-                if queue.end_in_files(is_strange) > queue.max_offset:
+                if queue.end_of_matching(is_strange) > queue.max_offset:
                     strange = queue
         if strange is not None:
             log.warning("consumequeue.entry_damaged directory=%s", strange.segments.directory)
@@ -349,7 +349,7 @@ class Recovery:
         self._queues.recovered()
         for queue in list(self._queues):
             if must_cut and self._has_rest(queue):
-                self._queues.cut(queue)
+                self._queues.truncate(queue)
             if not queue.max_offset:
                 self._queues.remove(queue)
                 continue
@@ -366,7 +366,7 @@ class Recovery:
             return
         for queue in self._queues:
             spans: list[DamagedSpan] = []
-            end = queue.end_in_files(partial(_note_span, scan.damaged, spans))
+            end = queue.end_of_matching(partial(_note_span, scan.damaged, spans))
             if spans:
                 self._queues.fill_damaged(queue, end, spans[0])
         for span in scan.damaged:

@@ -26,7 +26,7 @@ from kourou.store.log.log_scan import LogScan
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import (
-    Appended,
+    AppendedRecord,
     is_visible,
     light_queues,
     message_count,
@@ -86,7 +86,7 @@ class Replay:
         self.lacking: list[ConsumeQueue] = []
         self.records = 0
         self.entries = 0
-        self.last: Appended | None = None
+        self.last: AppendedRecord | None = None
         self.last_store_at_ms = 0
 
     def run(self, scan: LogScan, on_round: Callable[[], None]) -> None:
@@ -115,7 +115,7 @@ class Replay:
             else:
                 quick += 1
                 code = self._code(topic, properties, store_at_ms)
-                self.last = Appended(
+                self.last = AppendedRecord(
                     position, queue_offset, size, queue.topic, queue_id, code, store_at_ms
                 )
                 put(queue, self.last)
@@ -151,7 +151,7 @@ class Replay:
         if not is_visible(record.sys_flag) or record.position < below:
             return
         properties = record.properties
-        appended = Appended(
+        appended = AppendedRecord(
             record.position,
             record.queue_offset,
             record.size,
@@ -162,7 +162,7 @@ class Replay:
             message_count(record.sys_flag, properties),
         )
         if record.sys_flag & INNER_BATCH and not self._queues.of_topic(topic):
-            self._queues.keep_batches(topic)
+            self._queues.add_batch_topic(topic)
         queue = self._put(topic, record.queue_id, record.queue_offset, appended)
         if queue is not None and not below and record.topic != _SCHEDULE:
             self._by_key[record.topic, record.queue_id] = queue
@@ -171,7 +171,7 @@ class Replay:
         self.last = appended
 
     def _put(
-        self, topic: str, queue_id: int, queue_offset: int, record: Appended
+        self, topic: str, queue_id: int, queue_offset: int, record: AppendedRecord
     ) -> ConsumeQueue | None:
         """Add the entry at the record's queue offset; return the queue, None if none was added."""
         queue = self._queues.get(topic, queue_id)
@@ -220,7 +220,7 @@ class Replay:
             Whether the queue has the entries before it, or needs none.
         """
         self.touched.add(queue)
-        if queue.holds_before(queue_offset, physical_offset):
+        if queue.has_entry_before(queue_offset, physical_offset):
             queue.restart_at(queue_offset)
         elif self._is_full or queue_offset == 0:
             self._reset(queue, queue_offset)
@@ -233,5 +233,5 @@ class Replay:
     def _reset(self, queue: ConsumeQueue, queue_offset: int) -> None:
         """Restart the queue at an offset; its earlier entries are obsolete."""
         queue.restart_at(0)
-        self._queues.cut(queue)
+        self._queues.truncate(queue)
         queue.start_at(queue_offset)

@@ -43,7 +43,7 @@ from kourou.store.formats import (
 from kourou.store.paths import CHECKPOINT
 from kourou.store.queues.consumequeue import count_files
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import Appended
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.sync_plan import SyncPlan
 
@@ -131,14 +131,14 @@ class CheckpointKeeper:
         self._written: Checkpoint | None = None
         self._synced_offset = value.queues_offset  # in the file, synced or to be with the next plan
         self._must_sync = False
-        self._target: Appended | None = None  # of the current round
+        self._target: AppendedRecord | None = None  # of the current round
         self._files = (value.queue_files, value.deleted_files)  # at the start of the round
         self._waiting: dict[str, tuple[str, ...]] = {}  # the round's files not in a sync plan yet
         self._planned: set[str] = set()  # the round's files in an unfinished sync plan
         self._round_at_ms = now_ms
         self._flushed_bytes = queues.flushed_bytes  # at the start of the round
 
-    def begin_round(self, last_visible: Appended | None, now_ms: int) -> None:
+    def begin_round(self, last_visible: AppendedRecord | None, now_ms: int) -> None:
         """Begin a round if one is due; the caller has just written the queues' tails."""
         if self._target is not None or last_visible is None:
             return
@@ -194,7 +194,7 @@ class CheckpointKeeper:
         self._planned.clear()
         self._target = None
 
-    def everything_is_durable(self, last: Appended) -> None:
+    def everything_is_durable(self, last: AppendedRecord) -> None:
         """Move the checkpoint to the last record; the log and all queues must be synced."""
         self._files = (count_files(self._queues), self._queues.deleted_files)
         self._queues_are_durable(last)
@@ -206,7 +206,7 @@ class CheckpointKeeper:
         if at_ms != self.value.index_at_ms:
             self.value = self.value._replace(index_at_ms=at_ms)
 
-    def _queues_are_durable(self, last: Appended) -> None:
+    def _queues_are_durable(self, last: AppendedRecord) -> None:
         self.value = self.value._replace(
             queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),
             queues_offset=max(self.value.queues_offset, last.physical_offset),

@@ -14,7 +14,7 @@ from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordHeader
-from kourou.store.log.marked_records import is_set_aside, marked_records
+from kourou.store.log.property_search import is_set_aside, records_with_property
 
 DeliveryKey = tuple[str, str, str, str]
 """Topic, unique id, due second; for a rolled message also its number of rolls and whether it is a
@@ -44,7 +44,7 @@ def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter
     """
     found: Counter[DeliveryKey] = Counter()
     until_ms = 0
-    for header, text in marked_records(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
+    for header, text in records_with_property(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
         properties = decode_properties(text)
         found[delivery_key(taken_out_for(header, properties), properties)] += 1
         until_ms = max(until_ms, header.store_at_ms)

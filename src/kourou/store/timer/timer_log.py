@@ -125,7 +125,7 @@ class TimerLog:
         Raises:
             OSError: some later units may remain.
         """
-        for name in self.segments.cut(position):
+        for name in self.segments.truncate(position):
             self._disk.sync(name)
         if self._disk.exists(TIMER_LOG):
             self._disk.sync_directory(TIMER_LOG)

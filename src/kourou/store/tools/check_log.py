@@ -11,7 +11,7 @@ from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.formats import QueueEntry
-from kourou.store.log.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import is_safe_topic
 from kourou.store.queues.dispatch import is_visible, light_queues, message_count, queue_tags_code
@@ -94,12 +94,12 @@ class LogCheck:
     def run(self, files: list[LogFile], progress: Progress | None) -> None:
         """Read the log once and check it."""
         step = self._segments.file_bytes
-        for piece in damage_in(walk_log(self._disk, files, step, progress=progress)):
+        for piece in with_damage(walk_log(self._disk, files, step, progress=progress)):
             if self._bounds.log is not None and piece.position >= self._bounds.log:
                 break
-            if piece.kind is Piece.DAMAGE:
+            if piece.kind is PieceKind.DAMAGE:
                 self._damages.append(piece)
-            elif piece.kind is not Piece.UNUSED:
+            elif piece.kind is not PieceKind.UNUSED:
                 self.end = piece.end
                 if piece.header is not None:
                     self.records += 1

@@ -25,7 +25,7 @@ from kourou.store.formats import (
     decode_checkpoint,
     decode_checkpoint_copy,
 )
-from kourou.store.log.log_walk import LogPiece, Piece, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log
 from kourou.store.paths import parse_file_name
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
 from kourou.store.state.made_with import sizes_made_with
@@ -119,7 +119,7 @@ def _dump_log(disk: Disk, name: str, start: int, stop: int | None) -> Iterator[R
     size = disk.size(name)
     first = parse_file_name(name.rpartition("/")[2])
     if first is None:
-        yield {"what": Piece.DAMAGE, "problem": "the name of a log file must be 20 digits"}
+        yield {"what": PieceKind.DAMAGE, "problem": "the name of a log file must be 20 digits"}
         return
     segment_bytes = find_sizes(disk).segment_bytes
     file = LogFile(name, first, size)

@@ -47,7 +47,7 @@ from kourou.model.sysflag import (
 from kourou.model.topic import is_system_topic
 from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft, RecordHeader
-from kourou.store.log.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
@@ -131,11 +131,11 @@ def export_messages(
     synced_position = load_checkpoint(disk).synced_position if live else 0
     files = log_files(disk, COMMITLOG)
     pieces = walk_log(disk, files, find_sizes(disk).segment_bytes, progress=progress)
-    for piece in damage_in(pieces):
+    for piece in with_damage(pieces):
         if 0 < synced_position < piece.end:
             return
         header = piece.header
-        if piece.kind is Piece.DAMAGE:
+        if piece.kind is PieceKind.DAMAGE:
             yield piece
         elif (
             header is not None

@@ -15,7 +15,7 @@ from kourou.disk import Disk
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.message_layout import RecordHeader
 from kourou.store.formats import BATCH_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.log.log_walk import LogPiece, Piece, damage_in, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log, with_damage
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     COMMITLOG,
@@ -171,11 +171,11 @@ def _end_of_log(
     last: LogPiece | None = None
     end = files[0].start if files else 0
     for count in range(1, min(_LAST_FILES, len(files)) + 1):
-        for piece in damage_in(walk_log(disk, files[-count:], sizes.segment_bytes)):
-            if piece.kind is Piece.RECORD:
+        for piece in with_damage(walk_log(disk, files[-count:], sizes.segment_bytes)):
+            if piece.kind is PieceKind.RECORD:
                 last = piece._replace(buffer=b"")
                 end = piece.end
-            elif piece.kind is Piece.BLANK:
+            elif piece.kind is PieceKind.BLANK:
                 end = piece.end
         if last is not None:
             break

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from kourou.disk import Disk
 from kourou.store.formats import Checkpoint
-from kourou.store.log.log_walk import Piece, Progress, damage_in, walk_log
+from kourou.store.log.log_walk import PieceKind, Progress, walk_log, with_damage
 from kourou.store.log.record_check import LIGHT_TOPIC_PREFIX
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
@@ -99,8 +99,8 @@ def _forget_derived(
     queues: set[tuple[str, int]] = set()
     records = damaged = end = 0
     segment_bytes = find_sizes(disk).segment_bytes
-    for piece in damage_in(walk_log(disk, files, segment_bytes, progress=progress)):
-        damaged += piece.kind is Piece.DAMAGE
+    for piece in with_damage(walk_log(disk, files, segment_bytes, progress=progress)):
+        damaged += piece.kind is PieceKind.DAMAGE
         header = piece.header
         if header is None:
             continue

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from kourou.disk import Disk
 from kourou.store.formats import Checkpoint
-from kourou.store.log.log_walk import LogPiece, Piece, Progress, damage_in, walk_log
+from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
@@ -89,22 +89,22 @@ def plan_truncation(
     last: LogPiece | None = None
     files = log_files(disk, COMMITLOG)
     sizes = find_sizes(disk)
-    for piece in damage_in(walk_log(disk, files, sizes.segment_bytes, progress=progress)):
-        if piece.kind is Piece.UNUSED:
+    for piece in with_damage(walk_log(disk, files, sizes.segment_bytes, progress=progress)):
+        if piece.kind is PieceKind.UNUSED:
             continue
-        is_there = piece.kind is Piece.DAMAGE if position is None else piece.end > position
+        is_there = piece.kind is PieceKind.DAMAGE if position is None else piece.end > position
         if plan is None and is_there:
             plan = Truncation(piece.position, problem=piece.problem, last_kept=last)
         if plan is not None:
             _take(plan, piece)
-        elif piece.kind is Piece.RECORD:
+        elif piece.kind is PieceKind.RECORD:
             last = piece._replace(buffer=b"")
     return plan
 
 
 def _take(plan: Truncation, piece: LogPiece) -> None:
     plan.end = piece.end
-    if piece.kind is Piece.DAMAGE:
+    if piece.kind is PieceKind.DAMAGE:
         plan.damaged_bytes += piece.size
     header = piece.header
     if header is not None:

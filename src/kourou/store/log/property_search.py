@@ -15,7 +15,7 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
 
 
-def stored_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
+def position_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
     """Return the start of a commit log file before which all records are older than a time.
 
     For stores without a recorded position, such as those that Java wrote. The result is
@@ -32,7 +32,7 @@ def stored_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:
     return files[0].start if files else 0
 
 
-def marked_records(
+def records_with_property(
     disk: Disk, segment_bytes: int, start: int, name: str
 ) -> Iterator[tuple[RecordHeader, bytes]]:
     """Yield the records from byte `start` that may have a property; on any thread.
