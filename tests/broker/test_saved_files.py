@@ -16,7 +16,7 @@ from kourou.broker.transactions.transaction_counts import parse_transaction_coun
 from kourou.client.sending.transaction import TransactionState
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
-from kourou.protocol.consumer_filter_text import decode_consumer_filters
+from kourou.protocol.consumer_filter_file import decode_consumer_filters
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual

@@ -15,7 +15,7 @@ from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.compression import CompressionType
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_answer
+from kourou.protocol.message_decoding import decode_pull_response
 from kourou.protocol.message_layout import RecordDraft, encode_record
 
 
@@ -100,25 +100,25 @@ def wrong_crc(offset: int) -> bytes:
     ids=["batch", "zlib", "type", "checksum"],
 )
 def test_body_that_cannot_be_read_keeps_no_other_message_back(bad: bytes) -> None:
-    decoded = decode_answer(record(6) + bad + record(8))
+    decoded = decode_pull_response(record(6) + bad + record(8))
 
     assert [one.queue_offset for one in decoded.messages] == [6, 8]
     [(message, error)] = decoded.undecodable
-    assert (message.queue_offset, decoded.rest_offset) == (7, None)
+    assert (message.queue_offset, decoded.resume_offset) == (7, None)
     assert str(error)
-    assert decode_answer(bad).undecodable[0].message.body == message.body
+    assert decode_pull_response(bad).undecodable[0].message.body == message.body
 
 
 def test_record_without_a_readable_header_is_left_for_a_pull_of_its_own() -> None:
     damaged = bytearray(record(7))
     damaged[4:8] = b"????"
 
-    decoded = decode_answer(record(6) + damaged + record(8))
+    decoded = decode_pull_response(record(6) + damaged + record(8))
 
     assert [one.queue_offset for one in decoded.messages] == [6]
-    assert (decoded.undecodable, decoded.rest_offset) == ([], 7)
+    assert (decoded.undecodable, decoded.resume_offset) == ([], 7)
     with pytest.raises(MalformedMessageError):
-        decode_answer(bytes(damaged) + record(8))
+        decode_pull_response(bytes(damaged) + record(8))
 
 
 def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
@@ -127,11 +127,11 @@ def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
     monkeypatch.setitem(sys.modules, "zstandard", None)
     compressed = record(7, b"any", CompressionType.ZSTD.sys_flag)
 
-    decoded = decode_answer(record(6) + compressed + record(8))
+    decoded = decode_pull_response(record(6) + compressed + record(8))
 
-    assert ([one.queue_offset for one in decoded.messages], decoded.rest_offset) == ([6], 7)
+    assert ([one.queue_offset for one in decoded.messages], decoded.resume_offset) == ([6], 7)
     with pytest.raises(CodecMissingError):
-        decode_answer(compressed)
+        decode_pull_response(compressed)
 
 
 def test_pull_goes_on_behind_all_of_a_batch_that_cannot_be_read(
@@ -141,7 +141,7 @@ def test_pull_goes_on_behind_all_of_a_batch_that_cannot_be_read(
     compressed = record(13, b"any", CompressionType.ZSTD.sys_flag)
     batch = pulled(10).raw.replace(b"TAGS", b"XAGS", 1)  # its checksum is wrong
 
-    decoded = decode_answer(batch + compressed)
+    decoded = decode_pull_response(batch + compressed)
 
     [(message, _)] = decoded.undecodable
-    assert (message.queue_offset, decoded.rest_offset) == (10, 13)
+    assert (message.queue_offset, decoded.resume_offset) == (10, 13)

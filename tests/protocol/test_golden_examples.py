@@ -6,7 +6,7 @@ from kourou.model.group import ConsumeFromWhere, ConsumeType
 from kourou.model.sysflag import COMPRESSED
 from kourou.protocol import bodies
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.headers_consume import PullMessageRequestHeader, PullMessageResponseHeader
 from kourou.protocol.headers_send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from kourou.protocol.message_decoding import decode_messages
@@ -61,7 +61,7 @@ def test_recorded_compressed_body_is_decompressed() -> None:
     header = command.header(SendMessageRequestHeaderV2)
 
     assert header.sys_flag & COMPRESSED
-    body = decompress(command.body, header.sys_flag, size_max=INFLATED_SIZE_MAX)
+    body = decompress(command.body, header.sys_flag, size_max=DECOMPRESSED_SIZE_MAX)
     assert len(body) >= 4096
 
 

@@ -69,9 +69,9 @@ def test_wrong_type_is_refused_naming_the_member(get: Callable[..., Any], value:
 
 def test_deeply_nested_object_is_refused() -> None:
     deep: dict[str, Any] = {}
-    for _ in range(j.KEPT_DEPTH_MAX - 1):
+    for _ in range(j.STORED_DEPTH_MAX - 1):
         deep = {"a": [deep]}
 
-    assert j.as_kept_object({"a": [{"b": 1}]}, "policy") == {"a": [{"b": 1}]}
+    assert j.as_stored_object({"a": [{"b": 1}]}, "policy") == {"a": [{"b": 1}]}
     with pytest.raises(MalformedBodyError, match="policy is nested deeper"):
-        j.as_kept_object(deep, "policy")
+        j.as_stored_object(deep, "policy")

@@ -374,7 +374,7 @@ def test_compressed_body_is_decompressed_and_the_flag_cleared() -> None:
 
 
 def test_bodies_of_one_response_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_decoding, "INFLATED_TOTAL_MAX", 10_000)
+    monkeypatch.setattr(message_decoding, "DECOMPRESSED_TOTAL_MAX", 10_000)
     record = encode(replace(DRAFT, body=compress(bytes(5000)), sys_flag=COMPRESSED))
 
     assert len(decode_messages(record * 2)) == 2

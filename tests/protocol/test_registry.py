@@ -16,7 +16,7 @@ from kourou.protocol import bodies, headers_send, registry
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.registry import REQUESTS, UNUSED, RequestSpec
-from kourou.protocol.registry_specs import TEXT
+from kourou.protocol.registry_specs import TEXT_CODEC
 
 SOURCE = Path(registry.__file__).parents[1]
 
@@ -88,9 +88,9 @@ def test_malformed_body_raises_only_protocol_errors(spec: RequestSpec, body: byt
 
 
 def test_a_text_body_is_utf_8() -> None:
-    assert TEXT.decode("gruppe-\u00fc".encode()) == "gruppe-\u00fc"
+    assert TEXT_CODEC.decode("gruppe-\u00fc".encode()) == "gruppe-\u00fc"
     with pytest.raises(MalformedBodyError, match="UTF-8"):
-        TEXT.decode(b"\xff")
+        TEXT_CODEC.decode(b"\xff")
 
 
 def test_limits_of_bodies_decoded_on_the_loop_are_small() -> None:

@@ -26,7 +26,7 @@ from kourou.protocol.bodies import (
     SubscriptionGroupTable,
     decode_subscription_group_table,
 )
-from kourou.protocol.group_table_text import GroupTableText
+from kourou.protocol.group_table_encoder import GroupTableEncoder
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 
@@ -78,7 +78,7 @@ class Groups:
         self._groups = dict(table.groups)
         self._forbidden = {group: dict(topics) for group, topics in table.forbidden.items()}
         self._groups.setdefault(TOOLS_GROUP, SubscriptionGroup(TOOLS_GROUP))
-        self._text = GroupTableText()
+        self._text = GroupTableEncoder()
         for group in self._groups.values():
             self._text.put(group)
 

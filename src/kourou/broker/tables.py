@@ -28,7 +28,7 @@ from kourou.protocol.bodies import (
     decode_subscription_group_table,
     decode_topic_config_table,
 )
-from kourou.protocol.consumer_filter_text import decode_consumer_filters
+from kourou.protocol.consumer_filter_file import decode_consumer_filters
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore

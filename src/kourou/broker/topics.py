@@ -37,7 +37,7 @@ from kourou.protocol.bodies import (
     decode_topic_config_table,
 )
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.topic_table_text import TopicTableText
+from kourou.protocol.topic_table_encoder import TopicTableEncoder
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Topics:
         if text is not None:
             saved = decode_topic_config_table(text)
             self._version, self._table = saved.data_version, dict(saved.topics)
-        self._text = TopicTableText()
+        self._text = TopicTableEncoder()
         for topic in self._table.values():
             self._text.put(topic)
         for topic in system_topics(config):

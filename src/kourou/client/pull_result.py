@@ -14,7 +14,11 @@ from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageResponseHeader
-from kourou.protocol.message_decoding import DecodedAnswer, Undecodable, decode_answer
+from kourou.protocol.message_decoding import (
+    DecodedResponse,
+    UndecodableMessage,
+    decode_pull_response,
+)
 
 _PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18
@@ -86,7 +90,7 @@ class PullResult:
         self._subscription = subscription
         self._asked_offset = asked_offset
         self._namespace = namespace
-        self._decoded: DecodedAnswer | None = None
+        self._decoded: DecodedResponse | None = None
 
     def __repr__(self) -> str:
         return (
@@ -121,7 +125,7 @@ class PullResult:
         return self.decode().messages
 
     @property
-    def undecodable(self) -> list[Undecodable]:
+    def undecodable(self) -> list[UndecodableMessage]:
         """The messages whose bodies cannot be read, as stored. Raises as `decode`."""
         return self.decode().undecodable
 
@@ -131,7 +135,7 @@ class PullResult:
         stored = [one.message for one in self.undecodable]
         return sorted([*self.readable, *stored], key=lambda message: message.queue_offset)
 
-    def decode(self) -> DecodedAnswer:
+    def decode(self) -> DecodedResponse:
         """Decode the messages, once; `next_offset` is lowered if some are left for another pull.
 
         Raises:
@@ -139,9 +143,9 @@ class PullResult:
             CodecMissingError: the package that decompresses the first body is not installed.
         """
         if self._decoded is None:
-            decoded = decode_answer(self.raw)
-            if decoded.rest_offset is not None:
-                self.next_offset = decoded.rest_offset
+            decoded = decode_pull_response(self.raw)
+            if decoded.resume_offset is not None:
+                self.next_offset = decoded.resume_offset
             messages = decoded.messages
             if messages and messages[0].queue_offset < self._asked_offset:
                 messages = [one for one in messages if one.queue_offset >= self._asked_offset]
@@ -152,7 +156,7 @@ class PullResult:
             if wanted is not None and wanted.tags_set:
                 messages = [message for message in messages if matches_tag(wanted, message.tags)]
                 undecodable = [one for one in undecodable if matches_tag(wanted, one.message.tags)]
-            self._decoded = DecodedAnswer(messages, undecodable, decoded.rest_offset)
+            self._decoded = DecodedResponse(messages, undecodable, decoded.resume_offset)
         return self._decoded
 
     def _complete(self, messages: list[MessageExt]) -> None:

@@ -91,7 +91,7 @@ class GroupSubscription:
 
 def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
     """Return the response body of GET_CONSUMER_CONNECTION_LIST (203)."""
-    told: dict[str, object] = {
+    members: dict[str, object] = {
         "connectionSet": [_connection_to_json(one) for one in connection.connections],
         "consumeFromWhere": connection.consume_from_where.value,
         "consumeType": connection.consume_type.value,
@@ -102,8 +102,8 @@ def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
         },
     }
     if connection.differences:
-        told[_DIFFERENCES] = list(connection.differences)
-    return dumps(told)
+        members[_DIFFERENCES] = list(connection.differences)
+    return dumps(members)
 
 
 def decode_consumer_connection(body: bytes) -> ConsumerConnection:
@@ -190,11 +190,13 @@ def decode_group_list(body: bytes) -> list[str]:
 
 def encode_group_subscription(subscription: GroupSubscription) -> bytes:
     """Return the response body of QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""
-    wanted = subscription.subscription
+    subscription_data = subscription.subscription
     return dumps(
         {
             "group": subscription.group,
-            "subscriptionData": None if wanted is None else subscription_to_json(wanted),
+            "subscriptionData": None
+            if subscription_data is None
+            else subscription_to_json(subscription_data),
             "topic": subscription.topic,
         }
     )
@@ -207,11 +209,13 @@ def decode_group_subscription(body: bytes) -> GroupSubscription:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "group subscription")
-    wanted = data.get("subscriptionData")
+    subscription_data = data.get("subscriptionData")
     return GroupSubscription(
         get_text(data, "group"),
         get_text(data, "topic") or None,
-        None if wanted is None else subscription_from_json(as_object(wanted, "subscriptionData")),
+        None
+        if subscription_data is None
+        else subscription_from_json(as_object(subscription_data, "subscriptionData")),
     )
 
 

@@ -54,16 +54,18 @@ class QueryConsumeQueueResponse:
     filter_data: str | None = None
 
 
-def encode_consume_queue(answer: QueryConsumeQueueResponse) -> bytes:
+def encode_consume_queue(response: QueryConsumeQueueResponse) -> bytes:
     """Return the response body of QUERY_CONSUME_QUEUE (321)."""
-    wanted = answer.subscription
+    subscription_data = response.subscription
     return dumps(
         {
-            "filterData": answer.filter_data,
-            "maxQueueIndex": answer.max_queue_index,
-            "minQueueIndex": answer.min_queue_index,
-            "queueData": to_json(answer.queue_data),
-            "subscriptionData": None if wanted is None else subscription_to_json(wanted),
+            "filterData": response.filter_data,
+            "maxQueueIndex": response.max_queue_index,
+            "minQueueIndex": response.min_queue_index,
+            "queueData": to_json(response.queue_data),
+            "subscriptionData": None
+            if subscription_data is None
+            else subscription_to_json(subscription_data),
         }
     )
 
@@ -75,11 +77,13 @@ def decode_consume_queue(body: bytes) -> QueryConsumeQueueResponse:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume queue")
-    wanted = data.get("subscriptionData")
+    subscription_data = data.get("subscriptionData")
     return QueryConsumeQueueResponse(
         tuple(from_json(ConsumeQueueData, one, "queueData") for one in get_list(data, "queueData")),
         get_integer(data, "maxQueueIndex"),
         get_integer(data, "minQueueIndex"),
-        None if wanted is None else subscription_from_json(as_object(wanted, "subscriptionData")),
+        None
+        if subscription_data is None
+        else subscription_from_json(as_object(subscription_data, "subscriptionData")),
         get_optional_text(data, "filterData"),
     )

@@ -23,8 +23,8 @@ from kourou.protocol.json_records import decode_record, encode_record
 from kourou.protocol.json_values import (
     Json,
     as_integer,
-    as_kept_object,
     as_object,
+    as_stored_object,
     get_boolean,
     get_integer,
     get_list,
@@ -96,7 +96,7 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
         get_boolean(data, "consumeMessageOrderly", default=default.consume_message_orderly),
         get_integer(data, "retryQueueNums", default.retry_queue_nums),
         get_integer(data, "retryMaxTimes", default.retry_max_times),
-        as_kept_object(data.get("groupRetryPolicy"), "groupRetryPolicy")
+        as_stored_object(data.get("groupRetryPolicy"), "groupRetryPolicy")
         or default.group_retry_policy,
         get_integer(data, "brokerId", default.broker_id),
         get_integer(data, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly),
@@ -110,7 +110,7 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
         None
         if data.get("subscriptionDataSet") is None
         else tuple(
-            as_kept_object(one, "subscriptionDataSet")
+            as_stored_object(one, "subscriptionDataSet")
             for one in get_list(data, "subscriptionDataSet")
         ),
         get_text_map(data, "attributes"),

@@ -20,6 +20,11 @@ from kourou.errors import MalformedBodyError, MalformedMessageError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import VERSION, VERSION_FULL_REGISTER_BODY, VERSION_TOPIC_QUEUE_MAPPING
 from kourou.protocol.compression import decompress
+from kourou.protocol.fast_topics import (
+    DecodedTopicTable,
+    try_decode_registration,
+    try_decode_topic_table,
+)
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.json_values import (
     Json,
@@ -35,7 +40,6 @@ from kourou.protocol.json_values import (
     get_text_map,
     get_texts,
 )
-from kourou.protocol.plain_topics import PlainTable, plain_registration, plain_table
 
 REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
 """Largest decompressed size of a registration in bytes: about a million topics."""
@@ -209,9 +213,9 @@ def decode_topic_config_table(data: bytes) -> TopicConfigTable:
     Raises:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
-    plain = plain_table(data)
-    if plain is not None:
-        return _table_of(plain)
+    decoded = try_decode_topic_table(data)
+    if decoded is not None:
+        return _table_of(decoded)
     return _table_from_json(as_object(loads(data), "topic table"))
 
 
@@ -225,9 +229,9 @@ def encode_register_body(body: RegisterBody) -> bytes:
     )
 
 
-_UNUSUAL_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Largest registration that `plain_registration` cannot read: its decoding creates an object for
-each value."""
+_GENERAL_FORM_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Largest registration in a form that `try_decode_registration` declines: its decoding creates an
+object for each value."""
 _BARE_KEYS_BYTES_MAX: Final = 256 * 1024
 """Largest registration with bare keys; Java brokers with static topics write integer keys."""
 
@@ -251,14 +255,14 @@ def decode_register_body(
         return RegisterBody()
     if compressed:
         return _decode_compressed(body, version)
-    plain = plain_registration(body) if version >= VERSION_FULL_REGISTER_BODY else None
-    if plain is not None:
-        table = _table_of(plain.topic_config_serialize_wrapper)
-        return RegisterBody(table, tuple(plain.filter_server_list))
-    if len(body) > _UNUSUAL_BYTES_MAX:
+    decoded = try_decode_registration(body) if version >= VERSION_FULL_REGISTER_BODY else None
+    if decoded is not None:
+        table = _table_of(decoded.topic_config_serialize_wrapper)
+        return RegisterBody(table, tuple(decoded.filter_server_list))
+    if len(body) > _GENERAL_FORM_BYTES_MAX:
         raise MalformedBodyError(
             f"a registration of {len(body)} bytes in an unusual form: at most "
-            f"{_UNUSUAL_BYTES_MAX} bytes are accepted in this form"
+            f"{_GENERAL_FORM_BYTES_MAX} bytes are accepted in this form"
         )
     data = as_object(loads(body, bare_keys_bytes_max=_BARE_KEYS_BYTES_MAX), "registration")
     if version < VERSION_FULL_REGISTER_BODY:
@@ -286,9 +290,9 @@ def _table_to_json(table: TopicConfigTable) -> dict[str, object]:
     }
 
 
-def _table_of(plain: PlainTable) -> TopicConfigTable:
-    version = msgspec.convert(plain.data_version, DataVersion, from_attributes=True)
-    return TopicConfigTable(plain.topics(), version)
+def _table_of(decoded: DecodedTopicTable) -> TopicConfigTable:
+    version = msgspec.convert(decoded.data_version, DataVersion, from_attributes=True)
+    return TopicConfigTable(decoded.topics(), version)
 
 
 def _table_from_json(data: Json) -> TopicConfigTable:
@@ -306,7 +310,7 @@ def _decode_compressed(body: bytes, version: int) -> RegisterBody:
         data = decompress(body, 0, size_max=REGISTER_BODY_SIZE_MAX)
     except MalformedMessageError as error:
         raise MalformedBodyError(f"compressed registration: {error}") from None
-    parts = _Parts(data)
+    parts = _SizedPartReader(data)
     data_version = data_version_from_json(as_object(loads(parts.text()), "data version"))
     topics = [_topic_config_from_text(parts.text()) for _ in range(parts.count())]
     filter_servers = [as_text(one, "filter server") for one in as_list(loads(parts.text()), "list")]
@@ -319,7 +323,7 @@ def _decode_compressed(body: bytes, version: int) -> RegisterBody:
     )
 
 
-class _Parts:
+class _SizedPartReader:
     """Reads the parts of a decompressed registration in order."""
 
     def __init__(self, data: bytes) -> None:

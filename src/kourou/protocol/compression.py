@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model import sysflag
 
-INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
+DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 """Default limit for the decompressed size of a body, in bytes. Without a limit, a record of 16 MiB
 could decompress to 16 GiB, and its content is chosen by the sender."""
 
@@ -52,7 +52,7 @@ _MODULES: Final = {
 """The package to install and its module, by type."""
 
 
-class _Inflater(Protocol):
+class _Decompressor(Protocol):
     """Common interface of the three decompressors."""
 
     @property
@@ -98,28 +98,28 @@ def decompress(body: bytes | memoryview, sys_flag: int, *, size_max: int) -> byt
         kind = CompressionType(kind)
     except ValueError:
         raise MalformedMessageError(f"compression type {kind} is unknown") from None
-    inflater, damaged = _inflater(kind)
+    decompressor, stream_error = _decompressor(kind)
     try:
         # The extra byte distinguishes "too large" from "just fits"; 0 would mean no limit.
-        inflated = inflater.decompress(body, size_max + 1)
-    except damaged as error:
+        decompressed = decompressor.decompress(body, size_max + 1)
+    except stream_error as error:
         raise MalformedMessageError(
             f"the body is not a valid {kind.name.lower()} stream: {error}"
         ) from None
-    if len(inflated) > size_max:
+    if len(decompressed) > size_max:
         raise MalformedMessageError(f"the body decompresses to more than {size_max} bytes")
-    if not inflater.eof:
+    if not decompressor.eof:
         raise MalformedMessageError(f"the body is a truncated {kind.name.lower()} stream")
-    return inflated
+    return decompressed
 
 
-def _inflater(kind: CompressionType) -> tuple[_Inflater, type[Exception]]:
+def _decompressor(kind: CompressionType) -> tuple[_Decompressor, type[Exception]]:
     """Return a decompressor for one body of `kind`, and the exception that it raises."""
     if kind is CompressionType.ZLIB:
         return zlib.decompressobj(), zlib.error
     codec = _codec(kind)
     if kind is CompressionType.ZSTD:
-        return _ZstdInflater(codec.ZstdDecompressor().decompressobj()), codec.ZstdError
+        return _ZstdDecompressor(codec.ZstdDecompressor().decompressobj()), codec.ZstdError
     return codec.LZ4FrameDecompressor(), RuntimeError
 
 
@@ -132,24 +132,24 @@ def _codec(kind: CompressionType) -> Any:  # noqa: ANN401 - the packages have no
         raise CodecMissingError(package) from None
 
 
-class _ZstdInflater:
+class _ZstdDecompressor:
     """Decompresses in small steps, so that a decompression bomb is detected early."""
 
-    def __init__(self, inflater: Any) -> None:  # noqa: ANN401 - zstandard may be missing
-        self._inflater = inflater
+    def __init__(self, decompressor: Any) -> None:  # noqa: ANN401 - zstandard may be missing
+        self._decompressor = decompressor
 
     @property
     def eof(self) -> bool:
-        return bool(self._inflater.eof)
+        return bool(self._decompressor.eof)
 
     def decompress(self, data: bytes | memoryview, max_length: int, /) -> bytes:
         """Return the decompressed data; it may exceed `max_length` by the output of one step."""
         parts: list[bytes] = []
         size = 0
         for at in range(0, len(data), _ZSTD_STEP_BYTES):
-            part = self._inflater.decompress(data[at : at + _ZSTD_STEP_BYTES])
+            part = self._decompressor.decompress(data[at : at + _ZSTD_STEP_BYTES])
             parts.append(part)
             size += len(part)
-            if size >= max_length or self._inflater.eof:
+            if size >= max_length or self._decompressor.eof:
                 break
         return b"".join(parts)

@@ -85,27 +85,27 @@ def _loads(data: bytes | memoryview | str, bare_keys_bytes_max: int) -> Any:  # 
         text = data if isinstance(data, str) else bytes(data).decode()
     except UnicodeDecodeError as error:
         raise MalformedBodyError(f"not JSON: {error}") from None
-    return _Reader(text).read()
+    return _Parser(text).read()
 
 
 def _refuse_references(value: object) -> None:
     """Refuse a value that contains `{"$ref": path}` as a value or, encoded, as a key."""
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, dict):
-            path = one.get("$ref") if len(one) == 1 else None
-            keys = [key for key in one if key.startswith(_REFERENCE_KEY)]
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, list):
+            pending += current
+        elif isinstance(current, dict):
+            path = current.get("$ref") if len(current) == 1 else None
+            keys = [key for key in current if key.startswith(_REFERENCE_KEY)]
             if keys or (isinstance(path, str) and path.startswith(_REFERENCE_PATHS)):
                 raise MalformedBodyError(
                     f"JSON references are not supported: {keys[0] if keys else path}"
                 )
-            left += one.values()
+            pending += current.values()
 
 
-class _Reader:
+class _Parser:
     """Recursive-descent parser, used only for texts that the strict JSON parser refuses."""
 
     def __init__(self, text: str) -> None:
@@ -165,7 +165,7 @@ class _Reader:
             return values
         while True:
             values.append(self._value(depth))
-            if not self._more("]"):
+            if not self._next_element("]"):
                 return values
 
     def _object(self, depth: int) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class _Reader:
                 raise self._error("no colon after a key")
             self._advance()
             members[key] = self._value(depth)
-            if not self._more("}"):
+            if not self._next_element("}"):
                 return members
 
     def _key(self, depth: int) -> str:
@@ -204,7 +204,7 @@ class _Reader:
         self._in_key = False
         return key
 
-    def _more(self, end: str) -> bool:
+    def _next_element(self, end: str) -> bool:
         """Move past a comma and return True, or past `end` and return False."""
         lexeme = self._lexeme
         if self._kind != "mark" or lexeme not in (",", end):

@@ -80,11 +80,11 @@ def _plan(header_class: type) -> tuple[_Field, ...]:
     """Return the codec of each field; it is computed once per class."""
     plan = _PLANS.get(header_class)
     if plan is None:
-        plan = _PLANS[header_class] = _make_plan(header_class)
+        plan = _PLANS[header_class] = _build_plan(header_class)
     return plan
 
 
-def _make_plan(header_class: type) -> tuple[_Field, ...]:
+def _build_plan(header_class: type) -> tuple[_Field, ...]:
     hints = get_type_hints(header_class, include_extras=True)
     return tuple(
         _Field(

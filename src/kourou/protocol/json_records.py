@@ -42,14 +42,14 @@ from kourou.protocol.json_values import (
 )
 
 RecordT = TypeVar("RecordT")
-Reader = Callable[[object, str], Any]
+Decoder = Callable[[object, str], Any]
 
 
 class _Field(NamedTuple):
     name: str
     wire: str
     also: str | None
-    read: Reader
+    decode: Decoder
     is_required: bool
 
 
@@ -111,12 +111,12 @@ def from_json(record_class: type[RecordT], value: object, what: str) -> RecordT:
     """
     data = as_object(value, what)
     values: dict[str, Any] = {}
-    for name, wire, also, read, is_required in _plan(record_class):
+    for name, wire, also, decode, is_required in _plan(record_class):
         member = data.get(wire)
         if member is None and also is not None:
             member = data.get(also)
         if member is not None:
-            values[name] = read(member, wire)
+            values[name] = decode(member, wire)
         elif is_required:
             raise MalformedBodyError(f"{wire} is missing")
     return record_class(**values)
@@ -126,11 +126,11 @@ def _plan(record_class: type) -> tuple[_Field, ...]:
     """Return the codec of each field; it is computed once per class."""
     plan = _PLANS.get(record_class)
     if plan is None:
-        plan = _PLANS[record_class] = _make_plan(record_class)
+        plan = _PLANS[record_class] = _build_plan(record_class)
     return plan
 
 
-def _make_plan(record_class: type) -> tuple[_Field, ...]:
+def _build_plan(record_class: type) -> tuple[_Field, ...]:
     hints = get_type_hints(record_class)
     missing = dataclasses.MISSING
     return tuple(
@@ -138,62 +138,62 @@ def _make_plan(record_class: type) -> tuple[_Field, ...]:
             field.name,
             field.metadata.get("wire") or camel_case(field.name),
             field.metadata.get("also"),
-            _reader(hints[field.name]),
+            _decoder_of(hints[field.name]),
             field.default is missing and field.default_factory is missing,
         )
         for field in dataclasses.fields(record_class)
     )
 
 
-def _reader(hint: Any) -> Reader:  # noqa: ANN401 - a type, of which there are many kinds
+def _decoder_of(hint: Any) -> Decoder:  # noqa: ANN401 - a type, of which there are many kinds
     """Return the function that decodes values of a type."""
-    if hint in _READERS:
-        return _READERS[hint]
+    if hint in _DECODERS:
+        return _DECODERS[hint]
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _reader(next(one for one in arguments if one is not NoneType))
+        return _decoder_of(next(one for one in arguments if one is not NoneType))
     if origin is tuple:
-        return _array_reader(_reader(arguments[0]))
+        return _array_decoder(_decoder_of(arguments[0]))
     if origin is Mapping:
-        return _map_reader(arguments[0], _reader(arguments[1]))
+        return _map_decoder(arguments[0], _decoder_of(arguments[1]))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return lambda value, what: from_json(hint, value, what)
     assert issubclass(hint, StrEnum), f"a field of a record cannot have type {hint}"
     return lambda value, what: get_enum({what: value}, what, next(iter(hint)))
 
 
-def _array_reader(read: Reader) -> Reader:
-    def read_array(value: object, what: str) -> tuple[Any, ...]:
-        return tuple(read(one, what) for one in as_list(value, what))
+def _array_decoder(decode: Decoder) -> Decoder:
+    def decode_array(value: object, what: str) -> tuple[Any, ...]:
+        return tuple(decode(one, what) for one in as_list(value, what))
 
-    return read_array
+    return decode_array
 
 
-def _map_reader(key: type, read: Reader) -> Reader:
-    def read_map(value: object, what: str) -> dict[Any, Any]:
+def _map_decoder(key: type, decode: Decoder) -> Decoder:
+    def decode_map(value: object, what: str) -> dict[Any, Any]:
         members = as_object(value, what)
         if key is MessageQueue:
-            return {queue: read(one, what) for queue, one in items_by_queue(members)}
+            return {queue: decode(one, what) for queue, one in items_by_queue(members)}
         if key is int:
-            return {as_integer(name, what): read(one, what) for name, one in members.items()}
-        return {name: read(one, what) for name, one in members.items()}
+            return {as_integer(name, what): decode(one, what) for name, one in members.items()}
+        return {name: decode(one, what) for name, one in members.items()}
 
-    return read_map
+    return decode_map
 
 
-def _read_bytes(value: object, what: str) -> bytes:
+def _decode_bytes(value: object, what: str) -> bytes:
     try:
         return base64.b64decode(as_text(value, what), validate=True)
     except (binascii.Error, ValueError) as error:
         raise MalformedBodyError(f"{what} is not valid base64: {error}") from None
 
 
-_READERS: Final[dict[Any, Reader]] = {
+_DECODERS: Final[dict[Any, Decoder]] = {
     str: as_text,
     bool: lambda value, what: get_boolean({what: value}, what),
     int: as_integer,
     float: lambda value, what: get_number({what: value}, what),
-    bytes: _read_bytes,
+    bytes: _decode_bytes,
     MessageQueue: lambda value, _: queue_from_json(value),
 }
 

@@ -18,7 +18,7 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 Json = Mapping[str, Any]
 """A parsed JSON object."""
 
-KEPT_DEPTH_MAX: Final = 16
+STORED_DEPTH_MAX: Final = 16
 """Deepest nesting of arrays and objects in a value that is stored unchanged; real ones have three
 levels."""
 
@@ -67,21 +67,21 @@ def as_integer(value: object, what: str) -> int:
     return value
 
 
-def as_kept_object(value: object, what: str) -> Json:
+def as_stored_object(value: object, what: str) -> Json:
     """Return `value` if it is a JSON object that can be stored and written again unchanged.
 
     Raises:
-        MalformedBodyError: as for `as_object`, or it is nested deeper than `KEPT_DEPTH_MAX`: such a
-            value could be decoded but later fail to be written to a file.
+        MalformedBodyError: as for `as_object`, or it is nested deeper than `STORED_DEPTH_MAX`:
+            such a value could be decoded but later fail to be written to a file.
     """
     members = as_object(value, what)
-    _check_depth(members, what, KEPT_DEPTH_MAX)
+    _check_depth(members, what, STORED_DEPTH_MAX)
     return members
 
 
 def _check_depth(value: object, what: str, depth: int) -> None:
     if depth == 0:
-        raise MalformedBodyError(f"{what} is nested deeper than {KEPT_DEPTH_MAX} levels")
+        raise MalformedBodyError(f"{what} is nested deeper than {STORED_DEPTH_MAX} levels")
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -174,5 +174,5 @@ def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:
 
 def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:
     # Only texts are quoted: numbers and lists from a peer may be arbitrarily long.
-    shown = repr(value[:40]) if isinstance(value, str) else type(value).__name__
-    return MalformedBodyError(f"{what} is {wanted}, not {shown}")
+    quoted = repr(value[:40]) if isinstance(value, str) else type(value).__name__
+    return MalformedBodyError(f"{what} is {wanted}, not {quoted}")

@@ -14,7 +14,7 @@ from kourou.errors import CodecMissingError, MalformedMessageError
 from kourou.model.message import MessageExt, message_from_record
 from kourou.model.properties import INNER_NUM, PROPERTIES_SIZE_MAX, decode_properties
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
-from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.message_batch import decode_batch
 from kourou.protocol.message_layout import (
@@ -37,7 +37,7 @@ _HEAD_SIZE: Final = HEAD_V4.size
 _PLAIN_MIN: Final = HEAD_V4.size + TAIL_SIZE_V1
 _CRC_MASK: Final = 0x7FFF_FFFF
 
-INFLATED_TOTAL_MAX: Final = 4 * INFLATED_SIZE_MAX
+DECOMPRESSED_TOTAL_MAX: Final = 4 * DECOMPRESSED_SIZE_MAX
 """Largest decompressed size of all bodies in one response together, in bytes."""
 
 
@@ -47,16 +47,16 @@ def decode_message(
     """Return the message of the record at byte `at`.
 
     An inner batch (sys_flag NEED_UNWRAP and INNER_BATCH) remains one message; `decode_messages`
-    splits it. With `decompress`, a compressed body is decompressed, to at most `INFLATED_SIZE_MAX`
-    bytes, and the flag is cleared.
+    splits it. With `decompress`, a compressed body is decompressed, to at most
+    `DECOMPRESSED_SIZE_MAX` bytes, and the flag is cleared.
 
     Raises:
         MalformedMessageError: as for `read_record`, or the body cannot be decompressed.
         CodecMissingError: the package that decompresses the body is not installed.
     """
-    message = _message(buffer, read_record(buffer, at, check_crc=check_crc))
+    message = _build_message(buffer, read_record(buffer, at, check_crc=check_crc))
     if decompress:
-        _inflate(message, INFLATED_SIZE_MAX)
+        _decompress_body(message, DECOMPRESSED_SIZE_MAX)
     return message
 
 
@@ -68,24 +68,24 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
 
     Raises:
         MalformedMessageError: as for `decode_message`, or the bodies decompress to more than
-            `INFLATED_TOTAL_MAX` bytes together.
+            `DECOMPRESSED_TOTAL_MAX` bytes together.
         CodecMissingError: as for `decode_message`; `decompress=False` avoids it.
     """
     data = buffer if isinstance(buffer, bytes) else bytes(buffer)
     messages: list[MessageExt] = []
     at, end = 0, len(data)
-    budget = INFLATED_TOTAL_MAX
+    budget = DECOMPRESSED_TOTAL_MAX
     while at < end:
-        at = _take_plain(data, at, end, messages)
+        at = _decode_plain(data, at, end, messages)
         if at == end:
             break
-        message = _message(data, read_record(data, at, check_crc=True))
+        message = _build_message(data, read_record(data, at, check_crc=True))
         at += message.store_size
         if not message.sys_flag & _NOT_AS_SENT:
             messages.append(message)
             continue
         if decompress:
-            budget -= _inflate(message, min(budget, INFLATED_SIZE_MAX))
+            budget -= _decompress_body(message, min(budget, DECOMPRESSED_SIZE_MAX))
         # A batch that is still compressed cannot be split.
         if message.sys_flag & (_UNWRAP_FLAGS | COMPRESSED) == _UNWRAP_FLAGS:
             messages += _unwrap(message)
@@ -94,7 +94,7 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
     return messages
 
 
-class Undecodable(NamedTuple):
+class UndecodableMessage(NamedTuple):
     """A stored message whose body cannot be decoded.
 
     Attributes:
@@ -107,24 +107,24 @@ class Undecodable(NamedTuple):
     error: MalformedMessageError
 
 
-class DecodedAnswer(NamedTuple):
+class DecodedResponse(NamedTuple):
     """The decoded part of a response to a pull.
 
     Attributes:
         messages: the decoded messages, in the order of the response.
         undecodable: the messages that cannot be decoded, in the same order.
-        rest_offset: None if the whole response was decoded. Otherwise the queue offset of the first
-            message that must be pulled again: the bodies before it decompressed to nearly
-            `INFLATED_TOTAL_MAX` bytes, or it cannot be decoded and must be the first of a response
-            to raise its error.
+        resume_offset: None if the whole response was decoded. Otherwise the queue offset of the
+            first message that must be pulled again: the bodies before it decompressed to nearly
+            `DECOMPRESSED_TOTAL_MAX` bytes, or it cannot be decoded and must be the first of a
+            response to raise its error.
     """
 
     messages: list[MessageExt]
-    undecodable: list[Undecodable]
-    rest_offset: int | None
+    undecodable: list[UndecodableMessage]
+    resume_offset: int | None
 
 
-def decode_answer(data: bytes) -> DecodedAnswer:
+def decode_pull_response(data: bytes) -> DecodedResponse:
     """Decode the body of a response to a pull; a malformed body does not affect other messages.
 
     Raises:
@@ -133,49 +133,49 @@ def decode_answer(data: bytes) -> DecodedAnswer:
         CodecMissingError: the package that decompresses the first message is not installed.
     """
     messages: list[MessageExt] = []
-    undecodable: list[Undecodable] = []
+    undecodable: list[UndecodableMessage] = []
     at, end, next_offset = 0, len(data), 0
-    budget = INFLATED_TOTAL_MAX
+    budget = DECOMPRESSED_TOTAL_MAX
     while at < end:
         count = len(messages)
-        at = _take_plain(data, at, end, messages)
+        at = _decode_plain(data, at, end, messages)
         if len(messages) > count:
             next_offset = messages[-1].queue_offset + 1
         if at == end:
             break
-        limit = min(budget, INFLATED_SIZE_MAX)
+        limit = min(budget, DECOMPRESSED_SIZE_MAX)
         try:
-            message = _message(data, read_record(data, at, check_crc=False))
+            message = _build_message(data, read_record(data, at, check_crc=False))
             at += message.store_size
             stored = (message.body, message.sys_flag)
             try:
                 read_record(data, at - message.store_size, check_crc=True)
-                budget -= _inflate(message, limit)
+                budget -= _decompress_body(message, limit)
                 is_batch = message.sys_flag & _UNWRAP_FLAGS == _UNWRAP_FLAGS
                 decoded = _unwrap(message) if is_batch else [message]
             except MalformedMessageError as error:
-                if limit < INFLATED_SIZE_MAX:  # it may be decodable with the full limit
-                    return DecodedAnswer(messages, undecodable, message.queue_offset)
+                if limit < DECOMPRESSED_SIZE_MAX:  # it may be decodable with the full limit
+                    return DecodedResponse(messages, undecodable, message.queue_offset)
                 message.body, message.sys_flag = stored
-                undecodable.append(Undecodable(message, error))
-                next_offset = message.queue_offset + _count_of(message)
+                undecodable.append(UndecodableMessage(message, error))
+                next_offset = message.queue_offset + _offset_count(message)
                 continue
         except (MalformedMessageError, CodecMissingError):
             if not messages and not undecodable:
                 raise
-            return DecodedAnswer(messages, undecodable, next_offset)
+            return DecodedResponse(messages, undecodable, next_offset)
         messages += decoded
         next_offset = decoded[-1].queue_offset + 1 if decoded else message.queue_offset + 1
-    return DecodedAnswer(messages, undecodable, None)
+    return DecodedResponse(messages, undecodable, None)
 
 
-def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
+def _decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
     """Append the messages of the plain records from byte `at` on; return the end of the last one.
 
     A plain record is a complete v1 record with IPv4 hosts whose body is neither compressed nor a
-    batch. Nearly all records are plain. This combines `read_record` and `_message` in one loop,
-    without named fields and without errors: a malformed record ends the loop, and the caller reads
-    it with `read_record`. It takes a third of the time.
+    batch. Nearly all records are plain. This combines `read_record` and `_build_message` in one
+    loop, without named fields and without errors: a malformed record ends the loop, and the caller
+    reads it with `read_record`. It takes a third of the time.
     """
     topic_bytes, topic = b"", ""
     while end - at >= _PLAIN_MIN:
@@ -202,10 +202,10 @@ def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> i
             or unmasked_crc32(body) & _CRC_MASK != fields[2]
         ):
             break
-        named = data[body_end + 1 : topic_end]
-        if named != topic_bytes:
+        topic_field = data[body_end + 1 : topic_end]
+        if topic_field != topic_bytes:
             try:
-                topic_bytes, topic = named, str(named, "utf-8")
+                topic_bytes, topic = topic_field, str(topic_field, "utf-8")
             except UnicodeDecodeError:
                 break
         properties = data[properties_start:record_end]
@@ -214,7 +214,7 @@ def _take_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> i
     return at
 
 
-def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
+def _build_message(buffer: Buffer, record: RecordHeader) -> MessageExt:
     body_start, properties_start = record.body_start, record.properties_start
     return message_from_record(
         (*record[:16], record.body_size),
@@ -224,7 +224,7 @@ def _message(buffer: Buffer, record: RecordHeader) -> MessageExt:
     )
 
 
-def _inflate(message: MessageExt, size_max: int) -> int:
+def _decompress_body(message: MessageExt, size_max: int) -> int:
     """Decompress a compressed body; return its decompressed size, 0 if it was not compressed."""
     if not message.sys_flag & COMPRESSED:
         return 0
@@ -233,11 +233,11 @@ def _inflate(message: MessageExt, size_max: int) -> int:
     return len(message.body)
 
 
-def _count_of(message: MessageExt) -> int:
+def _offset_count(message: MessageExt) -> int:
     """Return the number of queue offsets of a message; that of a batch is in its INNER_NUM."""
-    said = message.properties.get(INNER_NUM, "")
-    is_batch = message.sys_flag & INNER_BATCH and said.isascii() and said.isdigit()
-    return max(1, int(said)) if is_batch and len(said) <= _COUNT_DIGITS_MAX else 1
+    count_text = message.properties.get(INNER_NUM, "")
+    is_batch = message.sys_flag & INNER_BATCH and count_text.isascii() and count_text.isdigit()
+    return max(1, int(count_text)) if is_batch and len(count_text) <= _COUNT_DIGITS_MAX else 1
 
 
 def _unwrap(outer: MessageExt) -> list[MessageExt]:

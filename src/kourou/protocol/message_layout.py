@@ -142,7 +142,7 @@ class RecordHeader(NamedTuple):
         return unpack_address(self.store_address), self.store_port
 
 
-def redraft(
+def draft_from_record(
     record: bytes, header: RecordHeader, topic: str, queue_id: int, properties: bytes
 ) -> RecordDraft:
     """Return a draft that stores a record again, in another queue and with other properties.

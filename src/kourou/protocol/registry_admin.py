@@ -13,14 +13,20 @@ from kourou.protocol import headers_auth as auth
 from kourou.protocol.bodies_consume_queue import decode_consume_queue, encode_consume_queue
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
-from kourou.protocol.registry_specs import TEXT, BodyCodec, RequestSpec, record, records
+from kourou.protocol.registry_specs import (
+    TEXT_CODEC,
+    BodyCodec,
+    RequestSpec,
+    record_codec,
+    record_list_codec,
+)
 
 _PROPERTIES: Final = BodyCodec(decode_properties_text, encode_properties_text)
 _TOPIC: Final = BodyCodec(bodies.decode_topic_config, bodies.encode_topic_config)
 _TOPICS: Final = BodyCodec(bodies.decode_topic_config_list, bodies.encode_topic_config_list)
 _TOPIC_TABLE: Final = BodyCodec(bodies.decode_topic_config_table, bodies.encode_topic_config_table)
 _TOPIC_STATS: Final = BodyCodec(bodies.decode_topic_stats, bodies.encode_topic_stats)
-_TOPIC_LIST: Final = record(bodies.TopicList)
+_TOPIC_LIST: Final = record_codec(bodies.TopicList)
 _GROUP: Final = BodyCodec(bodies.decode_subscription_group, bodies.encode_subscription_group)
 _GROUPS: Final = BodyCodec(
     bodies.decode_subscription_group_list, bodies.encode_subscription_group_list
@@ -53,8 +59,8 @@ _CONSUME_QUEUE: Final = BodyCodec(decode_consume_queue, encode_consume_queue)
 _CHECK_POINT: Final = BodyCodec(
     bodies_timer.decode_timer_check_point, bodies_timer.encode_timer_check_point
 )
-_USER: Final = record(bodies_auth.UserInfo)
-_ACL: Final = record(bodies_auth.AclInfo)
+_USER: Final = record_codec(bodies_auth.UserInfo)
+_ACL: Final = record_codec(bodies_auth.AclInfo)
 
 _LIST_BYTES_MAX: Final = 32 * 1024
 """Largest body with a list of topics or groups to create at once: a few hundred entries."""
@@ -70,7 +76,7 @@ TOPICS: Final = (
     RequestSpec(
         RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
         admin.CreateTopicRequestHeader,
-        request_body=record(bodies_static_topics.TopicQueueMappingDetail),
+        request_body=record_codec(bodies_static_topics.TopicQueueMappingDetail),
     ),
     RequestSpec(RequestCode.DELETE_TOPIC_IN_BROKER, admin.DeleteTopicRequestHeader),
     RequestSpec(
@@ -118,7 +124,7 @@ GROUPS: Final = (
     RequestSpec(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         broker.UpdateGroupForbiddenRequestHeader,
-        response_body=record(bodies.GroupForbidden),
+        response_body=record_codec(bodies.GroupForbidden),
     ),
     RequestSpec(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
@@ -205,20 +211,22 @@ BROKER: Final = (
     RequestSpec(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE),
     RequestSpec(RequestCode.DELETE_EXPIRED_COMMITLOG),
     RequestSpec(RequestCode.GET_TIMER_CHECK_POINT, response_body=_CHECK_POINT),
-    RequestSpec(RequestCode.GET_TIMER_METRICS, response_body=record(bodies_timer.TimerMetrics)),
+    RequestSpec(
+        RequestCode.GET_TIMER_METRICS, response_body=record_codec(bodies_timer.TimerMetrics)
+    ),
     RequestSpec(
         RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
         broker.CheckRocksdbCqWriteProgressRequestHeader,
-        response_body=record(bodies_timer.CheckRocksdbCqWriteResult),
+        response_body=record_codec(bodies_timer.CheckRocksdbCqWriteResult),
     ),
     RequestSpec(
         RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON, broker.ExportRocksDBConfigToJsonRequestHeader
     ),
     RequestSpec(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, request_body=_PROPERTIES),
-    RequestSpec(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, request_body=TEXT),
+    RequestSpec(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, request_body=TEXT_CODEC),
     RequestSpec(
         RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
-        response_body=record(bodies_timer.ColdDataFlowCtrInfo),
+        response_body=record_codec(bodies_timer.ColdDataFlowCtrInfo),
     ),
     RequestSpec(RequestCode.SET_COMMITLOG_READ_MODE, broker.SetCommitLogReadModeRequestHeader),
     RequestSpec(RequestCode.SWITCH_TIMER_ENGINE, broker.SwitchTimerEngineRequestHeader),
@@ -234,7 +242,7 @@ AUTH: Final = (
     RequestSpec(
         RequestCode.AUTH_LIST_USER,
         auth.ListUsersRequestHeader,
-        response_body=records(bodies_auth.UserInfo),
+        response_body=record_list_codec(bodies_auth.UserInfo),
     ),
     RequestSpec(RequestCode.AUTH_CREATE_ACL, auth.CreateAclRequestHeader, request_body=_ACL),
     RequestSpec(RequestCode.AUTH_UPDATE_ACL, auth.UpdateAclRequestHeader, request_body=_ACL),
@@ -243,6 +251,6 @@ AUTH: Final = (
     RequestSpec(
         RequestCode.AUTH_LIST_ACL,
         auth.ListAclsRequestHeader,
-        response_body=records(bodies_auth.AclInfo),
+        response_body=record_list_codec(bodies_auth.AclInfo),
     ),
 )

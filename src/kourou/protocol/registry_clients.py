@@ -17,7 +17,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
-from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
+from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record_codec
 
 _KIB: Final = 1024
 _MESSAGE_BYTES_MAX: Final = FRAME_SIZE_MAX
@@ -166,28 +166,28 @@ CONSUMING: Final = (
     RequestSpec(
         RequestCode.LOCK_BATCH_MQ,
         consume.LockBatchMqRequestHeader,
-        request_body=record(bodies_locks.LockBatch),
-        response_body=record(bodies_locks.LockedQueues),
+        request_body=record_codec(bodies_locks.LockBatch),
+        response_body=record_codec(bodies_locks.LockedQueues),
         body_bytes_max=128 * _KIB,  # about 1,500 queues
     ),
     RequestSpec(
         RequestCode.UNLOCK_BATCH_MQ,
         consume.UnlockBatchMqRequestHeader,
-        request_body=record(bodies_locks.LockBatch),
+        request_body=record_codec(bodies_locks.LockBatch),
         body_bytes_max=128 * _KIB,
     ),
     RequestSpec(
         RequestCode.QUERY_ASSIGNMENT,
-        request_body=record(bodies_locks.QueryAssignment),
-        response_body=record(bodies_locks.Assignments),
+        request_body=record_codec(bodies_locks.QueryAssignment),
+        response_body=record_codec(bodies_locks.Assignments),
     ),
     RequestSpec(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
-        request_body=record(bodies_locks.SetMessageRequestMode),
+        request_body=record_codec(bodies_locks.SetMessageRequestMode),
     ),
     RequestSpec(
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-        response_body=record(bodies_locks.MessageRequestModes),
+        response_body=record_codec(bodies_locks.MessageRequestModes),
     ),
     RequestSpec(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -228,7 +228,9 @@ POP: Final = (
         response_body=_MESSAGES,
     ),
     RequestSpec(RequestCode.ACK_MESSAGE, pop.AckMessageRequestHeader),
-    RequestSpec(RequestCode.BATCH_ACK_MESSAGE, request_body=record(bodies_pop.BatchAckMessages)),
+    RequestSpec(
+        RequestCode.BATCH_ACK_MESSAGE, request_body=record_codec(bodies_pop.BatchAckMessages)
+    ),
     RequestSpec(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
         pop.ChangeInvisibleTimeRequestHeader,
@@ -253,29 +255,31 @@ LITE: Final = (
     RequestSpec(
         RequestCode.LITE_SUBSCRIPTION_CTL,
         lite.LiteSubscriptionCtlRequestHeader,
-        request_body=record(lite_bodies.LiteSubscriptionCtl),
+        request_body=record_codec(lite_bodies.LiteSubscriptionCtl),
     ),
     RequestSpec(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, lite.NotifyUnsubscribeLiteRequestHeader),
-    RequestSpec(RequestCode.GET_BROKER_LITE_INFO, response_body=record(lite_bodies.BrokerLiteInfo)),
+    RequestSpec(
+        RequestCode.GET_BROKER_LITE_INFO, response_body=record_codec(lite_bodies.BrokerLiteInfo)
+    ),
     RequestSpec(
         RequestCode.GET_PARENT_TOPIC_INFO,
         lite.GetParentTopicInfoRequestHeader,
-        response_body=record(lite_bodies.ParentTopicInfo),
+        response_body=record_codec(lite_bodies.ParentTopicInfo),
     ),
     RequestSpec(
         RequestCode.GET_LITE_TOPIC_INFO,
         lite.GetLiteTopicInfoRequestHeader,
-        response_body=record(lite_bodies.LiteTopicInfo),
+        response_body=record_codec(lite_bodies.LiteTopicInfo),
     ),
     RequestSpec(
         RequestCode.GET_LITE_CLIENT_INFO,
         lite.GetLiteClientInfoRequestHeader,
-        response_body=record(lite_bodies.LiteClientInfo),
+        response_body=record_codec(lite_bodies.LiteClientInfo),
     ),
     RequestSpec(
         RequestCode.GET_LITE_GROUP_INFO,
         lite.GetLiteGroupInfoRequestHeader,
-        response_body=record(lite_bodies.LiteGroupInfo),
+        response_body=record_codec(lite_bodies.LiteGroupInfo),
     ),
     RequestSpec(RequestCode.TRIGGER_LITE_DISPATCH, lite.TriggerLiteDispatchRequestHeader),
 )

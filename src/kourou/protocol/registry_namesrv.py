@@ -14,7 +14,7 @@ from kourou.protocol import headers_route as route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
-from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record
+from kourou.protocol.registry_specs import BodyCodec, RequestSpec, record_codec
 
 _PROPERTIES: Final = BodyCodec(decode_properties_text, encode_properties_text)
 _REGISTRATION: Final = BodyCodec(bodies.decode_register_body, bodies.encode_register_body)
@@ -23,10 +23,10 @@ _ROUTE: Final = BodyCodec(
 )
 _CLUSTER: Final = BodyCodec(bodies.decode_cluster_info, bodies.encode_cluster_info)
 _KV_TABLE: Final = BodyCodec(bodies.decode_kv_table, bodies.encode_kv_table)
-_TOPIC_LIST: Final = record(bodies.TopicList)
+_TOPIC_LIST: Final = record_codec(bodies.TopicList)
 _VERSION: Final = BodyCodec(bodies.decode_data_version, bodies.encode_data_version)
 _BROKER_NAMES: Final = BodyCodec(replicas.decode_broker_names, replicas.encode_broker_names)
-_SYNC_STATE: Final = record(replicas.SyncStateSet)
+_SYNC_STATE: Final = record_codec(replicas.SyncStateSet)
 
 NAMESRV: Final = (
     RequestSpec(RequestCode.PUT_KV_CONFIG, kv.PutKVConfigRequestHeader),
@@ -70,7 +70,7 @@ NAMESRV: Final = (
     RequestSpec(
         RequestCode.GET_BROKER_MEMBER_GROUP,
         route.GetBrokerMemberGroupRequestHeader,
-        response_body=record(replicas.GetBrokerMemberGroupResponse),
+        response_body=record_codec(replicas.GetBrokerMemberGroupResponse),
     ),
     RequestSpec(
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
@@ -108,9 +108,13 @@ REPLICAS: Final = (
         ha.ExchangeHAInfoRequestHeader,
         ha.ExchangeHAInfoResponseHeader,
     ),
-    RequestSpec(RequestCode.GET_BROKER_HA_STATUS, response_body=record(replicas.HARuntimeInfo)),
+    RequestSpec(
+        RequestCode.GET_BROKER_HA_STATUS, response_body=record_codec(replicas.HARuntimeInfo)
+    ),
     RequestSpec(RequestCode.RESET_MASTER_FLUSH_OFFSET, ha.ResetMasterFlushOffsetHeader),
-    RequestSpec(RequestCode.GET_BROKER_EPOCH_CACHE, response_body=record(replicas.EpochEntryCache)),
+    RequestSpec(
+        RequestCode.GET_BROKER_EPOCH_CACHE, response_body=record_codec(replicas.EpochEntryCache)
+    ),
     RequestSpec(
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
         ha.NotifyBrokerRoleChangedRequestHeader,
@@ -130,7 +134,7 @@ CONTROLLER: Final = (
         RequestCode.CONTROLLER_ELECT_MASTER,
         controller.ElectMasterRequestHeader,
         controller.ElectMasterResponseHeader,
-        response_body=record(replicas.ElectMasterResponse),
+        response_body=record_codec(replicas.ElectMasterResponse),
     ),
     RequestSpec(
         RequestCode.CONTROLLER_REGISTER_BROKER,
@@ -150,7 +154,7 @@ CONTROLLER: Final = (
     RequestSpec(
         RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
         request_body=_BROKER_NAMES,
-        response_body=record(replicas.BrokerReplicasInfo),
+        response_body=record_codec(replicas.BrokerReplicasInfo),
     ),
     RequestSpec(RequestCode.UPDATE_CONTROLLER_CONFIG, request_body=_PROPERTIES),
     RequestSpec(RequestCode.GET_CONTROLLER_CONFIG, response_body=_PROPERTIES),

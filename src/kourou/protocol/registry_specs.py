@@ -1,6 +1,7 @@
 """Specification of a request, and codecs of bodies.
 
-A body codec is a pair of functions; `record` and `records` build one from a dataclass.
+A body codec is a pair of functions; `record_codec` and `record_list_codec` build one from a
+dataclass.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class RequestSpec:
     body_bytes_max: int = BODY_BYTES_MAX
 
 
-def record(record_class: type) -> BodyCodec:
+def record_codec(record_class: type) -> BodyCodec:
     """Return the codec of a body with one record of `kourou.protocol.json_records`."""
     decode = partial(decode_record, record_class, bare_keys_bytes_max=FRAME_SIZE_MAX)
     return BodyCodec(decode, encode_record)
 
 
-def records(record_class: type) -> BodyCodec:
+def record_list_codec(record_class: type) -> BodyCodec:
     """Return the codec of a body with an array of records."""
     return BodyCodec(partial(decode_records, record_class), encode_records)
 
@@ -75,5 +76,5 @@ def _decode_text(body: bytes) -> str:
         raise MalformedBodyError(f"not UTF-8: {error}") from None
 
 
-TEXT: Final = BodyCodec(_decode_text, str.encode)
+TEXT_CODEC: Final = BodyCodec(_decode_text, str.encode)
 """Codec of a body that is a UTF-8 text."""

@@ -30,7 +30,7 @@ RECORD_END: Final = "\x02"
 
 _NULL: Final = "null"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_ENDS: Final = str.maketrans({FIELD_END: " ", RECORD_END: " "})
+_SEPARATORS_TO_BLANKS: Final = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
 class TracedKind(IntEnum):
@@ -166,14 +166,14 @@ def encode_trace(record: TraceRecord) -> str:
     """Return the text of a record; separators within a value are replaced by blanks."""
     name = _NAMES[type(record)]
     layout = _LAYOUTS[name]
-    texts = [name, *(_text(getattr(record, field)) for field, _ in layout.fields)]
-    unwritten: list[str] = []
+    texts = [name, *(_encode_value(getattr(record, field)) for field, _ in layout.fields)]
+    pending_texts: list[str] = []
     for tail in layout.tails:
         values = [getattr(record, field) for field, _ in tail]
-        unwritten += map(_text, values)
+        pending_texts += map(_encode_value, values)
         if any(value is not None for value in values):
-            texts += unwritten
-            unwritten = []
+            texts += pending_texts
+            pending_texts = []
     return FIELD_END.join(texts) + RECORD_END
 
 
@@ -193,13 +193,16 @@ def decode_traces(body: bytes) -> list[TraceRecord]:
 
 
 def _decode(name: str, layout: _Layout, texts: list[str]) -> TraceRecord:
-    least = len(layout.fields)
-    if len(texts) < least:
-        raise MalformedBodyError(f"a {name} trace has {len(texts) + 1} fields, not {least + 1}")
-    if name == "Pub" and len(texts) == least + 1:
-        texts.insert(least, _NULL)  # old clients write the flag without the offset id before it
+    field_count = len(layout.fields)
+    if len(texts) < field_count:
+        raise MalformedBodyError(
+            f"a {name} trace has {len(texts) + 1} fields, not {field_count + 1}"
+        )
+    if name == "Pub" and len(texts) == field_count + 1:
+        # Old clients write the flag without the offset id before it.
+        texts.insert(field_count, _NULL)
     values = {field: read(text) for (field, read), text in zip(layout.fields, texts, strict=False)}
-    at = least
+    at = field_count
     for tail in layout.tails:
         if len(texts) < at + len(tail):
             break
@@ -208,17 +211,17 @@ def _decode(name: str, layout: _Layout, texts: list[str]) -> TraceRecord:
     return layout.kind(**values)
 
 
-def _text(value: object) -> str:
+def _encode_value(value: object) -> str:
     if value is None:
         return _NULL
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(int(value))
-    return str(value).translate(_ENDS) or _NULL
+    return str(value).translate(_SEPARATORS_TO_BLANKS) or _NULL
 
 
-def _value(text: str) -> str | None:
+def _optional_text(text: str) -> str | None:
     return None if text in ("", _NULL) else text
 
 
@@ -247,11 +250,11 @@ def _kind(text: str) -> TracedKind:
 
 
 def _outcome(text: str) -> TracedOutcome | None:
-    return None if _value(text) is None else _member(TracedOutcome, text)
+    return None if _optional_text(text) is None else _member(TracedOutcome, text)
 
 
-def _told_number(text: str) -> int | None:
-    return None if _value(text) is None else _number(text)
+def _optional_number(text: str) -> int | None:
+    return None if _optional_text(text) is None else _number(text)
 
 
 _Field = tuple[str, Callable[[str], object]]
@@ -271,53 +274,64 @@ class _Layout:
     tails: tuple[tuple[_Field, ...], ...] = ()
 
 
-_BEGUN: Final[tuple[_Field, ...]] = (("at_ms", _number), ("region", _value), ("group", _value))
-_MESSAGE: Final[tuple[_Field, ...]] = (*_BEGUN, ("topic", _value), ("msg_id", _value))
-_STORED: Final[tuple[_Field, ...]] = (
-    *_MESSAGE,
-    ("tags", _value),
-    ("keys", _value),
-    ("store_host", _value),
+_START_FIELDS: Final[tuple[_Field, ...]] = (
+    ("at_ms", _number),
+    ("region", _optional_text),
+    ("group", _optional_text),
+)
+_MESSAGE_FIELDS: Final[tuple[_Field, ...]] = (
+    *_START_FIELDS,
+    ("topic", _optional_text),
+    ("msg_id", _optional_text),
+)
+_STORED_FIELDS: Final[tuple[_Field, ...]] = (
+    *_MESSAGE_FIELDS,
+    ("tags", _optional_text),
+    ("keys", _optional_text),
+    ("store_host", _optional_text),
 )
 
 _LAYOUTS: Final[dict[str, _Layout]] = {
     "Pub": _Layout(
         SentTrace,
-        (*_STORED, ("body_bytes", _number), ("cost_ms", _number), ("kind", _kind)),
-        ((("offset_msg_id", _value), ("is_success", _flag)), (("client_host", _value),)),
+        (*_STORED_FIELDS, ("body_bytes", _number), ("cost_ms", _number), ("kind", _kind)),
+        (
+            (("offset_msg_id", _optional_text), ("is_success", _flag)),
+            (("client_host", _optional_text),),
+        ),
     ),
     "SubBefore": _Layout(
         ConsumingTrace,
         (
-            *_BEGUN,
-            ("request_id", _value),
-            ("msg_id", _value),
+            *_START_FIELDS,
+            ("request_id", _optional_text),
+            ("msg_id", _optional_text),
             ("retries", _number),
-            ("keys", _value),
+            ("keys", _optional_text),
         ),
     ),
     "SubAfter": _Layout(
         ConsumedTrace,
         (
-            ("request_id", _value),
-            ("msg_id", _value),
+            ("request_id", _optional_text),
+            ("msg_id", _optional_text),
             ("cost_ms", _number),
             ("is_success", _flag),
-            ("keys", _value),
+            ("keys", _optional_text),
         ),
-        ((("outcome", _outcome),), (("at_ms", _told_number), ("group", _value))),
+        ((("outcome", _outcome),), (("at_ms", _optional_number), ("group", _optional_text))),
     ),
     "EndTransaction": _Layout(
         TransactionEndTrace,
         (
-            *_STORED,
+            *_STORED_FIELDS,
             ("kind", _kind),
-            ("transaction_id", _value),
-            ("state", _value),
+            ("transaction_id", _optional_text),
+            ("state", _optional_text),
             ("is_from_check", _flag),
         ),
     ),
-    "Recall": _Layout(RecallTrace, (*_MESSAGE, ("is_success", _flag))),
+    "Recall": _Layout(RecallTrace, (*_MESSAGE_FIELDS, ("is_success", _flag))),
 }
 """Layouts by the name that is the first field of a record."""
 

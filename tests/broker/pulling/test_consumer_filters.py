@@ -17,7 +17,7 @@ from kourou.broker.pulling.consumer_filters import (
 )
 from kourou.filter.bloom import BloomFilter
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.consumer_filter_text import decode_consumer_filters
+from kourou.protocol.consumer_filter_file import decode_consumer_filters
 from kourou.store.state.config_file import ConfigFile
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk

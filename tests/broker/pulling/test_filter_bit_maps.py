@@ -16,7 +16,7 @@ from kourou.filter.bloom import BloomFilter
 from kourou.filter.sql92 import compile_sql
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.bodies_consume_queue import decode_consume_queue
-from kourou.protocol.consumer_filter_text import decode_consumer_filters, encode_consumer_filters
+from kourou.protocol.consumer_filter_file import decode_consumer_filters, encode_consumer_filters
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig

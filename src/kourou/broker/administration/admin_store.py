@@ -28,7 +28,7 @@ from kourou.protocol.bodies_consume_queue import (
 )
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.consumer_filter_text import consumer_filter_to_json
+from kourou.protocol.consumer_filter_file import consumer_filter_to_json
 from kourou.protocol.fastjson import dumps
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.remoting.connection import Request

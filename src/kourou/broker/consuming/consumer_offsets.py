@@ -29,11 +29,11 @@ from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKey
 from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
 from kourou.protocol.bodies import DataVersion, data_version_from_json
+from kourou.protocol.encoded_members import compact
+from kourou.protocol.fast_offsets import try_decode_offsets
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
-from kourou.protocol.member_texts import compact
-from kourou.protocol.offset_table_text import consumer_offset_parts
-from kourou.protocol.plain_offsets import plain_offsets
+from kourou.protocol.offset_table_encoder import encode_offset_table_parts
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
@@ -258,7 +258,7 @@ class ConsumerOffsets:
             group_topics.setdefault(group, []).append(topic)
         for topics in group_topics.values():
             topics.sort()  # almost sorted: the keys compare `topic@group` with the separator
-        yield from consumer_offset_parts(
+        yield from encode_offset_table_parts(
             self._version,
             dict(sorted(group_topics.items())),
             (committed, lambda key: self._committed.get(key_of(key))),
@@ -354,7 +354,7 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
     Raises:
         MalformedBodyError: it is not such a file.
     """
-    plain = plain_offsets(text)
+    plain = try_decode_offsets(text)
     if plain is not None:
         version = plain.data_version
         return (

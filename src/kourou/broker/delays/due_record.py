@@ -14,7 +14,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import TOPIC_LENGTH_MAX
-from kourou.protocol.message_layout import RecordDraft, read_record, redraft
+from kourou.protocol.message_layout import RecordDraft, draft_from_record, read_record
 from kourou.store.log.property_search import is_set_aside
 
 _QUEUE_DIGITS_MAX: Final = 9
@@ -52,4 +52,4 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
         for name in (names.CRC32, names.TIMER_DEQUEUE_MS, names.TIMER_ENQUEUE_MS):
             properties.pop(name, None)
         text = encode_properties(properties)
-    return redraft(record, header, topic, deliver_to, text)
+    return draft_from_record(record, header, topic, deliver_to, text)

@@ -31,8 +31,8 @@ from kourou.filter.parser import LENGTH_MAX
 from kourou.filter.sql92 import SqlFilter, compile_sql
 from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.consumer_filter_text import (
-    ConsumerFilterText,
+from kourou.protocol.consumer_filter_file import (
+    StoredConsumerFilter,
     decode_consumer_filters,
     encode_consumer_filters,
 )
@@ -289,7 +289,7 @@ class ConsumerFilters:
             one.dead_at_ms = 0
             self._saver.changed()
 
-    def _load(self, texts: Collection[ConsumerFilterText], *, was_clean: bool) -> None:
+    def _load(self, texts: Collection[StoredConsumerFilter], *, was_clean: bool) -> None:
         """Add the filters of a file, unless they were made for another size of bit maps."""
         if not all(map(self._has_its_bits, texts)):
             log.info("consumer_filter.other_bloom bits=%d", self.bloom.bit_count)
@@ -312,7 +312,7 @@ class ConsumerFilters:
                 )
             )
 
-    def _has_its_bits(self, text: ConsumerFilterText) -> bool:
+    def _has_its_bits(self, text: StoredConsumerFilter) -> bool:
         is_sized = text.bit_count == self.bloom.bit_count
         return is_sized and text.positions == self._positions(text.group, text.topic)
 
@@ -323,9 +323,9 @@ class ConsumerFilters:
         filters = (one for topic in self._by_topic.values() for one in topic.values())
         return [encode_consumer_filters(map(self.text_of, filters))]
 
-    def text_of(self, one: ConsumerFilter) -> ConsumerFilterText:
+    def text_of(self, one: ConsumerFilter) -> StoredConsumerFilter:
         """Return the filter in the form of the file and of admin answers."""
-        return ConsumerFilterText(
+        return StoredConsumerFilter(
             one.group,
             one.topic,
             one.expression,
@@ -349,7 +349,7 @@ def compile_expression(kind: str, expression: str) -> SqlFilter:
     return compile_sql(expression)
 
 
-def _compiled_or_none(text: ConsumerFilterText) -> SqlFilter | None:
+def _compiled_or_none(text: StoredConsumerFilter) -> SqlFilter | None:
     try:
         return compile_expression(text.expression_type, text.expression)
     except FilterSyntaxError as error:

@@ -75,7 +75,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.compression import INFLATED_SIZE_MAX, decompress
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.headers_send import (
     SendHeader,
     SendMessageRequestHeader,
@@ -142,7 +142,7 @@ def check_inflates(body: bytes, sys_flag: int) -> None:
         MessageIllegalError: it cannot be decompressed, or this process lacks the codec.
     """
     try:
-        decompress(body, sys_flag, size_max=INFLATED_SIZE_MAX)
+        decompress(body, sys_flag, size_max=DECOMPRESSED_SIZE_MAX)
     except (MalformedMessageError, CodecMissingError) as error:
         raise illegal(f"the message is illegal: its body cannot be read: {error}") from None
 

@@ -36,7 +36,7 @@ from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import RecordDraft, read_record, redraft
+from kourou.protocol.message_layout import RecordDraft, draft_from_record, read_record
 
 HALF_QUEUE: Final = 0
 """Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""
@@ -121,7 +121,7 @@ def read_half(record: bytes) -> HalfMessage:
     """
     header = read_record(record, check_crc=True)
     text = record[header.properties_start : header.properties_start + header.properties_size]
-    draft = redraft(record, header, header.topic, header.queue_id, text)
+    draft = draft_from_record(record, header, header.topic, header.queue_id, text)
     properties = decode_properties(text)
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")

@@ -14,7 +14,7 @@ from kourou.model.properties import decode_properties
 from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.message_layout import RecordDraft, RecordHeader, redraft
+from kourou.protocol.message_layout import RecordDraft, RecordHeader, draft_from_record
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, TimerUnit
@@ -150,5 +150,5 @@ def due_timer_draft(
         properties[names.TIMER_ROLL_TIMES] = str(int(times) + 1 if _is_time(times) else 1)
         topic, queue_id = TIMER_TOPIC, 0
     text = encode_fitting_properties(properties, is_pending=is_roll)
-    draft = redraft(timer.record, header, topic, queue_id, text)
+    draft = draft_from_record(timer.record, header, topic, queue_id, text)
     return draft, delivery_key(topic, properties)

@@ -28,7 +28,7 @@ from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import INNER_BATCH
-from kourou.protocol.message_decoding import Undecodable
+from kourou.protocol.message_decoding import UndecodableMessage
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Acknowledgements:
             return False
         return True
 
-    async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+    async def bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
         """Store an unreadable message as a dead letter; return whether a broker accepted it."""
         return await bury(
             self._instance,
@@ -166,7 +166,7 @@ class BroadcastAcknowledgements(Acknowledgements):
             self.acknowledge(delivery)
         return True
 
-    async def bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+    async def bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
         """Drop the message: a broadcasting group has no dead letters."""
         message, error = undecodable
         log.error("message.unreadable queue=%s msg_id=%s reason=%s", queue, message.msg_id, error)
@@ -177,7 +177,7 @@ async def bury(
     instance: ClientInstance,
     group: str,
     queue: MessageQueue,
-    undecodable: Undecodable,
+    undecodable: UndecodableMessage,
     *,
     timeout_s: float,
 ) -> bool:

@@ -36,7 +36,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_retry_topic
-from kourou.protocol.message_decoding import Undecodable
+from kourou.protocol.message_decoding import UndecodableMessage
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class QueueReader:
             self._on_arrived(polled)
         return 0 if problem is None else _UNREADABLE_DELAY_MS
 
-    async def _bury(self, queue: MessageQueue, undecodable: Undecodable) -> bool:
+    async def _bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
         timeout_s = self._config.request_timeout_ms / 1000
         return await bury(self._instance, self._group, queue, undecodable, timeout_s=timeout_s)
 

@@ -15,7 +15,7 @@ from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
-from kourou.protocol.message_decoding import Undecodable
+from kourou.protocol.message_decoding import UndecodableMessage
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ PulledSome = Callable[[str, int, float], None]
 """Called with a topic, the number of messages that a pull found, and its duration in ms."""
 
 
-Bury = Callable[[MessageQueue, Undecodable], Awaitable[bool]]
+Bury = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
 """Stores an unreadable message of a queue as a dead letter; returns whether it was accepted."""
 
 

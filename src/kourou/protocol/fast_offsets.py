@@ -21,7 +21,7 @@ _NAME: Final = re.compile(rb'"[a-zA-Z0-9_%|@-]*"')
 _BARE_KEY: Final = re.compile(rb"([0-9]+):")  # never within a string: those contain no colon
 
 
-class PlainVersion(msgspec.Struct, rename="camel"):
+class DecodedVersion(msgspec.Struct, rename="camel"):
     """A DataVersion."""
 
     counter: _Long
@@ -29,18 +29,18 @@ class PlainVersion(msgspec.Struct, rename="camel"):
     timestamp: _Long
 
 
-class PlainOffsets(msgspec.Struct, rename="camel"):
+class DecodedOffsets(msgspec.Struct, rename="camel"):
     """Decoded members of the file; both tables map `topic@group` -> queue id -> queue offset."""
 
-    data_version: PlainVersion
+    data_version: DecodedVersion
     offset_table: _Tables
     pull_offset_table: _Tables
 
 
-_decode: Final = msgspec.json.Decoder(PlainOffsets).decode
+_decode: Final = msgspec.json.Decoder(DecodedOffsets).decode
 
 
-def plain_offsets(text: bytes) -> PlainOffsets | None:
+def try_decode_offsets(text: bytes) -> DecodedOffsets | None:
     """Return the offsets in the text; None if it is not in the usual form."""
     if b'"' in _NAME.sub(b"", text):
         return None

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kourou.protocol.bodies import DataVersion
 from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
-from kourou.protocol.member_texts import compact
-from kourou.protocol.offset_table_text import consumer_offset_parts
+from kourou.protocol.encoded_members import compact
+from kourou.protocol.offset_table_encoder import encode_offset_table_parts
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 NAMES = st.text("aB_%|-", min_size=1, max_size=4)
@@ -27,7 +27,7 @@ def test_joined_parts_equal_the_whole_text(
     pulled: dict[str, dict[int, int]],
 ) -> None:
     text = b"".join(
-        consumer_offset_parts(
+        encode_offset_table_parts(
             VERSION,
             dict(sorted(group_topics.items())),
             (sorted(committed), committed.get),
@@ -42,7 +42,7 @@ def test_joined_parts_equal_the_whole_text(
 def test_entries_are_divided_into_parts_and_removed_ones_are_omitted() -> None:
     table = {f"topic-{number:04d}@g": {0: number} for number in range(2_000)}
     parts = []
-    for part in consumer_offset_parts(VERSION, {}, (sorted(table), table.get), ([], table.get)):
+    for part in encode_offset_table_parts(VERSION, {}, (sorted(table), table.get), ([], table.get)):
         parts.append(part)
         table.pop("topic-1999@g", None)
 

@@ -1,4 +1,4 @@
-"""JSON text of the topic table, joined from cached texts of its topics: see `member_texts`."""
+"""JSON text of the topic table, joined from cached texts of its topics: see `encoded_members`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kourou.protocol.bodies_topics import (
     encode_topic_config_table,
     topic_config_to_json,
 )
-from kourou.protocol.member_texts import MemberTexts
+from kourou.protocol.encoded_members import EncodedMembers
 
 _TOPICS: Final = "topicConfigTable"
 
 
-class TopicTableText:
+class TopicTableEncoder:
     """Builds the same bytes as `bodies_topics`, for the file, responses and registrations."""
 
     def __init__(self) -> None:
-        self._members = MemberTexts()
+        self._members = EncodedMembers()
 
     def put(self, topic: TopicConfig) -> None:
         """Add or replace a topic."""
@@ -35,15 +35,15 @@ class TopicTableText:
 
     def encode(self, version: DataVersion) -> bytes:
         """Return the pretty text that `encode_topic_config_table` returns for the whole table."""
-        none = encode_topic_config_table(TopicConfigTable({}, version), pretty=True)
-        return self._members.pretty(none, _TOPICS)
+        empty_text = encode_topic_config_table(TopicConfigTable({}, version), pretty=True)
+        return self._members.pretty(empty_text, _TOPICS)
 
     def encode_body(self, version: DataVersion, names: Iterable[str] | None = None) -> bytes:
         """Return the compact text of the table with all topics, or with those in `names`."""
-        none = encode_topic_config_table(TopicConfigTable({}, version))
-        return self._members.compact(none, _TOPICS, names)
+        empty_text = encode_topic_config_table(TopicConfigTable({}, version))
+        return self._members.compact(empty_text, _TOPICS, names)
 
     def encode_registration(self, version: DataVersion) -> bytes:
         """Return the body that `encode_register_body` returns for all topics."""
-        none = encode_register_body(RegisterBody(TopicConfigTable({}, version)))
-        return self._members.compact(none, _TOPICS)
+        empty_text = encode_register_body(RegisterBody(TopicConfigTable({}, version)))
+        return self._members.compact(empty_text, _TOPICS)

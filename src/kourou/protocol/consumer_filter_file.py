@@ -26,7 +26,7 @@ _BY_TOPIC: Final = "filterDataByTopic"
 _BY_GROUP: Final = "groupFilterData"
 
 
-class ConsumerFilterText(NamedTuple):
+class StoredConsumerFilter(NamedTuple):
     """One filter as stored in the file.
 
     Attributes:
@@ -47,7 +47,7 @@ class ConsumerFilterText(NamedTuple):
     positions: tuple[int, ...]
 
 
-def encode_consumer_filters(filters: Iterable[ConsumerFilterText]) -> bytes:
+def encode_consumer_filters(filters: Iterable[StoredConsumerFilter]) -> bytes:
     """Return the text of the file."""
     topics: dict[str, Json] = {}
     for one in filters:
@@ -56,7 +56,7 @@ def encode_consumer_filters(filters: Iterable[ConsumerFilterText]) -> bytes:
     return dumps({_BY_TOPIC: topics}, pretty=True)
 
 
-def consumer_filter_to_json(one: ConsumerFilterText) -> Json:
+def consumer_filter_to_json(one: StoredConsumerFilter) -> Json:
     """Return the JSON object of one filter, as in the file and in responses to admin requests."""
     return {
         "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
@@ -71,7 +71,7 @@ def consumer_filter_to_json(one: ConsumerFilterText) -> Json:
     }
 
 
-def decode_consumer_filters(text: bytes) -> list[ConsumerFilterText]:
+def decode_consumer_filters(text: bytes) -> list[StoredConsumerFilter]:
     """Return the filters in the text of the file.
 
     Raises:
@@ -85,9 +85,9 @@ def decode_consumer_filters(text: bytes) -> list[ConsumerFilterText]:
     ]
 
 
-def _filter(topic: str, group: str, one: Json) -> ConsumerFilterText:
+def _filter(topic: str, group: str, one: Json) -> StoredConsumerFilter:
     bloom = get_object(one, "bloomFilterData")
-    return ConsumerFilterText(
+    return StoredConsumerFilter(
         group,
         topic,
         get_text(one, "expression"),

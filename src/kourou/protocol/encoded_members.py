@@ -17,7 +17,7 @@ _SPACE: Final = b"\n\t"
 """The characters that only the pretty form contains; no JSON string contains them unescaped."""
 
 
-class MemberTexts:
+class EncodedMembers:
     """Encoded members, by name, of an object that is itself a member of a larger JSON text."""
 
     def __init__(self) -> None:

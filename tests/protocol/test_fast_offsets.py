@@ -14,7 +14,7 @@ from kourou.protocol.bodies_offsets import (
     decode_consumer_offset_table,
     encode_consumer_offset_table,
 )
-from kourou.protocol.plain_offsets import plain_offsets
+from kourou.protocol.fast_offsets import try_decode_offsets
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOffset.json"
@@ -38,7 +38,7 @@ def test_fast_decoder_returns_the_encoded_offsets(
     table = ConsumerOffsetTable(committed, VERSION, {"g": ["T", "U-1"]}, pulled)
     text = encode_consumer_offset_table(table, pretty=pretty)
 
-    plain = plain_offsets(text)
+    plain = try_decode_offsets(text)
 
     assert plain is not None
     assert (plain.offset_table, plain.pull_offset_table) == (committed, pulled)
@@ -49,7 +49,7 @@ def test_fast_decoder_reads_javas_file() -> None:
     text = GOLDEN.read_bytes()
     table = decode_consumer_offset_table(text)
 
-    plain = plain_offsets(text)
+    plain = try_decode_offsets(text)
 
     assert plain is not None
     assert plain.offset_table == table.offsets
@@ -70,5 +70,5 @@ def test_fast_decoder_reads_javas_file() -> None:
     ],
 )
 def test_fast_decoder_declines_unusual_texts(usual: bytes, unusual: bytes) -> None:
-    assert plain_offsets(TEXT) is not None
-    assert plain_offsets(TEXT.replace(usual, unusual)) is None
+    assert try_decode_offsets(TEXT) is not None
+    assert try_decode_offsets(TEXT.replace(usual, unusual)) is None

@@ -26,7 +26,7 @@ OffsetsOf = Callable[[str], QueueOffsets | None]
 """Returns the current offsets of a `topic@group`; None if it was removed."""
 
 
-def consumer_offset_parts(
+def encode_offset_table_parts(
     version: DataVersion,
     group_topics: Mapping[str, Sequence[str]],
     committed: tuple[Sequence[str], OffsetsOf],

@@ -17,8 +17,8 @@ from kourou.protocol.bodies import (
     encode_subscription_group_table,
     encode_topic_config_table,
 )
-from kourou.protocol.group_table_text import GroupTableText
-from kourou.protocol.topic_table_text import TopicTableText
+from kourou.protocol.group_table_encoder import GroupTableEncoder
+from kourou.protocol.topic_table_encoder import TopicTableEncoder
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 NAMES = st.text('aB_%|\n\t"\\{}é\U0001f600', min_size=1, max_size=3) | st.sampled_from(
@@ -37,7 +37,7 @@ FORBIDDEN = st.dictionaries(
 def test_joined_texts_of_topics_equal_the_whole_text(
     changes: list[TopicConfig | str], some: set[str]
 ) -> None:
-    text, topics = TopicTableText(), dict[str, TopicConfig]()
+    text, topics = TopicTableEncoder(), dict[str, TopicConfig]()
     for change in changes:
         if isinstance(change, str):
             text.remove(change)
@@ -63,7 +63,7 @@ def test_joined_texts_of_topics_equal_the_whole_text(
 def test_joined_texts_of_groups_equal_the_whole_text(
     changes: list[SubscriptionGroup | str], forbidden: dict[str, dict[str, int]], some: set[str]
 ) -> None:
-    text, groups = GroupTableText(), dict[str, SubscriptionGroup]()
+    text, groups = GroupTableEncoder(), dict[str, SubscriptionGroup]()
     for change in changes:
         if isinstance(change, str):
             text.remove(change)

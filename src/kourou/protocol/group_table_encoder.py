@@ -1,4 +1,4 @@
-"""JSON text of the group table, joined from cached texts of its groups: see `member_texts`."""
+"""JSON text of the group table, joined from cached texts of its groups: see `encoded_members`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kourou.protocol.bodies_groups import (
     subscription_group_to_json,
 )
 from kourou.protocol.bodies_topics import DataVersion
-from kourou.protocol.member_texts import MemberTexts
+from kourou.protocol.encoded_members import EncodedMembers
 
 _GROUPS: Final = "subscriptionGroupTable"
 
@@ -20,11 +20,11 @@ Forbidden = Mapping[str, Mapping[str, int]]
 """See `SubscriptionGroupTable`."""
 
 
-class GroupTableText:
+class GroupTableEncoder:
     """Builds the same bytes as `encode_subscription_group_table`, for the file and responses."""
 
     def __init__(self) -> None:
-        self._members = MemberTexts()
+        self._members = EncodedMembers()
 
     def put(self, group: SubscriptionGroup) -> None:
         """Add or replace a group."""
@@ -36,12 +36,14 @@ class GroupTableText:
 
     def encode(self, version: DataVersion, forbidden: Forbidden) -> bytes:
         """Return the text of the file."""
-        none = SubscriptionGroupTable({}, version, forbidden)
-        return self._members.pretty(encode_subscription_group_table(none, pretty=True), _GROUPS)
+        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.pretty(
+            encode_subscription_group_table(empty_table, pretty=True), _GROUPS
+        )
 
     def encode_body(
         self, version: DataVersion, forbidden: Forbidden, names: Iterable[str] | None = None
     ) -> bytes:
         """Return the response body with all groups, or with those in `names`."""
-        none = SubscriptionGroupTable({}, version, forbidden)
-        return self._members.compact(encode_subscription_group_table(none), _GROUPS, names)
+        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.compact(encode_subscription_group_table(empty_table), _GROUPS, names)

@@ -37,7 +37,7 @@ class _Topic(msgspec.Struct, rename="camel", gc=False):
     write_queue_nums: _Long = msgspec.field()
 
 
-class PlainTable(msgspec.Struct, rename="camel"):
+class DecodedTopicTable(msgspec.Struct, rename="camel"):
     """A broker's topics and their version."""
 
     data_version: _Version
@@ -49,31 +49,31 @@ class PlainTable(msgspec.Struct, rename="camel"):
         return msgspec.convert(table, dict[str, TopicConfig], from_attributes=True)
 
 
-class PlainRegistration(msgspec.Struct, rename="camel"):
+class DecodedRegistration(msgspec.Struct, rename="camel"):
     """The body of REGISTER_BROKER (103)."""
 
     filter_server_list: list[str]
-    topic_config_serialize_wrapper: PlainTable
+    topic_config_serialize_wrapper: DecodedTopicTable
 
 
-_decode_table: Final = msgspec.json.Decoder(PlainTable).decode
-_decode_registration: Final = msgspec.json.Decoder(PlainRegistration).decode
+_decode_table: Final = msgspec.json.Decoder(DecodedTopicTable).decode
+_decode_registration: Final = msgspec.json.Decoder(DecodedRegistration).decode
 
 
-def plain_table(data: bytes) -> PlainTable | None:
+def try_decode_topic_table(data: bytes) -> DecodedTopicTable | None:
     """Return the table of a body or of config/topics.json; None if it is not in the usual form."""
-    table = _decoded(_decode_table, data)
-    return table if table is not None and _is_plain(table) else None
+    table = _try_decode(_decode_table, data)
+    return table if table is not None and _keys_match_names(table) else None
 
 
-def plain_registration(data: bytes) -> PlainRegistration | None:
+def try_decode_registration(data: bytes) -> DecodedRegistration | None:
     """Return the registration in a body; None if it is not in the usual form."""
-    body = _decoded(_decode_registration, data)
-    is_plain = body is not None and _is_plain(body.topic_config_serialize_wrapper)
-    return body if is_plain else None
+    body = _try_decode(_decode_registration, data)
+    is_usual = body is not None and _keys_match_names(body.topic_config_serialize_wrapper)
+    return body if is_usual else None
 
 
-def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T | None:
+def _try_decode(decode: Callable[[bytes], _T], data: bytes) -> _T | None:
     if b"$ref" in bytes(data):
         return None
     try:
@@ -82,6 +82,6 @@ def _decoded(decode: Callable[[bytes], _T], data: bytes) -> _T | None:
         return None
 
 
-def _is_plain(table: PlainTable) -> bool:
+def _keys_match_names(table: DecodedTopicTable) -> bool:
     """Return whether all keys equal the names of their topics."""
     return all(name and name == topic.name for name, topic in table.topic_config_table.items())
