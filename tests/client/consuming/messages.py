@@ -1,4 +1,4 @@
-"""Messages as pulls bring them, for tests that pull none."""
+"""Messages as pulls return them, for tests that do not pull."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def message_at(
     topic: str = QUEUE.topic,
     properties: Mapping[str, str] | None = None,
 ) -> MessageExt:
-    """Return a message at its place, with a body of `size` bytes."""
+    """Return a message at a queue offset, with a body of `size` bytes."""
     return MessageExt(
         topic=topic,
         body=bytes(size),

@@ -1,4 +1,4 @@
-"""What tests of ordered consumption share: consumers that note who had which queue when."""
+"""Shared by tests of ordered consumption: consumers that record the owner of each queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ordered:
 
     Attributes:
         got: bodies delivered of each queue id, in order, failed deliveries included.
-        owners: of each queue id, the clients that a listener ran for, one entry a change.
+        owners: of each queue id, the clients whose listener ran, one entry for each change.
     """
 
     def __init__(self, world: Recording) -> None:
@@ -45,7 +45,7 @@ class Ordered:
         group: str = "consumers",
         **options: Any,
     ) -> PushConsumer:
-        """Return a consumer in order, from the first offset on, whose deliveries are noted."""
+        """Return an ordered consumer from the first offset on whose deliveries are recorded."""
         consumer = self.bare(group=group, **options)
 
         async def listen(message: MessageExt) -> None:
@@ -66,10 +66,10 @@ class Ordered:
 
     @contextmanager
     def noted(self, consumer: PushConsumer, message: MessageExt) -> Iterator[None]:
-        """Note that a listener has a message; nobody else may have one of its queue meanwhile."""
+        """Record that a listener has a message; fail if another has one of the same queue."""
         queue_id, owner = message.queue_id, consumer.client_id
         if queue_id in self._busy:
-            # Raised here it would be the listener's failure: the loop fails the test with it.
+            # Raised here, it would count as the listener's failure: the loop fails the test.
             error = AssertionError(f"{self._busy[queue_id]} and {owner} have queue {queue_id}")
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "two have a queue", "exception": error}
@@ -84,11 +84,11 @@ class Ordered:
             self._busy.pop(queue_id, None)
 
     def forget(self, queue_id: int) -> None:
-        """Note that whoever had a message of the queue is dead."""
+        """Record that the queue's owner has died."""
         self._busy.pop(queue_id, None)
 
     async def is_locked(self, queue_id: int = 0, group: str = "consumers") -> bool:
-        """Return whether a member holds the lock of a queue. Takes it if not."""
+        """Return whether a member holds the lock of a queue; acquire it if not."""
         cluster = self._world.cluster
         pool = ConnectionPool(cluster.runtime, {}, ConnectionLimits())
         queue = MessageQueue(TOPIC, "broker-0", queue_id)

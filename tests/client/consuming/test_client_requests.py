@@ -1,4 +1,4 @@
-"""What brokers ask of a push consumer, sent to it by a broker on a simulated network."""
+"""Requests of brokers to a push consumer, on a simulated network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Ask = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 
 
 def asker(w: Recording, consumer: Consumer) -> Ask:
-    """Return what has the broker send a request to the consumer and wait for its answer."""
+    """Return a function that has the broker send a request to the consumer and await the answer."""
     running = w.cluster.broker()._running
     assert running is not None
     member = running._components.clients.member(GROUP, consumer.client_id)
@@ -53,7 +53,7 @@ def asker(w: Recording, consumer: Consumer) -> Ask:
     return ask
 
 
-def test_a_reset_goes_back_and_delivers_again() -> None:
+def test_a_reset_to_a_lower_offset_delivers_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1", b"2", b"3")
@@ -69,7 +69,7 @@ def test_a_reset_goes_back_and_delivers_again() -> None:
     run_virtual(main())
 
 
-def test_a_reset_drops_what_is_in_flight() -> None:
+def test_a_reset_drops_deliveries_in_progress() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             released = asyncio.Event()
@@ -99,7 +99,7 @@ def test_a_reset_drops_what_is_in_flight() -> None:
     run_virtual(main())
 
 
-def test_the_status_is_the_offsets_in_memory() -> None:
+def test_the_status_response_has_the_offsets_in_memory() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1")
@@ -112,7 +112,7 @@ def test_the_status_is_the_offsets_in_memory() -> None:
     run_virtual(main())
 
 
-def test_the_running_info_tells_queues_settings_statistics_and_stacks() -> None:
+def test_the_running_info_has_queues_settings_statistics_and_stacks() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1")
@@ -177,7 +177,7 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
     run_virtual(main())
 
 
-def test_an_ordered_listener_consumes_directly_beside_its_queue() -> None:
+def test_an_ordered_listener_consumes_directly_while_its_queue_is_delivered() -> None:
     async def main() -> None:
         errors: list[Exception | None] = []
         got: list[bytes] = []
@@ -216,7 +216,7 @@ def test_an_ordered_listener_consumes_directly_beside_its_queue() -> None:
     run_virtual(main())
 
 
-def test_one_that_commits_by_itself_says_what_it_would_have_done() -> None:
+def test_consuming_directly_reports_commit_or_rollback_of_a_committing_listener() -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -251,7 +251,7 @@ def test_one_that_commits_by_itself_says_what_it_would_have_done() -> None:
     run_virtual(main())
 
 
-def test_a_consumer_without_listener_says_so() -> None:
+def test_consuming_directly_without_a_listener_returns_later() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             consumer = w.cluster.push_consumer()

@@ -1,4 +1,4 @@
-"""Listeners that block keep up nothing but themselves. Real threads, one real event loop."""
+"""Blocking listeners do not block the event loop. Real threads, one real event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from kourou.client.consuming.listener_threads import ListenerThreads
 
 
-def test_functions_run_beside_the_loop_and_at_most_so_many_at_a_time() -> None:
+def test_functions_run_off_the_loop_up_to_the_thread_limit() -> None:
     barrier = threading.Barrier(3, timeout=30)
 
     def meet() -> str:
@@ -23,7 +23,7 @@ def test_functions_run_beside_the_loop_and_at_most_so_many_at_a_time() -> None:
         third = asyncio.ensure_future(threads(threading.get_ident))
         await asyncio.sleep(0)
         assert not third.done()
-        barrier.wait()  # only here, on the loop's thread, do the two become three
+        barrier.wait()  # the loop's thread is the third party
         names = {await first, await second}
         assert len(names) == 2
         assert all(name.startswith("test-listener") for name in names)
@@ -33,7 +33,7 @@ def test_functions_run_beside_the_loop_and_at_most_so_many_at_a_time() -> None:
     asyncio.run(main())
 
 
-def test_what_a_function_raises_is_raised_and_closing_takes_no_more() -> None:
+def test_errors_propagate_and_a_closed_pool_refuses_work() -> None:
     async def main() -> None:
         threads = ListenerThreads(1, "test-listener")
         with pytest.raises(ZeroDivisionError):

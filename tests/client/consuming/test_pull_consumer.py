@@ -1,4 +1,4 @@
-"""Reading at chosen offsets, against a real broker on a simulated network."""
+"""Reading at chosen offsets, with a real broker on a simulated network."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_tags_are_checked_exactly() -> None:
     with_reader(body)
 
 
-def test_a_wait_ends_with_the_first_message_or_its_time() -> None:
+def test_a_wait_ends_with_the_first_message_or_its_timeout() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         loop = asyncio.get_running_loop()
         waiting = asyncio.create_task(reader.pull_or_wait(QUEUE, 0))
@@ -96,7 +96,7 @@ def test_a_wait_ends_with_the_first_message_or_its_time() -> None:
     with_reader(body)
 
 
-def test_a_wait_lives_through_a_restart_of_the_broker() -> None:
+def test_a_wait_survives_a_restart_of_the_broker() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         waiting = asyncio.create_task(reader.pull_or_wait(QUEUE, 0))
         await asyncio.sleep(1)
@@ -109,11 +109,11 @@ def test_a_wait_lives_through_a_restart_of_the_broker() -> None:
     with_reader(body)
 
 
-def test_committed_offsets_are_the_groups_own_and_may_go_back() -> None:
+def test_committed_offsets_belong_to_the_group_and_may_be_lowered() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         await w.send(*[b"x"] * 20)
         assert await reader.committed(QUEUE) is None
-        await reader.pull(QUEUE, 0)  # the broker makes the group
+        await reader.pull(QUEUE, 0)  # the broker creates the group
         await reader.commit(QUEUE, 12)
         assert await reader.committed(QUEUE) == 12
         await reader.commit(QUEUE, 3)
@@ -124,7 +124,7 @@ def test_committed_offsets_are_the_groups_own_and_may_go_back() -> None:
     with_reader(body)
 
 
-def test_a_time_leads_to_an_offset() -> None:
+def test_an_offset_is_found_by_time() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         await w.send(*[b"x"] * 5)
         await asyncio.sleep(60)
@@ -140,7 +140,7 @@ def test_a_time_leads_to_an_offset() -> None:
     with_reader(body)
 
 
-def test_a_broker_that_is_gone_for_a_second_is_waited_for() -> None:
+def test_calls_survive_a_broker_outage_of_a_second() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         await w.send(b"x")
         await reader.pull(QUEUE, 0)
@@ -153,7 +153,7 @@ def test_a_broker_that_is_gone_for_a_second_is_waited_for() -> None:
     with_reader(body)
 
 
-def test_a_silent_broker_ends_in_a_timeout() -> None:
+def test_a_silent_broker_causes_a_timeout() -> None:
     async def body(w: Recording, reader: PullConsumer) -> None:
         await reader.pull(QUEUE, 0)
         w.cluster.network.stall(w.cluster.broker_address())
@@ -166,7 +166,7 @@ def test_a_silent_broker_ends_in_a_timeout() -> None:
     with_reader(body)
 
 
-def test_bad_arguments_are_refused_before_any_server_is_asked() -> None:
+def test_bad_arguments_are_refused_before_any_request() -> None:
     async def main() -> None:
         reader = PullConsumer("g", "127.0.0.1:19876", runtime=sim_runtime())
         with pytest.raises(ClosedError, match="not started"):
@@ -191,7 +191,7 @@ def test_bad_arguments_are_refused_before_any_server_is_asked() -> None:
     run_virtual(main())
 
 
-def test_what_does_not_exist_is_named() -> None:
+def test_missing_topics_and_brokers_are_named() -> None:
     async def body(_: Recording, reader: PullConsumer) -> None:
         with pytest.raises(NoRouteError, match="the topic absent"):
             await reader.fetch_subscribe_message_queues("absent")

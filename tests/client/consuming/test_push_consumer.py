@@ -1,4 +1,4 @@
-"""What a push consumer promises to a listener, against real brokers on a simulated network."""
+"""Guarantees of a push consumer to its listener, with real brokers on a simulated network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_offsets_are_committed_every_five_seconds() -> None:
             await w.send(*BODIES)
             await w.until_got(*BODIES)
             await asyncio.sleep(5.5)
-            consumer.abort()  # nothing is committed on the way out
+            consumer.abort()  # commits nothing
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
@@ -70,7 +70,7 @@ def test_messages_sent_after_the_start_are_delivered_at_once() -> None:
     run_virtual(main())
 
 
-def test_a_failed_message_comes_again_after_10_30_and_60_seconds() -> None:
+def test_a_failed_message_is_redelivered_after_10_30_and_60_seconds() -> None:
     async def main() -> None:
         times = []
 
@@ -95,7 +95,7 @@ def test_a_failed_message_comes_again_after_10_30_and_60_seconds() -> None:
     run_virtual(main())
 
 
-def test_a_message_that_always_fails_ends_as_a_dead_letter() -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter() -> None:
     async def main() -> None:
         def fail(_: MessageExt) -> None:
             raise ValueError("never")
@@ -127,7 +127,7 @@ def test_a_listener_that_is_cancelled_from_inside_has_failed() -> None:
     run_virtual(main())
 
 
-def test_what_cannot_be_given_back_is_delivered_again_from_memory() -> None:
+def test_a_message_that_no_broker_accepts_is_redelivered_from_memory() -> None:
     async def main() -> None:
         async with recording() as w:
             address = w.cluster.broker_address()
@@ -149,7 +149,7 @@ def test_what_cannot_be_given_back_is_delivered_again_from_memory() -> None:
     run_virtual(main())
 
 
-def test_a_listener_that_takes_too_long_loses_its_message_to_another_delivery() -> None:
+def test_an_overdue_message_is_redelivered() -> None:
     async def main() -> None:
         released = asyncio.Event()
 
@@ -170,7 +170,7 @@ def test_a_listener_that_takes_too_long_loses_its_message_to_another_delivery() 
     run_virtual(main())
 
 
-def test_a_stuck_message_holds_back_the_commit_and_is_delivered_after_a_crash() -> None:
+def test_a_stuck_message_blocks_the_commit_and_is_redelivered_after_a_crash() -> None:
     async def main() -> None:
         async def hang_on_ten(message: MessageExt) -> None:
             if message.body == b"10":
@@ -193,7 +193,7 @@ def test_a_stuck_message_holds_back_the_commit_and_is_delivered_after_a_crash() 
     run_virtual(main())
 
 
-def test_a_broker_crash_under_way_loses_nothing() -> None:
+def test_a_broker_crash_during_sends_loses_nothing() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer(), w.cluster.producer() as producer:
 
@@ -230,7 +230,7 @@ def test_a_queue_is_not_pulled_while_too_much_of_it_is_held(
         released = asyncio.Event()
 
         async def wait(message: MessageExt) -> None:
-            # The first one stays: what is done behind it does not shrink the span.
+            # The first message stays held: those done after it do not reduce the span.
             if message.queue_offset == 0 or "consume_max_span" not in options:
                 await released.wait()
 
@@ -251,9 +251,9 @@ def test_a_queue_is_not_pulled_while_too_much_of_it_is_held(
     run_virtual(main())
 
 
-def test_the_start_of_a_new_group_is_the_end_the_beginning_or_a_time() -> None:
+def test_a_new_group_starts_at_the_end_the_start_or_a_time() -> None:
     async def main() -> None:
-        # So little counts as "in memory" that the queue is not young any more.
+        # So little counts as "in memory" that the queue is no longer young.
         store = StoreConfig(
             commitlog_segment_bytes=64 * 1024, consumequeue_file_bytes=2000, resident_bytes=1000
         )
@@ -288,7 +288,7 @@ def test_the_start_of_a_new_group_is_the_end_the_beginning_or_a_time() -> None:
     run_virtual(main())
 
 
-def test_a_young_topic_is_consumed_whole_even_from_its_end() -> None:
+def test_a_young_topic_is_consumed_from_its_start_even_with_latest() -> None:
     async def main() -> None:
         async with recording() as w:
             await w.send(*BODIES)
@@ -298,7 +298,7 @@ def test_a_young_topic_is_consumed_whole_even_from_its_end() -> None:
     run_virtual(main())
 
 
-def test_other_tags_are_left_out_even_with_an_equal_hash() -> None:
+def test_other_tags_with_an_equal_hash_are_not_delivered() -> None:
     async def main() -> None:
         async with recording() as w:
             # Java's hash of both tags is 2112.
@@ -331,7 +331,7 @@ def test_an_offset_beyond_the_end_is_not_committed_and_skips_nothing() -> None:
     run_virtual(main())
 
 
-def test_a_message_whose_codec_is_not_installed_stops_its_queue_alone(
+def test_a_message_without_its_codec_stops_only_its_queue(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

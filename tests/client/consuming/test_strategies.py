@@ -1,4 +1,4 @@
-"""Strategies that settings name are found, and others are refused with what to give."""
+"""Strategies are found by name; unknown ones are refused with the expected values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kourou.model.queue import MessageQueue
         (7, "allocation is 7: expected the name of a strategy"),
     ],
 )
-def test_a_strategy_that_there_is_not_is_refused_with_what_to_give(
+def test_an_unknown_strategy_is_refused_with_the_expected_values(
     allocation: object, text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         PushConsumerConfig(allocation=allocation)  # type: ignore[arg-type]
 
 
-def test_names_and_objects_stand_for_strategies() -> None:
+def test_strategies_are_found_by_name_or_given_as_objects() -> None:
     for name in STRATEGIES:
         assert strategy_name(find_strategy(name)) == name
     configured = ConfiguredQueues([MessageQueue("T", "a", 0)])

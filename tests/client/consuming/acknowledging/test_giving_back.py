@@ -1,4 +1,4 @@
-"""`give_back`: what a loop cannot consume comes again later, or is a dead letter."""
+"""`give_back`: messages of a loop are redelivered later or become dead letters."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def now_s() -> float:
 
 
 async def take_first(consumer: PushConsumer) -> MessageExt:
-    """Return the next message; its loop is left, and so it is no loop's any more."""
+    """Return the next message and leave its loop, so that no loop has it any more."""
     async for message in consumer:
         return message
     raise AssertionError("the loop ended without a message")
 
 
-def test_a_message_given_back_comes_again_when_it_was_asked_for_and_others_go_on() -> None:
+def test_a_message_given_back_is_redelivered_at_its_time_and_others_continue() -> None:
     async def main() -> None:
         got: list[tuple[bytes, int]] = []
         asked_s = 0.0
@@ -64,7 +64,7 @@ def test_a_message_given_back_comes_again_when_it_was_asked_for_and_others_go_on
     run_virtual(main())
 
 
-def test_a_dead_letter_tells_what_its_loop_said() -> None:
+def test_a_dead_letter_has_the_reason_from_its_loop() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(b"bad", b"good")
@@ -80,7 +80,7 @@ def test_a_dead_letter_tells_what_its_loop_said() -> None:
     run_virtual(main())
 
 
-def test_any_error_gives_back_as_a_listener_that_raised_it(
+def test_give_back_handles_errors_as_listeners_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_any_error_gives_back_as_a_listener_that_raised_it(
 
         class Hook:
             def before(self, context: ConsumeContext) -> None:
-                """See nothing."""
+                """Do nothing."""
 
             def after(self, context: ConsumeContext) -> None:
                 seen.append(context)
@@ -113,7 +113,7 @@ def test_any_error_gives_back_as_a_listener_that_raised_it(
     assert "loop.failed" in caplog.text
 
 
-def test_what_no_broker_takes_back_is_delivered_again_by_the_same_consumer() -> None:
+def test_a_message_no_broker_accepts_is_redelivered_by_the_same_consumer() -> None:
     async def main() -> None:
         got = []
         async with recording(queues=1) as w, iterated(w) as consumer:
@@ -131,7 +131,7 @@ def test_what_no_broker_takes_back_is_delivered_again_by_the_same_consumer() -> 
     run_virtual(main())
 
 
-def test_a_give_back_that_was_cancelled_has_the_message_delivered_again() -> None:
+def test_a_cancelled_give_back_delivers_the_message_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, iterated(w) as consumer:
             await w.send(b"x", b"y")
@@ -150,7 +150,7 @@ def test_a_give_back_that_was_cancelled_has_the_message_delivered_again() -> Non
     run_virtual(main())
 
 
-def test_a_poller_gives_back_to_its_group_and_reads_it_where_it_subscribes_retries() -> None:
+def test_a_poller_gets_given_back_messages_if_it_subscribes_to_the_retry_topic() -> None:
     async def main() -> None:
         got: list[tuple[str, bytes, int]] = []
         config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -184,7 +184,7 @@ def test_a_poller_gives_back_to_its_group_and_reads_it_where_it_subscribes_retri
     run_virtual(main())
 
 
-def test_only_what_a_loop_has_can_be_given_back_and_only_once() -> None:
+def test_only_the_current_message_can_be_given_back_and_only_once() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(b"x", b"y")
@@ -208,7 +208,7 @@ def test_only_what_a_loop_has_can_be_given_back_and_only_once() -> None:
     run_virtual(main())
 
 
-def test_leaving_a_loop_after_a_give_back_does_not_deliver_the_message_at_once() -> None:
+def test_leaving_a_loop_after_give_back_does_not_redeliver_immediately() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, iterated(w) as consumer:
             await w.send(b"x", b"y")
@@ -221,7 +221,7 @@ def test_leaving_a_loop_after_a_give_back_does_not_deliver_the_message_at_once()
 
 
 class Erratic:
-    """Loops over a consumer, and does something else with each message."""
+    """Loops over a consumer, and treats each message differently."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -254,7 +254,7 @@ class Erratic:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_loops_do_each_message_is_done_or_a_dead_letter(seed: int) -> None:
+def test_each_message_of_erratic_loops_is_done_or_a_dead_letter(seed: int) -> None:
     async def main() -> None:
         bodies, loops = [b"%d" % n for n in range(60)], Erratic(seed)
         async with recording(brokers=2, seed=seed, message_delay_level="1s 2s 3s 4s 5s") as w:
@@ -277,7 +277,7 @@ def test_whatever_loops_do_each_message_is_done_or_a_dead_letter(seed: int) -> N
     run_virtual(main())
 
 
-def test_a_broadcasting_consumer_drops_what_it_gives_back(
+def test_a_broadcasting_consumer_drops_given_back_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a listener that raises can say about the next delivery, and what comes of it."""
+"""Redelivery as requested by a listener's exception."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ async def dead_letters(w: Recording, group: str = GROUP) -> list[MessageExt]:
         return (await reader.pull(queue, 0)).messages
 
 
-def test_an_ordinary_failure_is_given_back_with_its_reason() -> None:
+def test_an_ordinary_failure_is_redelivered_with_its_reason() -> None:
     assert redelivery_of(ValueError("no\x01such\naccount"), message_at()) == Redelivery(
         reason="ValueError: no such account"
     )
     assert not is_instruction(ValueError())
 
 
-def test_an_instruction_says_when() -> None:
+def test_an_instruction_sets_the_delay() -> None:
     assert redelivery_of(RetryLater(), message_at()) == Redelivery()
     assert redelivery_of(RetryLater(level=5), message_at()) == Redelivery(5, is_asked_for=True)
     assert redelivery_of(RetryLater("busy", delay_ms=1), message_at()) == Redelivery(
@@ -55,7 +55,7 @@ def test_an_instruction_says_when() -> None:
     )
 
 
-def test_messages_of_a_batch_that_are_not_named_are_done() -> None:
+def test_unnamed_messages_of_a_batch_are_done() -> None:
     done, late, dead = message_at(0), message_at(1), message_at(2)
     several = ExceptionGroup(
         "", [RetryLater(level=2, messages=[late]), DeadLetter(messages=[dead])]
@@ -66,7 +66,7 @@ def test_messages_of_a_batch_that_are_not_named_are_done() -> None:
     assert is_instruction(several)
 
 
-def test_a_failure_beside_instructions_is_of_the_messages_that_they_do_not_name() -> None:
+def test_a_failure_beside_instructions_applies_to_unnamed_messages() -> None:
     named, other = message_at(0), message_at(1)
     both = ExceptionGroup("", [KeyError("k"), RetryLater(level=2, messages=[named])])
     assert redelivery_of(both, named) == Redelivery(2, is_asked_for=True)
@@ -101,7 +101,7 @@ def test_a_delay_becomes_the_shortest_level_that_is_not_shorter(delay_ms: int, l
         ({"delay_ms": 0}, "delay_ms is 0"),
     ],
 )
-def test_what_cannot_be_asked_for_is_named(options: dict[str, Any], told: str) -> None:
+def test_invalid_delays_are_refused_with_their_range(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         RetryLater(**options)
 
@@ -131,7 +131,7 @@ def test_a_listener_chooses_the_level_of_each_redelivery(
     assert not [one for one in caplog.records if one.levelno > logging.INFO], "it is no error"
 
 
-def test_a_dead_letter_is_delivered_no_more_and_keeps_its_reason() -> None:
+def test_a_dead_letter_is_not_redelivered_and_keeps_its_reason() -> None:
     async def main() -> None:
         def refuse(_: MessageExt) -> None:
             raise DeadLetter("no such account")
@@ -167,7 +167,7 @@ def test_the_last_failure_is_the_reason_of_the_dead_letter() -> None:
     run_virtual(main())
 
 
-def test_only_the_named_messages_of_a_batch_come_again() -> None:
+def test_only_named_messages_of_a_batch_are_redelivered() -> None:
     async def main() -> None:
         calls: list[list[bytes]] = []
 
@@ -225,7 +225,7 @@ def test_a_dead_letter_waits_for_a_broker_and_is_not_delivered_meanwhile() -> No
     [(True, 45.3), (False, 60.0)],
     ids=["at its time", "at the next level"],
 )
-def test_a_delay_is_kept_at_least_as_long_as_asked(has_timers: bool, waits_s: float) -> None:
+def test_a_delay_is_never_shorter_than_requested(has_timers: bool, waits_s: float) -> None:
     async def main() -> None:
         times = []
 
@@ -247,9 +247,7 @@ def test_a_delay_is_kept_at_least_as_long_as_asked(has_timers: bool, waits_s: fl
 
 @pytest.mark.parametrize("gives_back", [False, True], ids=["raised", "given back"])
 @pytest.mark.parametrize("delay_ms", [0, 20_000], ids=["sent at once", "sent with a delay"])
-def test_every_retry_waits_for_the_delay_that_is_asked_for(
-    delay_ms: int, *, gives_back: bool
-) -> None:
+def test_every_redelivery_waits_for_the_requested_delay(delay_ms: int, *, gives_back: bool) -> None:
     async def main() -> None:
         times: list[float] = []
         now_s = asyncio.get_running_loop().time

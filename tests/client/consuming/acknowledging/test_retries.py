@@ -1,7 +1,7 @@
-"""All retries, whatever is down meanwhile: each message is consumed, or a dead letter.
+"""All redeliveries, during outages too: each message is consumed or becomes a dead letter.
 
-Days are as short as the delay levels of these brokers; those of
-`tests/broker/consuming/test_retry.py` are real.
+The delay levels of these brokers are shortened; `tests/broker/consuming/test_retry.py` uses the
+real ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def dead_letters(w: Recording) -> list[MessageExt]:
         return [dead.message for dead in await admin.dead_letters(GROUP, max_messages=1_000)]
 
 
-def test_seventeen_deliveries_later_and_later_end_in_the_dead_letter_topic() -> None:
+def test_a_message_becomes_a_dead_letter_after_seventeen_deliveries() -> None:
     async def main() -> None:
         times: list[tuple[int, float]] = []
 
@@ -57,7 +57,7 @@ def test_seventeen_deliveries_later_and_later_end_in_the_dead_letter_topic() -> 
     run_virtual(main())
 
 
-def test_the_groups_own_maximum_holds_for_send_backs_and_for_copies() -> None:
+def test_the_group_s_maximum_applies_to_send_backs_and_copies() -> None:
     async def main() -> None:
         async with (
             recording(brokers=2, message_delay_level=LEVELS) as w,
@@ -66,7 +66,7 @@ def test_the_groups_own_maximum_holds_for_send_backs_and_for_copies() -> None:
             await admin.create_group(SubscriptionGroup(GROUP, retry_max_times=3))
 
             def fail(message: MessageExt) -> None:
-                # By a copy on another broker each time: its own has forgotten the place.
+                # By a copy on another broker each time: its own does not find the record.
                 message.physical_offset = 10**15
                 raise ValueError("never")
 

@@ -1,4 +1,4 @@
-"""What becomes of a message that its listener fails with late: too late, or no more its own."""
+"""Failures of a listener after its message is overdue or its queue has moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def topic_queues(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
 
 
-def test_a_message_that_takes_too_long_waits_ten_seconds_each_time() -> None:
+def test_an_overdue_message_is_redelivered_after_ten_seconds_each_time() -> None:
     async def main() -> None:
         async def hang_thrice(message: MessageExt) -> None:
             if message.reconsume_times < 3:
@@ -31,13 +31,13 @@ def test_a_message_that_takes_too_long_waits_ten_seconds_each_time() -> None:
                 hang_thrice, consume_timeout_ms=timeout_ms, shutdown_timeout_ms=1
             ):
                 await w.until_got(*[b"x"] * 4, timeout_s=600)
-            # Not longer and longer, as those that raise.
+            # The delay does not grow, as it does for listeners that raise.
             assert [one.properties["DELAY"] for one in w.deliveries[1:]] == ["3"] * 3
 
     run_virtual(main())
 
 
-def test_a_failure_with_a_message_of_another_member_gives_nothing_back() -> None:
+def test_a_failure_after_the_queue_moved_sends_nothing_back() -> None:
     async def main() -> None:
         moved = asyncio.Event()
 
@@ -66,7 +66,7 @@ def test_a_failure_with_a_message_of_another_member_gives_nothing_back() -> None
     run_virtual(main())
 
 
-def test_a_copy_of_a_timed_message_waits_as_any_other() -> None:
+def test_a_copy_of_a_scheduled_message_waits_like_any_other() -> None:
     async def main() -> None:
         times: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Listeners that raise, hang or return nonsense: said clearly, nothing lost, others unharmed."""
+"""Listeners that raise, hang or return nonsense are reported, lose nothing, and affect no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Listener = Callable[[MessageExt], Awaitable[object] | object]
 
 
 def consumer_of(w: Recording, listener: Listener, **options: Any) -> PushConsumer:
-    """Return a consumer with this very listener, which nothing wraps."""
+    """Return a consumer with this listener, unwrapped."""
     options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET, **options}
     consumer = w.cluster.push_consumer("consumers", PushConsumerConfig(**options))
     consumer.subscribe(TOPIC)
@@ -39,7 +39,7 @@ def entries(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRec
 @pytest.mark.parametrize("value", [False, 0, "RECONSUME_LATER", object(), [1], {"a": 1}])
 @pytest.mark.parametrize("is_coroutine", [False, True])
 @pytest.mark.parametrize("has_hook", [False, True])
-def test_what_is_returned_acknowledges_and_is_told_once(
+def test_any_return_value_acknowledges_and_is_logged_once(
     value: object, is_coroutine: bool, has_hook: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -75,7 +75,9 @@ def test_what_is_returned_acknowledges_and_is_told_once(
 
 
 @pytest.mark.parametrize("value", [None, True])
-def test_nothing_is_said_of_none_and_true(value: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_returning_none_or_true_logs_nothing(
+    value: object, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -92,7 +94,7 @@ def test_nothing_is_said_of_none_and_true(value: object, caplog: pytest.LogCaptu
     assert entries(caplog, "listener.returned") == []
 
 
-def test_a_generator_function_is_refused_before_a_message_is_lost_to_it() -> None:
+def test_a_generator_function_is_refused_at_registration() -> None:
     def generator(message: MessageExt) -> Iterator[MessageExt]:
         yield message
 
@@ -112,7 +114,7 @@ def test_a_generator_function_is_refused_before_a_message_is_lost_to_it() -> Non
     run_virtual(main())
 
 
-def test_a_generator_that_is_returned_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_returned_generator_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         calls: list[int] = []
 
@@ -132,7 +134,7 @@ def test_a_generator_that_is_returned_is_a_failure(caplog: pytest.LogCaptureFixt
     assert "returned a generator, which has not run" in str(failed.exc_info[1])
 
 
-def test_a_listener_that_raises_harms_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_raises_affects_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         def fail_on_seven(message: MessageExt) -> None:
             if message.body == b"7" and message.reconsume_times < 2:
@@ -153,10 +155,10 @@ def test_a_listener_that_raises_harms_no_other_message(caplog: pytest.LogCapture
 
 
 class KeyboardInterruptLikeError(BaseException):
-    """No Exception, and nothing that ends a program either."""
+    """Not an Exception, and not an exception that ends a program either."""
 
 
-def test_a_listener_that_hangs_holds_up_no_other_and_loses_its_message_to_another_try(
+def test_a_hanging_call_delays_no_other_and_its_message_is_redelivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -186,7 +188,7 @@ def test_a_listener_that_hangs_holds_up_no_other_and_loses_its_message_to_anothe
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
-def test_a_clock_that_is_set_makes_no_message_overdue(step_ms: int) -> None:
+def test_setting_the_clock_makes_no_message_overdue(step_ms: int) -> None:
     async def main() -> None:
         async def work(message: MessageExt) -> None:
             await asyncio.sleep(50)

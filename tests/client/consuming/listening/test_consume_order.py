@@ -1,4 +1,4 @@
-"""Whatever a listener does, a queue's messages stay in order and none is passed by."""
+"""A queue's messages stay in order and none is skipped, whatever the listener does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.client.consuming.messages import QUEUE, message_at
 
 
 class OrderMachine(RuleBasedStateMachine):
-    """A queue's order against lists: what is to come, what is taken, what is finished."""
+    """`QueueOrder` against a model of lists: waiting, taken and finished messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ TestOrder = OrderMachine.TestCase
 TestOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_a_queue_that_was_given_up_gives_nothing_and_commits_nothing() -> None:
+def test_a_dropped_queue_delivers_and_commits_nothing() -> None:
     order = QueueOrder(ProcessQueue(QUEUE))
     order.put(order.process_queue.put([message_at(0), message_at(1)]))
     order.take(1)
@@ -130,7 +130,7 @@ def test_a_queue_that_was_given_up_gives_nothing_and_commits_nothing() -> None:
     assert order.take(1) == []
 
 
-def test_messages_pulled_once_more_go_to_their_place() -> None:
+def test_messages_pulled_again_are_inserted_in_order() -> None:
     order = QueueOrder(ProcessQueue(QUEUE))
     order.put(order.process_queue.put([message_at(5), message_at(6)]))
     order.put(order.process_queue.put([message_at(3), message_at(4)]))
@@ -141,14 +141,14 @@ MOSTLY = st.sampled_from([True, True, True, True, False])
 
 
 class LockTermsMachine(RuleBasedStateMachine):
-    """What a member believes, beside what a broker knows that forgets after a minute."""
+    """`LockTerms` of a member against a model broker whose locks expire after a minute."""
 
     def __init__(self) -> None:
         super().__init__()
         self.terms = LockTerms(30.0)
         self.now_s = 0.0
-        self.owner: tuple[str, float] | None = None  # as the broker has it
-        self.other_had_it = False  # since the last answer
+        self.owner: tuple[str, float] | None = None  # the broker's lock
+        self.other_had_it = False  # since the last response
 
     @rule(seconds=st.sampled_from([0.5, 19.0, 29.0, 31.0, 45.0, 61.0]))
     def wait(self, seconds: float) -> None:

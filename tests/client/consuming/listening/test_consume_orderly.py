@@ -1,4 +1,4 @@
-"""In order: the messages of a queue come one after the other, and none is skipped."""
+"""Ordered consumption: the messages of a queue are delivered in order, and none is skipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def dead_letters(world: Recording, group: str = "consumers") -> list[bytes
         return found
 
 
-def test_the_messages_of_each_queue_come_one_after_the_other() -> None:
+def test_the_messages_of_each_queue_are_delivered_one_at_a_time() -> None:
     async def main() -> None:
         async def work(_: MessageExt) -> None:
             await asyncio.sleep(0.1)
@@ -47,7 +47,7 @@ def test_the_messages_of_each_queue_come_one_after_the_other() -> None:
     run_virtual(main())
 
 
-def test_a_queue_is_locked_while_it_is_held_and_free_when_its_member_has_closed() -> None:
+def test_a_queue_is_locked_while_held_and_unlocked_after_close() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -60,7 +60,7 @@ def test_a_queue_is_locked_while_it_is_held_and_free_when_its_member_has_closed(
     run_virtual(main())
 
 
-def test_a_message_that_fails_comes_again_before_those_behind_it() -> None:
+def test_a_failing_message_is_delivered_again_before_later_ones() -> None:
     async def main() -> None:
         times: list[float] = []
 
@@ -83,7 +83,7 @@ def test_a_message_that_fails_comes_again_before_those_behind_it() -> None:
     run_virtual(main())
 
 
-def test_a_message_that_fails_for_ever_is_not_skipped_and_said_to_fail_now_and_then(
+def test_a_message_that_always_fails_is_not_skipped_and_logged_at_powers_of_two(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -104,7 +104,7 @@ def test_a_message_that_fails_for_ever_is_not_skipped_and_said_to_fail_now_and_t
     assert len([one for one in failures if one.levelno == logging.ERROR]) < 20
 
 
-def test_a_listener_says_how_long_its_queue_rests_within_bounds() -> None:
+def test_a_listener_sets_its_queue_s_suspension_within_bounds() -> None:
     async def main() -> None:
         times: list[float] = []
         raised = [
@@ -130,7 +130,7 @@ def test_a_listener_says_how_long_its_queue_rests_within_bounds() -> None:
     run_virtual(main())
 
 
-def test_after_so_many_failures_a_message_is_a_dead_letter_and_the_queue_goes_on() -> None:
+def test_after_max_reconsume_times_a_message_is_a_dead_letter_and_the_queue_continues() -> None:
     async def main() -> None:
         def fail(message: MessageExt) -> None:
             if message.body == b"1":
@@ -148,7 +148,7 @@ def test_after_so_many_failures_a_message_is_a_dead_letter_and_the_queue_goes_on
     run_virtual(main())
 
 
-def test_a_listener_gives_a_message_up_at_once() -> None:
+def test_a_dead_letter_exception_stores_the_message_at_once() -> None:
     async def main() -> None:
         def give_up(message: MessageExt) -> None:
             if message.body == b"1":
@@ -165,7 +165,7 @@ def test_a_listener_gives_a_message_up_at_once() -> None:
     run_virtual(main())
 
 
-def test_a_dead_letter_that_no_broker_takes_is_not_skipped() -> None:
+def test_a_dead_letter_that_no_broker_accepts_is_not_skipped() -> None:
     async def main() -> None:
         def give_up(message: MessageExt) -> None:
             if message.body == b"1":
@@ -186,7 +186,7 @@ def test_a_dead_letter_that_no_broker_takes_is_not_skipped() -> None:
     run_virtual(main())
 
 
-def test_a_batch_is_of_one_queue_and_as_large_as_allowed() -> None:
+def test_a_batch_has_messages_of_one_queue_up_to_the_limit() -> None:
     async def main() -> None:
         batches: list[list[bytes]] = []
 
@@ -210,7 +210,7 @@ def test_a_batch_is_of_one_queue_and_as_large_as_allowed() -> None:
     run_virtual(main())
 
 
-def test_one_that_commits_by_itself_gets_again_what_it_rolled_back() -> None:
+def test_rolled_back_messages_are_delivered_again() -> None:
     async def main() -> None:
         got: list[bytes] = []
         rolled_back = False
@@ -254,7 +254,7 @@ def test_one_that_commits_by_itself_gets_again_what_it_rolled_back() -> None:
     run_virtual(main())
 
 
-def test_one_that_raises_after_it_committed_commits_nothing() -> None:
+def test_raising_after_commit_commits_nothing() -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -277,7 +277,7 @@ def test_one_that_raises_after_it_committed_commits_nothing() -> None:
     run_virtual(main())
 
 
-def test_what_a_listener_returns_is_of_no_account_and_said_once(
+def test_a_return_value_is_ignored_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -298,7 +298,7 @@ def test_what_a_listener_returns_is_of_no_account_and_said_once(
     assert caplog.text.count("listener.returned type=str") == 1
 
 
-def test_a_listener_that_hangs_holds_up_its_queue_and_no_other() -> None:
+def test_a_hanging_listener_blocks_its_queue_only() -> None:
     async def main() -> None:
         async def hang(message: MessageExt) -> None:
             if message.queue_id == 0:
@@ -316,7 +316,7 @@ def test_a_listener_that_hangs_holds_up_its_queue_and_no_other() -> None:
     run_virtual(main())
 
 
-def test_queues_take_turns_where_there_are_more_than_may_be_consumed_at_once() -> None:
+def test_more_queues_than_threads_take_turns() -> None:
     async def main() -> None:
         async def work(_: MessageExt) -> None:
             await asyncio.sleep(1)
@@ -333,7 +333,7 @@ def test_queues_take_turns_where_there_are_more_than_may_be_consumed_at_once() -
     run_virtual(main())
 
 
-def test_one_that_broadcasts_needs_no_lock_and_every_member_gets_all_in_order() -> None:
+def test_broadcasting_members_get_all_messages_in_order_without_locks() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)

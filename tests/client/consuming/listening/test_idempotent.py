@@ -83,7 +83,7 @@ def test_a_delivery_that_failed_is_handled_again() -> None:
     assert attempts == ["A1", "A1"]
 
 
-def test_a_coroutine_function_is_awaited_and_a_consumer_can_tell() -> None:
+def test_a_coroutine_function_handler_makes_a_coroutine_listener() -> None:
     handled: list[str] = []
 
     async def handle(order: MessageExt) -> None:
@@ -103,7 +103,7 @@ def test_a_coroutine_function_is_awaited_and_a_consumer_can_tell() -> None:
     assert handled == ["A1"]
 
 
-def test_a_duplicate_that_comes_while_the_first_is_handled_is_not_acknowledged() -> None:
+def test_a_duplicate_of_a_message_in_progress_is_not_acknowledged() -> None:
     async def run() -> None:
         entered, may_end = asyncio.Event(), asyncio.Event()
 
@@ -123,7 +123,7 @@ def test_a_duplicate_that_comes_while_the_first_is_handled_is_not_acknowledged()
     asyncio.run(run())
 
 
-def test_memory_forgets_the_oldest_beyond_its_bound() -> None:
+def test_memory_drops_the_oldest_entries_above_its_limit() -> None:
     handled: list[str] = []
     seen = SeenInMemory(entries_max=2)
     listener = Idempotent(lambda m: handled.append(m.msg_id), seen=seen)
@@ -135,7 +135,7 @@ def test_memory_forgets_the_oldest_beyond_its_bound() -> None:
     assert len(seen) == 2
 
 
-def test_orders_are_known_by_their_keys_within_a_topic() -> None:
+def test_by_key_identifies_messages_within_a_topic() -> None:
     handled: list[str] = []
     listener = Idempotent(lambda m: handled.append(m.msg_id), seen=SeenInMemory(), identity=by_key)
 
@@ -147,12 +147,12 @@ def test_orders_are_known_by_their_keys_within_a_topic() -> None:
     assert handled == ["A1", "A3", "A4"]
 
 
-def test_a_message_without_a_key_cannot_be_known_by_it() -> None:
+def test_by_key_refuses_a_message_without_a_key() -> None:
     with pytest.raises(InvalidMessageError, match="A1 of Orders has no key"):
         by_key(message(keys=""))
 
 
-def test_a_message_without_a_unique_id_is_known_by_that_of_its_first_delivery() -> None:
+def test_a_message_without_a_unique_id_is_identified_by_its_original_id() -> None:
     anonymous = message()
     del anonymous.properties["UNIQ_KEY"]
     assert by_unique_id(anonymous) == anonymous.offset_msg_id
@@ -170,7 +170,7 @@ def test_effect_and_record_are_committed_together(database: SeenInSqlite, tmp_pa
     assert rows(tmp_path / "orders.db", "SELECT identity FROM kourou_seen") == [("A1",)]
 
 
-def test_neither_effect_nor_record_is_left_by_a_handler_that_raises(
+def test_a_handler_that_raises_leaves_neither_effect_nor_record(
     database: SeenInSqlite, tmp_path: Path
 ) -> None:
     def charge_and_fail(order: MessageExt, db: sqlite3.Connection) -> None:
@@ -185,7 +185,7 @@ def test_neither_effect_nor_record_is_left_by_a_handler_that_raises(
     assert rows(tmp_path / "orders.db", "SELECT uid FROM charges") == [("A1",)]
 
 
-def test_what_was_handled_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_handled_messages_are_known_after_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         seen = SeenInSqlite(tmp_path / "orders.db")
         Idempotent(charge, seen=seen)(message())
@@ -194,9 +194,9 @@ def test_what_was_handled_is_known_after_a_restart(tmp_path: Path) -> None:
     assert rows(tmp_path / "orders.db", "SELECT uid FROM charges") == [("A1",)]
 
 
-def test_threads_of_two_programs_charge_each_order_once(tmp_path: Path) -> None:
+def test_threads_of_two_programs_handle_each_message_once(tmp_path: Path) -> None:
     stores = [SeenInSqlite(tmp_path / "orders.db") for _ in range(2)]
-    Idempotent(charge, seen=stores[0])(message("first"))  # makes the table
+    Idempotent(charge, seen=stores[0])(message("first"))  # creates the table
     listeners = [Idempotent(charge, seen=seen) for seen in stores]
     start = threading.Barrier(8)
 
@@ -214,7 +214,7 @@ def test_threads_of_two_programs_charge_each_order_once(tmp_path: Path) -> None:
     assert sorted(map(str, charged)) == sorted(["first", *(f"A{n}" for n in range(10))])
 
 
-def test_a_handler_that_commits_by_itself_is_told_what_that_breaks(database: SeenInSqlite) -> None:
+def test_a_handler_that_commits_itself_is_an_error(database: SeenInSqlite) -> None:
     def commit(_: MessageExt, db: sqlite3.Connection) -> None:
         db.commit()
 
@@ -223,7 +223,7 @@ def test_a_handler_that_commits_by_itself_is_told_what_that_breaks(database: See
     Idempotent(charge, seen=database)(message("A2"))  # the next one has its own transaction
 
 
-def test_old_entries_are_forgotten(tmp_path: Path, clock: ManualClock) -> None:
+def test_old_entries_are_deleted(tmp_path: Path, clock: ManualClock) -> None:
     for number, advance_ms in enumerate((0, 8 * DAY_MS, SETTLED_AFTER_MS)):
         clock.advance(advance_ms)
         handle_in(tmp_path, clock, str(number))
@@ -233,7 +233,7 @@ def test_old_entries_are_forgotten(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def handle_in(tmp_path: Path, clock: ManualClock, uid: str) -> None:
-    """Handle a message as a program does that is started for it."""
+    """Handle one message in a newly opened database, as a short-lived program would."""
     seen = SeenInSqlite(tmp_path / "orders.db", keep_ms=7 * DAY_MS, clock=clock)
     Idempotent(charge, seen=seen)(message(uid))
     seen.close()
@@ -241,7 +241,7 @@ def handle_in(tmp_path: Path, clock: ManualClock, uid: str) -> None:
 
 @pytest.mark.parametrize("step_ms", [-3650 * DAY_MS, -8 * DAY_MS, 8 * DAY_MS, 3650 * DAY_MS])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_clock_that_is_wrong_for_less_than_an_hour_forgets_nothing(
+def test_a_clock_wrong_for_less_than_an_hour_deletes_nothing(
     tmp_path: Path, clock: ManualClock, step_ms: int, *, is_restarted: bool
 ) -> None:
     steps_ms = (0, step_ms, SETTLED_AFTER_MS - 1, 1 - step_ms, step_ms, 5, -step_ms, DAY_MS, DAY_MS)
@@ -269,7 +269,7 @@ def test_a_coroutine_function_cannot_hold_a_transaction_open(database: SeenInSql
 
 
 @pytest.mark.parametrize("entries_max", [0, -1])
-def test_a_memory_that_can_remember_nothing_is_refused(entries_max: int) -> None:
+def test_a_seen_store_without_capacity_is_refused(entries_max: int) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         SeenInMemory(entries_max)
 
@@ -294,7 +294,7 @@ def test_an_object_whose_call_is_a_coroutine_is_awaited() -> None:
     asyncio.run(main())
 
 
-def test_what_a_plain_handler_leaves_to_be_awaited_does_not_count_as_handled() -> None:
+def test_a_message_whose_handler_returns_an_awaitable_is_not_handled() -> None:
     async def later(_: MessageExt) -> None:
         raise AssertionError("never run")
 
@@ -305,7 +305,7 @@ def test_what_a_plain_handler_leaves_to_be_awaited_does_not_count_as_handled() -
     assert len(seen) == 0
 
 
-def test_a_forked_child_is_kept_from_the_database_of_its_parent(database: SeenInSqlite) -> None:
+def test_a_forked_child_cannot_use_its_parent_s_database(database: SeenInSqlite) -> None:
     child = os.fork()
     if child == 0:
         try:
@@ -319,7 +319,7 @@ def test_a_forked_child_is_kept_from_the_database_of_its_parent(database: SeenIn
         assert connection is not None
 
 
-def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_an_unusable_database_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"absent/x.db: unable to open database file: choose a file"
     ):

@@ -1,4 +1,4 @@
-"""`async for`: asking for the next acknowledges; leaving, in whatever way, does not."""
+"""`async for`: requesting the next message acknowledges; leaving the loop does not."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def iterated(w: Recording) -> PushConsumer:
 
 
 async def decline(consumer: PushConsumer, body: bytes) -> None:
-    """Leave a loop by an exception, in the body of that message."""
+    """Leave a loop by an exception in the body of this message."""
     async for message in consumer:
         if message.body == body:
             raise ValueError("declined")
 
 
-def test_asking_for_the_next_message_acknowledges_the_one_before() -> None:
+def test_requesting_the_next_message_acknowledges_the_one_before() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -47,7 +47,7 @@ def test_asking_for_the_next_message_acknowledges_the_one_before() -> None:
     run_virtual(main())
 
 
-def test_a_message_whose_loop_was_left_comes_first_in_the_next_loop() -> None:
+def test_the_message_of_a_left_loop_is_first_in_the_next_loop() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -69,7 +69,7 @@ def test_a_message_whose_loop_was_left_comes_first_in_the_next_loop() -> None:
     run_virtual(main())
 
 
-def test_a_message_whose_loop_failed_goes_to_the_next_consumer() -> None:
+def test_the_message_of_a_failed_loop_is_delivered_to_the_next_consumer() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -106,7 +106,7 @@ def test_several_tasks_share_the_messages() -> None:
     run_virtual(main())
 
 
-def test_closing_from_elsewhere_lets_the_loop_body_end_and_ends_the_loop() -> None:
+def test_close_in_another_task_waits_for_the_loop_body_and_ends_the_loop() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -129,7 +129,7 @@ def test_closing_from_elsewhere_lets_the_loop_body_end_and_ends_the_loop() -> No
     run_virtual(main())
 
 
-def test_closing_does_not_wait_for_ever_for_a_loop_body() -> None:
+def test_close_waits_for_a_loop_body_for_a_limited_time() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)

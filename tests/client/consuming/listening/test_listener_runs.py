@@ -1,4 +1,4 @@
-"""Listeners called in runs: a slow call holds up no other message. Real threads, a real loop."""
+"""Listeners called in runs: a slow call delays no other message. Real threads, a real loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 200
 
 
 class Rig:
-    """A consumer that is not connected, and whose listener gets what is put here."""
+    """An unconnected consumer whose listener receives the messages that are put here."""
 
     def __init__(self, consumer: PushConsumer, consumption: ConcurrentConsumption) -> None:
         self.consumer = consumer
@@ -67,7 +67,7 @@ async def consuming(
         consumer._threads.close()
 
 
-def test_every_message_is_consumed_once_on_threads_and_all_is_committable() -> None:
+def test_threads_consume_every_message_once_and_all_is_committable() -> None:
     got: list[int] = []
     names: set[str] = set()
 
@@ -89,7 +89,7 @@ def test_every_message_is_consumed_once_on_threads_and_all_is_committable() -> N
     assert all(name.startswith("kourou-group") for name in names)
 
 
-def test_a_call_that_blocks_holds_up_its_own_commit_and_no_other_message() -> None:
+def test_a_blocking_call_delays_its_own_commit_and_no_other_message() -> None:
     released = threading.Event()
     got: list[int] = []
 
@@ -109,7 +109,7 @@ def test_a_call_that_blocks_holds_up_its_own_commit_and_no_other_message() -> No
     asyncio.run(main())
 
 
-def test_what_is_done_is_acknowledged_while_the_same_thread_goes_on() -> None:
+def test_done_messages_are_acknowledged_while_the_thread_continues() -> None:
     released = threading.Event()
 
     def listen(message: MessageExt) -> None:
@@ -137,7 +137,7 @@ def test_as_many_calls_run_at_a_time_as_there_are_threads() -> None:
     asyncio.run(main())
 
 
-def test_what_a_plain_function_returns_to_be_awaited_is_awaited_on_the_loop() -> None:
+def test_an_awaitable_returned_by_a_plain_function_is_awaited_on_the_loop() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def later() -> None:
@@ -153,7 +153,7 @@ def test_what_a_plain_function_returns_to_be_awaited_is_awaited_on_the_loop() ->
     asyncio.run(main())
 
 
-def test_a_hook_that_is_added_later_is_told_of_every_message_from_then_on() -> None:
+def test_a_hook_added_later_sees_every_message_from_then_on() -> None:
     hook = Hook()
 
     async def main() -> None:
@@ -169,11 +169,11 @@ def test_a_hook_that_is_added_later_is_told_of_every_message_from_then_on() -> N
 
 
 class Unusual(BaseException):
-    """What test frameworks and others raise past `except Exception`."""
+    """An exception that bypasses `except Exception`, as test frameworks raise."""
 
 
 class Proxy:
-    """Not even its type can be asked for outside of its context."""
+    """Raises even when its class is read, as context-bound proxies do."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
@@ -195,7 +195,7 @@ def _raise(error: BaseException) -> object:
 
 @pytest.mark.parametrize("way", ["in runs", "in batches", "with a hook", "on the loop"])
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_worker_outlives_whatever_its_listener_fails_with(failure: str, way: str) -> None:
+def test_a_worker_survives_any_failure_of_its_listener(failure: str, way: str) -> None:
     got: list[int] = []
 
     def listen(argument: MessageExt | list[MessageExt]) -> object:
@@ -221,8 +221,8 @@ def test_a_worker_outlives_whatever_its_listener_fails_with(failure: str, way: s
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_health_names_the_workers_that_an_exit_ended(*, is_coroutine: bool) -> None:
-    """A loop may go on after the exit of a listener, as that of the blocking clients does."""
+def test_health_reports_workers_ended_by_an_exit(*, is_coroutine: bool) -> None:
+    """The event loop may outlive a listener's exit, as that of the blocking clients does."""
 
     def listen(_: MessageExt) -> object:
         return _raise(SystemExit("enough"))
@@ -252,7 +252,7 @@ def test_health_names_the_workers_that_an_exit_ended(*, is_coroutine: bool) -> N
     )
 
 
-def test_at_every_moment_only_what_is_done_is_committable() -> None:
+def test_only_done_messages_are_committable_at_any_time() -> None:
     finished: set[int] = set()
 
     async def later(offset: int) -> None:
@@ -262,7 +262,7 @@ def test_at_every_moment_only_what_is_done_is_committable() -> None:
     def listen(message: MessageExt) -> object:
         offset = message.queue_offset
         if offset == COUNT:
-            raise ValueError  # no broker takes it back: it is held until it ends
+            raise ValueError  # no broker accepts it back: it stays held
         if offset % 3 == 0:
             return later(offset)
         finished.add(offset)
@@ -285,7 +285,7 @@ def test_at_every_moment_only_what_is_done_is_committable() -> None:
     asyncio.run(main())
 
 
-def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
+def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
     began, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def listen(message: MessageExt) -> None:
@@ -304,13 +304,13 @@ def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
         assert rig.consumer._threads is not None
         await asyncio.to_thread(rig.consumer._threads._executor.shutdown)
         assert ended.is_set()
-        await asyncio.sleep(0)  # what the thread told the loop is heard
+        await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
         assert rig.consumer._offsets.get(QUEUE) == 3
 
     asyncio.run(main())
 
 
-def test_messages_of_a_queue_that_was_given_up_are_not_begun() -> None:
+def test_messages_of_a_dropped_queue_are_not_delivered() -> None:
     began, released = threading.Event(), threading.Event()
     got: list[int] = []
 
@@ -331,7 +331,7 @@ def test_messages_of_a_queue_that_was_given_up_are_not_begun() -> None:
     asyncio.run(main())
 
 
-def test_coroutines_take_every_message_once_and_a_slow_one_holds_up_its_own_commit() -> None:
+def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_commit() -> None:
     got: list[int] = []
 
     async def main() -> None:
@@ -359,7 +359,7 @@ def test_coroutines_take_every_message_once_and_a_slow_one_holds_up_its_own_comm
     assert Counter(got) == Counter(range(COUNT))
 
 
-def test_what_a_coroutine_has_done_is_committable_while_its_task_waits_in_the_next_call() -> None:
+def test_a_coroutine_s_done_messages_are_committable_during_its_next_call() -> None:
     async def main() -> None:
         released = asyncio.Event()
 
@@ -376,7 +376,7 @@ def test_what_a_coroutine_has_done_is_committable_while_its_task_waits_in_the_ne
     asyncio.run(main())
 
 
-def test_a_coroutine_that_never_waits_lets_others_have_the_loop() -> None:
+def test_a_coroutine_that_never_waits_yields_to_other_tasks() -> None:
     turns: list[int] = []
 
     async def main() -> None:
@@ -397,7 +397,7 @@ def test_a_coroutine_that_never_waits_lets_others_have_the_loop() -> None:
     assert set(turns) <= {0, 32, 64, 96}
 
 
-def test_what_coroutines_had_done_when_they_were_cut_short_is_committable() -> None:
+def test_messages_done_before_coroutines_were_cancelled_are_committable() -> None:
     async def main() -> None:
         async def listen(message: MessageExt) -> None:
             if message.queue_offset == 3:

@@ -1,4 +1,4 @@
-"""Ordered listeners called in runs: one message after the other. Real threads."""
+"""Ordered listeners called in runs, one message at a time. Real threads."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ COUNT = 500
 
 
 class Locks:
-    """Locks that are held for as long as a test says.
+    """Locks whose validity the test sets.
 
     Attributes:
-        left_s: for how many seconds from now on.
-        asked: how often it was asked for one.
+        left_s: remaining validity in seconds.
+        asked: number of lock requests.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Locks:
 
 
 class Threads(ListenerThreads):
-    """Counts how often something is handed to a thread."""
+    """Counts the calls that are passed to a thread."""
 
     def __init__(self, threads_max: int) -> None:
         super().__init__(threads_max, "listener")
@@ -68,7 +68,7 @@ class Threads(ListenerThreads):
 
 
 class Rig:
-    """A consumer that is not connected, and whose ordered listener gets what is put here."""
+    """An unconnected consumer whose ordered listener receives the messages that are put here."""
 
     def __init__(
         self, consumer: PushConsumer, consumption: OrderlyConsumption, threads: Threads
@@ -115,7 +115,7 @@ async def consuming(
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_all_come_once_in_order_and_are_committable(is_coroutine: bool) -> None:
+def test_messages_are_delivered_once_in_order_and_are_committable(is_coroutine: bool) -> None:
     got: list[int] = []
 
     def listen(message: MessageExt) -> None:
@@ -140,7 +140,7 @@ def test_all_come_once_in_order_and_are_committable(is_coroutine: bool) -> None:
     assert got == list(range(COUNT))
 
 
-def test_many_are_handed_to_a_thread_at_once() -> None:
+def test_one_hop_to_a_thread_serves_many_messages() -> None:
     async def main() -> None:
         async with consuming(lambda _: None) as rig:
             rig.put(0, COUNT)
@@ -152,7 +152,7 @@ def test_many_are_handed_to_a_thread_at_once() -> None:
 
 @pytest.mark.parametrize("failure", [ValueError, GeneratorExit])
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_one_that_fails_comes_again_before_those_behind_it(
+def test_a_failed_message_is_delivered_again_before_later_ones(
     failure: type[BaseException], *, is_coroutine: bool
 ) -> None:
     got: list[tuple[int, int]] = []
@@ -176,7 +176,7 @@ def test_one_that_fails_comes_again_before_those_behind_it(
     assert got == [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (5, 0)]
 
 
-def test_what_a_function_returns_to_be_awaited_is_awaited_before_the_next_call() -> None:
+def test_a_returned_awaitable_is_awaited_before_the_next_call() -> None:
     events: list[str] = []
 
     async def later(offset: int) -> None:
@@ -196,7 +196,7 @@ def test_what_a_function_returns_to_be_awaited_is_awaited_before_the_next_call()
     assert events == ["got 0", "got 1", "done 1", "got 2", "got 3", "done 3"]
 
 
-def test_a_queue_that_was_lost_gets_no_further_call_and_commits_nothing() -> None:
+def test_a_lost_queue_starts_no_further_call_and_commits_nothing() -> None:
     async def main() -> None:
         gate = Gate(3)
         async with consuming(gate.listen) as rig:
@@ -212,7 +212,7 @@ def test_a_queue_that_was_lost_gets_no_further_call_and_commits_nothing() -> Non
     asyncio.run(main())
 
 
-def test_a_queue_that_moves_ends_with_the_call_under_way_and_commits_that() -> None:
+def test_a_revoked_queue_finishes_and_commits_its_running_call() -> None:
     async def main() -> None:
         gate = Gate(3)
         async with consuming(gate.listen) as rig:
@@ -228,7 +228,9 @@ def test_a_queue_that_moves_ends_with_the_call_under_way_and_commits_that() -> N
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_a_lock_that_expires_in_a_run_is_asked_for_before_the_next_call(is_coroutine: bool) -> None:
+def test_a_lock_that_expires_during_a_run_is_requested_before_the_next_call(
+    is_coroutine: bool,
+) -> None:
     locks = Locks()
     locks.left_s = 0.05
     got: list[tuple[int, int]] = []
@@ -253,7 +255,7 @@ def test_a_lock_that_expires_in_a_run_is_asked_for_before_the_next_call(is_corou
     assert got == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
 
 
-def test_queues_take_turns_on_one_thread_however_short_a_turn_is() -> None:
+def test_queues_take_turns_on_one_thread_even_with_short_turns() -> None:
     async def main() -> None:
         pause = threading.Event().wait
         async with consuming(
@@ -269,7 +271,7 @@ def test_queues_take_turns_on_one_thread_however_short_a_turn_is() -> None:
 
 
 @pytest.mark.parametrize(("locked_s", "calls"), [(math.inf, 1), (-1.0, 0)])
-def test_a_run_without_time_gets_one_message_and_none_without_a_lock(
+def test_a_run_delivers_one_message_without_time_and_none_without_a_lock(
     locked_s: float, calls: int
 ) -> None:
     got: list[int] = []
@@ -288,7 +290,7 @@ def test_a_run_without_time_gets_one_message_and_none_without_a_lock(
     assert got == [0][:calls]
 
 
-def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
+def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
     async def main() -> None:
         gate = Gate(3)
         async with consuming(gate.listen, shutdown_timeout_ms=1) as rig:
@@ -299,7 +301,7 @@ def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
         rig.process_queue.drop()
         gate.open()
         await asyncio.to_thread(rig.threads._executor.shutdown)
-        await asyncio.sleep(0)  # what the thread told the loop is heard
+        await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
         assert await rig.consumption.drain(rig.process_queue, 0)
         assert gate.got == [0, 1, 2, 3]
         assert rig.committable == 3
@@ -307,7 +309,7 @@ def test_a_close_leaves_a_call_that_takes_too_long_to_its_thread() -> None:
     asyncio.run(main())
 
 
-def test_a_hook_is_told_of_each_message_from_its_adding_on() -> None:
+def test_a_hook_added_during_a_run_sees_each_later_message() -> None:
     hook = Hook()
 
     async def main() -> None:

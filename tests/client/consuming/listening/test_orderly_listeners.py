@@ -1,4 +1,4 @@
-"""Ordered listeners that raise, hang, return nonsense or give up, and who is told of it."""
+"""Ordered listeners that raise, hang, return nonsense or make dead letters, and their reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODIES = [b"%d" % number for number in range(8)]
 
 
 class Hook:
-    """Notes how each call ended."""
+    """Records the outcome of each call."""
 
     def __init__(self) -> None:
         self.began = 0
@@ -48,7 +48,7 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord
     return [one for one in caplog.records if one.getMessage().split(" ", 1)[0] == event]
 
 
-def test_hooks_and_statistics_see_how_each_call_ended() -> None:
+def test_hooks_and_statistics_see_the_outcome_of_each_ordered_call() -> None:
     async def main() -> None:
         async def listen(message: MessageExt) -> None:
             if message.body == b"slow":
@@ -78,7 +78,7 @@ def test_hooks_and_statistics_see_how_each_call_ended() -> None:
     run_virtual(main())
 
 
-def test_a_listener_that_takes_longer_than_a_call_may_keeps_its_message() -> None:
+def test_an_ordered_call_longer_than_consume_timeout_keeps_its_message() -> None:
     async def main() -> None:
         async def slow(message: MessageExt) -> None:
             if message.body == b"1":
@@ -107,7 +107,7 @@ def test_a_listener_that_takes_longer_than_a_call_may_keeps_its_message() -> Non
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("is_coroutine", [False, True])
-def test_whatever_is_raised_the_same_message_comes_again(
+def test_after_any_exception_the_same_message_is_delivered_again(
     error: BaseException, is_coroutine: bool
 ) -> None:
     if is_coroutine and isinstance(error, StopIteration):
@@ -159,7 +159,7 @@ def test_a_generator_function_is_refused(way: Callable[[PushConsumer], Callable[
     run_virtual(main())
 
 
-def test_a_generator_that_is_returned_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_returned_generator_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -182,7 +182,7 @@ def test_a_generator_that_is_returned_is_a_failure(caplog: pytest.LogCaptureFixt
     assert "returned a generator, which has not run" in str(failed.exc_info[1])
 
 
-def test_what_is_returned_is_told_once_for_all_queues(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_return_value_is_logged_once_for_all_queues(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         got: list[int] = []
 
@@ -204,7 +204,7 @@ def test_what_is_returned_is_told_once_for_all_queues(caplog: pytest.LogCaptureF
     assert "raise to have it redelivered" in once.getMessage()
 
 
-def test_some_of_a_batch_are_given_up_and_some_come_again() -> None:
+def test_messages_of_a_batch_become_dead_letters_or_are_delivered_again() -> None:
     async def main() -> None:
         batches: list[list[bytes]] = []
 
@@ -227,7 +227,7 @@ def test_some_of_a_batch_are_given_up_and_some_come_again() -> None:
 
             async with consumer:
                 await w.until(lambda: len(batches) == 2)
-            # What is behind one that comes again comes again behind it.
+            # Messages after one that is delivered again are delivered again after it.
             assert batches == [BODIES, BODIES[5:]]
             assert await dead_letters(w) == [b"1"]
             assert await w.committed() == len(BODIES)
@@ -235,7 +235,7 @@ def test_some_of_a_batch_are_given_up_and_some_come_again() -> None:
     run_virtual(main())
 
 
-def test_one_that_commits_by_itself_gives_messages_up_without_a_commit_of_others() -> None:
+def test_a_committing_listener_makes_dead_letters_without_committing_others() -> None:
     async def main() -> None:
         got: list[bytes] = []
 
@@ -247,7 +247,7 @@ def test_one_that_commits_by_itself_gives_messages_up_without_a_commit_of_others
             async def listen(messages: list[MessageExt], context: OrderlyContext) -> None:
                 got.extend(message.body for message in messages)
                 if messages[0].body == b"1":
-                    context.commit()  # of no account: it raises
+                    context.commit()  # has no effect, because it raises
                     raise DeadLetter("never")
 
             async with consumer:
@@ -265,13 +265,14 @@ def test_one_that_commits_by_itself_gives_messages_up_without_a_commit_of_others
 
             async with again:
                 await w.until(lambda: b"3" in got)
-            # An offset says that all before is done: the dead one comes again with what was before.
+            # A committed offset covers all messages below it, so the dead letter is delivered again
+            # with those before it.
             assert got == BODIES[:4]
 
     run_virtual(main())
 
 
-def test_brokers_share_queues_out_that_are_then_locked() -> None:
+def test_queues_assigned_by_brokers_are_locked() -> None:
     async def main() -> None:
         async def work(_: MessageExt) -> None:
             await asyncio.sleep(0.2)

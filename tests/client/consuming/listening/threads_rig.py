@@ -1,4 +1,4 @@
-"""What tests of listeners on real threads share."""
+"""Shared by tests of listeners on real threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kourou.model.message import MessageExt
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Return as soon as it is so, which it must be within ten seconds."""
+    """Wait until the condition is true; fail after ten seconds."""
     async with asyncio.timeout(10):
         while not is_so():  # noqa: ASYNC110 - threads move it
             await asyncio.sleep(0.001)
 
 
 class Hook:
-    """Notes which messages it was told of."""
+    """Records the messages that it was called with."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -31,7 +31,7 @@ class Hook:
 
 
 class Gate:
-    """A listener that waits with one message, until the test opens it.
+    """A listener that blocks on one message until the test opens it.
 
     Attributes:
         got: the offsets of the messages that it was called with.
@@ -49,9 +49,9 @@ class Gate:
             assert self._opened.wait(10)
 
     async def reached(self) -> None:
-        """Wait until the listener waits."""
+        """Wait until the listener blocks."""
         assert await asyncio.to_thread(self._reached.wait, 10)
 
     def open(self) -> None:
-        """Let it return."""
+        """Let the listener return."""
         self._opened.set()

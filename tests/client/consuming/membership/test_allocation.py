@@ -1,4 +1,4 @@
-"""Consumers share queues by the strategy that they were given, a user's own among them."""
+"""Consumers assign queues by the configured strategy, including a user's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def owned(w: Recording, expected: dict[PushConsumer, list[int]]) -> None:
     )
 
 
-def test_a_function_of_the_user_shares_out_the_queues() -> None:
+def test_a_user_function_assigns_the_queues() -> None:
     def last_takes_all(
         queues: Sequence[MessageQueue], ids: Sequence[str], own_id: str
     ) -> Sequence[MessageQueue]:
@@ -52,7 +52,7 @@ def test_a_function_of_the_user_shares_out_the_queues() -> None:
 
 
 @pytest.mark.parametrize("allocation", ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"])
-def test_each_message_goes_to_one_of_three_members(allocation: str) -> None:
+def test_each_message_is_delivered_to_one_of_three_members(allocation: str) -> None:
     async def main() -> None:
         async with recording(queues=8) as w:
             members = [
@@ -68,7 +68,7 @@ def test_each_message_goes_to_one_of_three_members(allocation: str) -> None:
     run_virtual(main())
 
 
-def test_members_are_given_the_queues_that_they_name_and_retries_too() -> None:
+def test_members_hold_their_configured_queues_and_the_retry_queue() -> None:
     async def main() -> None:
         failed: list[bytes] = []
 
@@ -94,7 +94,7 @@ def test_members_are_given_the_queues_that_they_name_and_retries_too() -> None:
     run_virtual(main())
 
 
-def test_members_take_the_queues_of_their_own_room_first() -> None:
+def test_members_are_assigned_queues_of_their_own_room() -> None:
     async def main() -> None:
         async with recording(brokers=2, queues=2) as w:
             nearby = NearbyMachineRooms(
@@ -113,7 +113,7 @@ def test_members_take_the_queues_of_their_own_room_first() -> None:
     run_virtual(main())
 
 
-def test_a_strategy_that_raises_changes_nothing_and_is_named_once(
+def test_a_failing_strategy_changes_nothing_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     is_broken = False
@@ -145,7 +145,7 @@ def test_a_strategy_that_raises_changes_nothing_and_is_named_once(
     assert "strategy moody returned" in told[0].message
 
 
-def test_pull_consumers_share_by_the_strategy_too() -> None:
+def test_pull_consumers_use_the_strategy_too() -> None:
     async def main() -> None:
         async with recording() as w:
             config = PullConsumerConfig(
@@ -162,7 +162,7 @@ def test_pull_consumers_share_by_the_strategy_too() -> None:
     run_virtual(main())
 
 
-def test_one_that_broadcasts_has_every_queue_whatever_the_strategy() -> None:
+def test_a_broadcasting_member_holds_every_queue_with_any_strategy() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer(

@@ -1,4 +1,4 @@
-"""Joining a group, sharing its queues, leaving it: by close, by crash, or not at all."""
+"""Joining a group, sharing its queues, and leaving it by close or by crash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def topic_queues(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
 
 
-def test_a_topic_made_later_is_found_soon() -> None:
+def test_a_topic_created_later_is_found_soon() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer()
@@ -64,7 +64,7 @@ def test_two_members_share_the_queues_and_one_takes_all_when_the_other_leaves() 
     run_virtual(main())
 
 
-def test_what_a_crashed_member_had_not_committed_goes_to_the_other() -> None:
+def test_uncommitted_messages_of_a_crashed_member_are_redelivered_to_the_other() -> None:
     async def main() -> None:
         async def hang(_: MessageExt) -> None:
             await asyncio.Event().wait()
@@ -83,7 +83,7 @@ def test_what_a_crashed_member_had_not_committed_goes_to_the_other() -> None:
     run_virtual(main())
 
 
-def test_messages_of_a_queue_that_moved_away_are_the_new_owners() -> None:
+def test_messages_of_a_moved_queue_belong_to_the_new_owner() -> None:
     async def main() -> None:
         released = asyncio.Event()
 
@@ -103,14 +103,15 @@ def test_messages_of_a_queue_that_moved_away_are_the_new_owners() -> None:
                     await w.until(lambda: topic_queues(new) == [0, 1])
                     released.set()
                     await w.until_got(*BODIES, *(message.body for message in in_hand))
-            # Nothing else came twice, and what the old one acknowledged late did no harm.
+            # Nothing else was delivered twice, and late acknowledgements of the old owner had no
+            # effect.
             assert Counter(w.got) == Counter([*BODIES, *(message.body for message in in_hand)])
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
 
 
-def test_a_group_that_started_at_the_end_goes_on_there_after_a_crash() -> None:
+def test_a_group_started_at_the_end_continues_there_after_a_crash() -> None:
     async def main() -> None:
         store = StoreConfig(
             commitlog_segment_bytes=64 * 1024, consumequeue_file_bytes=2000, resident_bytes=1000
@@ -129,7 +130,7 @@ def test_a_group_that_started_at_the_end_goes_on_there_after_a_crash() -> None:
     run_virtual(main())
 
 
-def test_closing_lets_running_listeners_end_and_starts_no_more() -> None:
+def test_close_waits_for_running_listeners_and_starts_no_more() -> None:
     async def main() -> None:
         done = []
 
@@ -152,7 +153,7 @@ def test_closing_lets_running_listeners_end_and_starts_no_more() -> None:
     run_virtual(main())
 
 
-def test_a_second_close_waits_for_the_first_and_spoils_nothing() -> None:
+def test_a_second_close_waits_for_the_first() -> None:
     async def main() -> None:
         async def work(_: MessageExt) -> None:
             await asyncio.sleep(2)
@@ -172,7 +173,7 @@ def test_a_second_close_waits_for_the_first_and_spoils_nothing() -> None:
     run_virtual(main())
 
 
-def test_closing_gives_up_listeners_that_do_not_end() -> None:
+def test_close_abandons_listeners_that_do_not_end() -> None:
     async def main() -> None:
         async def hang(_: MessageExt) -> None:
             await asyncio.Event().wait()
@@ -207,7 +208,7 @@ def test_a_listener_may_close_its_own_consumer() -> None:
     run_virtual(main())
 
 
-def test_one_group_twice_in_a_process_is_an_error_that_names_the_group() -> None:
+def test_a_second_consumer_of_a_group_in_a_process_is_refused_by_name() -> None:
     async def main() -> None:
         async with recording() as w:
             async with w.consumer(group="billing"):
@@ -220,12 +221,12 @@ def test_one_group_twice_in_a_process_is_an_error_that_names_the_group() -> None
                 async with w.consumer(group="billing", instance_name="another"):
                     pass
             async with w.consumer(group="billing"):
-                pass  # it is free again
+                pass  # the group is free again
 
     run_virtual(main())
 
 
-def test_an_absent_name_server_is_named_at_the_start_and_frees_the_group() -> None:
+def test_start_reports_an_unreachable_name_server_and_releases_the_group() -> None:
     async def main() -> None:
         for _ in range(2):
             consumer = PushConsumer("g", "127.0.0.1:19876", runtime=sim_runtime())
@@ -238,7 +239,7 @@ def test_an_absent_name_server_is_named_at_the_start_and_frees_the_group() -> No
     run_virtual(main())
 
 
-def test_misuse_is_refused_with_what_to_do_instead() -> None:
+def test_misuse_is_refused_with_the_remedy() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.cluster.push_consumer()
@@ -269,7 +270,7 @@ def test_misuse_is_refused_with_what_to_do_instead() -> None:
     run_virtual(main())
 
 
-def test_run_forever_ends_when_somebody_closes() -> None:
+def test_run_forever_ends_when_the_consumer_is_closed() -> None:
     async def main() -> None:
         async with Cluster() as cluster:
             consumer = cluster.push_consumer()

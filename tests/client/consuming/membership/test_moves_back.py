@@ -1,4 +1,4 @@
-"""A queue that comes back to a member which still has a call of it waits until that has ended."""
+"""A queue assigned again to a member whose call still runs is started after that call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _ids(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
 
 
-def test_a_queue_in_order_is_not_begun_again_beside_its_own_call() -> None:
+def test_an_ordered_queue_is_not_restarted_while_its_own_call_runs() -> None:
     async def main() -> None:
         async def slow(message: MessageExt) -> None:
             await asyncio.sleep(30 if message.body in (b"0", b"1") else 0)

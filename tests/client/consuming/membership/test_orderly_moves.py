@@ -1,4 +1,4 @@
-"""A queue that moves has one owner at a time; in a planned move nothing is handed out twice."""
+"""A queue that moves has one owner at a time; a planned move delivers nothing twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def work(_: MessageExt) -> None:
     await asyncio.sleep(0.2)
 
 
-def test_members_that_come_and_go_get_each_message_once() -> None:
+def test_ordered_members_that_join_and_leave_get_each_message_once() -> None:
     async def main() -> None:
         async with recording(queues=4) as w:
             rig = Ordered(w)
@@ -52,7 +52,7 @@ def test_members_that_come_and_go_get_each_message_once() -> None:
     run_virtual(main())
 
 
-def test_concurrent_members_that_come_and_go_get_each_message_once_too() -> None:
+def test_concurrent_members_that_join_and_leave_get_each_message_once() -> None:
     async def main() -> None:
         async with recording(queues=4) as w:
             first = w.consumer(work, instance_name="first", consume_threads=2)
@@ -69,7 +69,7 @@ def test_concurrent_members_that_come_and_go_get_each_message_once_too() -> None
     run_virtual(main())
 
 
-def test_a_slow_listener_keeps_its_queue_till_it_has_ended() -> None:
+def test_a_slow_listener_keeps_its_queue_until_its_call_ends() -> None:
     async def main() -> None:
         async def slow(_: MessageExt) -> None:
             await asyncio.sleep(100)
@@ -91,7 +91,7 @@ def test_a_slow_listener_keeps_its_queue_till_it_has_ended() -> None:
     run_virtual(main())
 
 
-def test_a_listener_that_hangs_keeps_its_queue_no_longer_than_a_call_may_take() -> None:
+def test_a_hanging_listener_keeps_its_queue_for_at_most_consume_timeout() -> None:
     async def main() -> None:
         hung = []
 
@@ -112,14 +112,14 @@ def test_a_listener_that_hangs_keeps_its_queue_no_longer_than_a_call_may_take() 
                 async with new:
                     await asyncio.sleep(110)
                     assert topic_queues(new) == []
-                    # Nobody unlocks a queue that a call may still be busy with.
+                    # A queue is not unlocked while a call may still use its messages.
                     await w.until(lambda: topic_queues(new) == [1], timeout_s=80)
                     await w.until(lambda: len(rig.got[1]) == 2, timeout_s=2)
 
     run_virtual(main())
 
 
-def test_a_member_that_dies_is_followed_when_its_locks_have_expired() -> None:
+def test_a_dead_member_s_queues_are_taken_over_when_its_locks_expire() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             rig = Ordered(w)
@@ -141,7 +141,7 @@ def test_a_member_that_dies_is_followed_when_its_locks_have_expired() -> None:
     run_virtual(main())
 
 
-def test_a_member_that_does_not_reach_the_broker_stops_before_another_begins() -> None:
+def test_a_member_cut_off_from_the_broker_stops_before_another_starts() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -168,7 +168,7 @@ def test_a_member_that_does_not_reach_the_broker_stops_before_another_begins() -
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_broker_that_starts_again_gives_no_queue_of_one_that_is_late_to_another(
+def test_a_restarted_broker_keeps_the_locks_of_a_late_member(
     is_killed: bool,
 ) -> None:
     async def main() -> None:
@@ -177,7 +177,7 @@ def test_a_broker_that_starts_again_gives_no_queue_of_one_that_is_late_to_anothe
 
         async with recording(queues=2) as w:
             rig = Ordered(w)
-            # It comes back long after the other, which then is the only member for the broker.
+            # It reconnects long after the other, which is then the broker's only member.
             late = rig.consumer(slow, instance_name="a", pull_error_delay_ms=15_000)
             other = rig.consumer(slow, instance_name="b")
             async with late, other:
@@ -198,7 +198,7 @@ def test_a_broker_that_starts_again_gives_no_queue_of_one_that_is_late_to_anothe
     run_virtual(main())
 
 
-def test_a_member_that_died_with_its_broker_is_followed_a_minute_after_the_start() -> None:
+def test_locks_of_a_member_that_died_with_its_broker_expire_a_minute_after_the_restart() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             rig = Ordered(w)
@@ -207,7 +207,7 @@ def test_a_member_that_died_with_its_broker_is_followed_a_minute_after_the_start
             await doomed.start()
             async with heir:
                 await w.until(lambda: topic_queues(heir) == [1], timeout_s=10)
-                await asyncio.sleep(6)  # who has what is saved every five seconds
+                await asyncio.sleep(6)  # locks are saved every five seconds
                 doomed.abort()
                 await w.cluster.kill_broker()
                 await w.cluster.restart_broker()
@@ -220,7 +220,7 @@ def test_a_member_that_died_with_its_broker_is_followed_a_minute_after_the_start
     run_virtual(main())
 
 
-def test_closing_lets_the_call_end_and_the_next_member_goes_on_behind_it() -> None:
+def test_close_waits_for_the_call_and_the_next_member_continues_after_it() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -236,7 +236,7 @@ def test_closing_lets_the_call_end_and_the_next_member_goes_on_behind_it() -> No
     run_virtual(main())
 
 
-def test_one_that_closes_its_own_consumer_keeps_the_lock_till_it_expires() -> None:
+def test_a_listener_that_closes_its_own_consumer_keeps_the_lock_until_it_expires() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -257,7 +257,7 @@ def test_one_that_closes_its_own_consumer_keeps_the_lock_till_it_expires() -> No
     run_virtual(main())
 
 
-def test_a_reset_lets_the_call_end_and_then_goes_back() -> None:
+def test_a_reset_waits_for_the_running_call() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -273,7 +273,7 @@ def test_a_reset_lets_the_call_end_and_then_goes_back() -> None:
     run_virtual(main())
 
 
-def test_a_topic_that_is_deleted_and_made_anew_is_consumed_from_its_beginning() -> None:
+def test_a_topic_deleted_and_created_again_is_consumed_from_its_start() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             rig = Ordered(w)
@@ -291,7 +291,7 @@ def test_a_topic_that_is_deleted_and_made_anew_is_consumed_from_its_beginning() 
     run_virtual(main())
 
 
-def test_queues_that_are_closed_to_readers_are_given_up_and_the_others_go_on() -> None:
+def test_unreadable_queues_are_released_and_the_others_continue() -> None:
     async def main() -> None:
         async with recording(queues=4) as w:
             rig = Ordered(w)

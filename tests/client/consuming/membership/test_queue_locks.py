@@ -1,4 +1,4 @@
-"""A member believes in a lock from when it asked for it, and in none that another may have had."""
+"""A lock is valid from the time of its request, and lost if another member may have held it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = MessageQueue(TOPIC, "broker-0", 1)
 
 
 def locks_of(w: Recording) -> of_broker.QueueLocks:
-    """Return the locks of the only broker."""
+    """Return the queue locks of the only broker."""
     running = w.cluster.broker()._running
     assert running is not None
     return running._components.queue_locks
@@ -38,12 +38,12 @@ def holder(w: Recording, queue: MessageQueue = QUEUE) -> str | None:
 
 @asynccontextmanager
 async def locking(w: Recording) -> AsyncIterator[QueueLocks]:
-    """Give the locks of a member that asks for none by itself."""
+    """Yield the locks of a member that requests none by itself."""
     async with w.consumer(group="bystanders") as member:
         yield QueueLocks(member._instance, GROUP, PushConsumerConfig())
 
 
-def test_a_lock_is_not_believed_in_after_the_machine_was_suspended() -> None:
+def test_a_lock_is_invalid_after_the_machine_was_suspended() -> None:
     async def main() -> None:
         suspended_s = [1_000.0]
         async with recording() as w, w.consumer(group="bystanders") as member:
@@ -62,7 +62,7 @@ def test_a_lock_is_not_believed_in_after_the_machine_was_suspended() -> None:
     run_virtual(main())
 
 
-def test_a_queue_that_another_may_have_had_during_a_suspension_is_lost() -> None:
+def test_a_queue_is_lost_after_a_suspension_longer_than_the_broker_s_expiry() -> None:
     async def main() -> None:
         suspended_s, lost = [0.0], list[MessageQueue]()
         async with recording() as w, w.consumer(group="bystanders") as member:
@@ -80,7 +80,7 @@ def test_a_queue_that_another_may_have_had_during_a_suspension_is_lost() -> None
 
 
 @pytest.mark.parametrize(("renewed_s", "is_own"), [(60.0, True), (60.1, False), (200.0, False)])
-def test_a_lock_that_its_broker_may_have_given_away_is_a_new_one(
+def test_a_lock_renewed_after_the_broker_s_expiry_is_lost(
     renewed_s: float, *, is_own: bool
 ) -> None:
     terms = LockTerms(30.0)
@@ -89,7 +89,7 @@ def test_a_lock_that_its_broker_may_have_given_away_is_a_new_one(
     assert BROKER_EXPIRY_S * 1000 == of_broker.EXPIRY_MS
 
 
-def test_the_time_of_a_lock_counts_from_before_it_was_asked_for() -> None:
+def test_a_lock_s_validity_counts_from_before_its_request() -> None:
     async def main() -> None:
         async with recording() as w, locking(w) as locks:
             asking = asyncio.create_task(locks.lock([QUEUE]))
@@ -106,7 +106,7 @@ def test_the_time_of_a_lock_counts_from_before_it_was_asked_for() -> None:
     run_virtual(main())
 
 
-def test_a_lock_that_is_given_up_while_it_is_renewed_is_free_and_stays_so() -> None:
+def test_a_lock_released_during_its_renewal_stays_released() -> None:
     async def main() -> None:
         async with recording() as w, locking(w) as locks:
             await locks.lock([QUEUE, OTHER])
@@ -121,7 +121,7 @@ def test_a_lock_that_is_given_up_while_it_is_renewed_is_free_and_stays_so() -> N
     run_virtual(main())
 
 
-def test_a_renewal_that_waits_for_its_turn_leaves_out_what_is_given_up_before_it() -> None:
+def test_a_waiting_renewal_omits_locks_released_before_it() -> None:
     async def main() -> None:
         async with recording() as w, locking(w) as locks:
             await locks.lock([QUEUE])
@@ -133,7 +133,7 @@ def test_a_renewal_that_waits_for_its_turn_leaves_out_what_is_given_up_before_it
     run_virtual(main())
 
 
-def test_a_member_whose_lock_another_got_begins_again_where_that_one_left_off() -> None:
+def test_a_member_that_lost_its_lock_restarts_at_the_other_s_offset() -> None:
     async def main() -> None:
         async def work(_: MessageExt) -> None:
             await asyncio.sleep(1)
@@ -159,7 +159,7 @@ def test_a_member_whose_lock_another_got_begins_again_where_that_one_left_off() 
     run_virtual(main())
 
 
-def test_who_may_have_lost_a_lock_commits_nothing_until_it_knows() -> None:
+def test_a_member_commits_nothing_while_its_lock_may_be_lost() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             rig = Ordered(w)
@@ -184,14 +184,14 @@ def test_who_may_have_lost_a_lock_commits_nothing_until_it_knows() -> None:
 
 
 def offsets_of(w: Recording) -> ConsumerOffsets:
-    """Return what groups committed, of the only broker."""
+    """Return the committed offsets of the only broker."""
     running = w.cluster.broker()._running
     assert running is not None
     return running._components.tables.offsets
 
 
 def steal(w: Recording, member: PushConsumer) -> str:
-    """Give the lock of a member to another, as a broker does that forgot it; return that one."""
+    """Grant a member's lock to another client, as a broker that lost it would; return its id."""
     locks = locks_of(w)
     assert locks.unlock(GROUP, member.client_id, [QUEUE]) == [QUEUE]
     assert locks.lock(GROUP, "thief", [QUEUE], steady_ms()) == [QUEUE]

@@ -1,4 +1,4 @@
-"""A pass changes no more than it must, by whatever strategy, and believes no strategy blindly."""
+"""A pass makes the minimal changes with any strategy, and validates a strategy's result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUEUE = MessageQueue("T", "a", 0)
     members=st.lists(ids, min_size=1, unique=True).map(sorted),
     held=st.lists(queues, unique=True),
 )
-def test_the_shares_cover_every_queue_once_whatever_was_held(
+def test_assignments_cover_every_queue_once_regardless_of_held_queues(
     strategy: str, all_queues: list[MessageQueue], members: list[str], held: list[MessageQueue]
 ) -> None:
     shares = []
@@ -38,7 +38,7 @@ def test_the_shares_cover_every_queue_once_whatever_was_held(
     assert sorted(queue for share in shares for queue in share) == sorted(all_queues)
 
 
-def test_a_member_that_the_broker_does_not_list_gives_up_everything() -> None:
+def test_a_member_missing_from_the_list_releases_all_queues() -> None:
     held = [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
 
     changes = plan_changes(held, held, ["other"], "me", STRATEGIES["AVG"])
@@ -47,18 +47,18 @@ def test_a_member_that_the_broker_does_not_list_gives_up_everything() -> None:
     assert changes.added == ()
 
 
-def test_a_right_share_changes_nothing() -> None:
+def test_a_matching_assignment_changes_nothing() -> None:
     assert plan_changes([QUEUE], [QUEUE], ["me"], "me", STRATEGIES["AVG"]).is_empty
 
 
 def test_ids_are_sorted_as_java_sorts_them() -> None:
     assert java_order(["b", "a", "B"]) == ["B", "a", "b"]
-    # Beyond 16 bits, UTF-16 begins with a unit below those of some shorter characters.
+    # A character above 16 bits begins with a UTF-16 unit that is below some 16-bit characters.
     assert java_order(["\uff5e", "\U0001f680"]) == ["\U0001f680", "\uff5e"]
 
 
 @pytest.mark.parametrize("given_back", [None, "T", 1])
-def test_a_strategy_that_returns_no_queues_is_named(given_back: object) -> None:
+def test_a_strategy_that_returns_no_queues_is_reported_by_name(given_back: object) -> None:
     def nonsense(_: Sequence[MessageQueue], __: Sequence[str], ___: str) -> object:
         return given_back
 
@@ -66,7 +66,7 @@ def test_a_strategy_that_returns_no_queues_is_named(given_back: object) -> None:
         plan_changes([], [QUEUE], ["me"], "me", nonsense)  # type: ignore[arg-type]
 
 
-def test_a_strategy_that_gives_what_the_topic_has_not_is_named() -> None:
+def test_a_strategy_that_returns_unknown_queues_is_reported_by_name() -> None:
     def greedy(
         all_queues: Sequence[MessageQueue], _: Sequence[str], __: str
     ) -> Sequence[MessageQueue]:

@@ -1,4 +1,4 @@
-"""When members look at the sharing out of queues, and what makes them keep what they have."""
+"""Times of rebalance passes, and failures after which members keep their queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def set_queues(w: Recording, count: int) -> None:
         await admin.update_topic(TOPIC, queues=count)
 
 
-def test_queues_that_a_topic_gains_are_consumed_from_their_first_message_on() -> None:
+def test_added_queues_are_consumed_from_their_first_message() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             first = w.consumer(instance_name="a")
@@ -48,7 +48,7 @@ def test_queues_that_a_topic_gains_are_consumed_from_their_first_message_on() ->
     run_virtual(main())
 
 
-def test_name_servers_that_are_away_take_no_queues_from_anybody() -> None:
+def test_members_keep_their_queues_while_name_servers_are_unreachable() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer() as consumer:
             before = consumer.queues
@@ -61,7 +61,7 @@ def test_name_servers_that_are_away_take_no_queues_from_anybody() -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
+def test_members_keep_their_queues_when_a_broker_restarts() -> None:
     async def main() -> None:
         async with recording() as w:
             members = [w.consumer(instance_name=name) for name in ("a", "b")]
@@ -80,7 +80,7 @@ def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
 
 @pytest.mark.parametrize("client_rebalance", [True, False])
 @pytest.mark.parametrize("forgotten", [1, 2])
-def test_a_broker_that_forgot_members_takes_no_queues_from_them(
+def test_members_keep_their_queues_when_a_broker_lost_its_members(
     forgotten: int, *, client_rebalance: bool
 ) -> None:
     async def main() -> None:
@@ -108,7 +108,7 @@ def test_a_broker_that_forgot_members_takes_no_queues_from_them(
     run_virtual(main())
 
 
-def test_a_share_that_is_right_is_looked_at_every_20_s_and_one_that_changed_after_1_s() -> None:
+def test_passes_run_every_20_s_and_1_s_after_a_change() -> None:
     passes: list[float] = []
 
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_a_share_that_is_right_is_looked_at_every_20_s_and_one_that_changed_afte
 
 
 @pytest.mark.parametrize("allocation", ["AVG_BY_CIRCLE", "CONSISTENT_HASH"])
-def test_strategies_share_out_what_a_topic_gains_and_loses(allocation: str) -> None:
+def test_strategies_assign_added_and_removed_queues(allocation: str) -> None:
     async def main() -> None:
         async with recording(queues=6) as w:
             members = [
@@ -149,7 +149,7 @@ def test_strategies_share_out_what_a_topic_gains_and_loses(allocation: str) -> N
     run_virtual(main())
 
 
-def test_a_consumer_that_is_closed_while_it_joins_its_group_warns_of_nothing(
+def test_closing_a_consumer_while_it_joins_logs_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

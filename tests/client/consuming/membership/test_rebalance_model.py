@@ -1,8 +1,9 @@
-"""Members that come, go and die at random, against a model: no queue ever has two owners.
+"""Model test of members that join, leave and crash at random: no queue ever has two owners.
 
-A pass is what `RebalanceLoop` and `HeldQueues` make of it: `plan_changes` says what to release and
-start, what is released is drained for a moment, and what is started has rested (`Rests`) or is
-locked. Members pass soon after each change, each in its own time; those in order also late.
+A pass does what `RebalanceLoop` and `HeldQueues` do: `plan_changes` returns the queues to release
+and start, released queues are drained for a moment, and started queues have had their handover
+delay (`Rests`) or are locked. Members run a pass soon after each change, at different times;
+ordered members may also run it late.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ GROUP = "g"
 REST_S = 2.0
 DRAIN_S = 0.5
 NOTICE_MAX_S = 1.0
-"""How long after a change a member passes at most."""
+"""Longest time from a change to a member's pass."""
 STEP_S = 0.25
 STEPS = st.sampled_from([0, 3, 6, 10, 24])
-"""After a change; in between the next may come before or after members have passed or rested."""
+"""Time after a change; the next change may come before or after passes and handover delays."""
 
 
 @dataclass
 class _Member:
-    """What one member has, and when it passes next."""
+    """The queues of one member, and the time of its next pass."""
 
     passes_at_s: float
     held: set[MessageQueue] = field(default_factory=set)
     draining: dict[MessageQueue, float] = field(default_factory=dict)
-    """Queues that are released, and when nothing of them runs any more."""
+    """Queues being released, and the time at which their last calls end."""
     rests: Rests = field(default_factory=lambda: Rests(REST_S))
     is_first_done: bool = False
 
@@ -81,7 +82,7 @@ class _GroupMachine(RuleBasedStateMachine):
         member = self.members.pop(name)
         if is_crash:
             self.unclean_until_s = self.now_s + EXPIRY_MS / 1000
-        else:  # it lets its listeners end, and gives all up, before it is missed
+        else:  # it waits for its listeners and releases all queues before it leaves
             self.locks.unlock(GROUP, name, [*member.held, *member.draining])
         self.notify(steps)
 
@@ -91,7 +92,7 @@ class _GroupMachine(RuleBasedStateMachine):
         self.notify(steps)
 
     def teardown(self) -> None:
-        """Let all come to rest."""
+        """Run until nothing changes any more."""
         if not self.members:
             return
         quiet_s = max(20.0, self.unclean_until_s - self.now_s + 5)
@@ -105,7 +106,7 @@ class _GroupMachine(RuleBasedStateMachine):
             assert plan_changes(member.held, self.queues, ids, name, self.allocate).is_empty
 
     def notify(self, steps: int) -> None:
-        """Have each member pass soon, and let some time go by."""
+        """Schedule a pass of each member soon, and advance the time."""
         for member in self.members.values():
             soon_s = self.now_s + self.dice.uniform(0, self.notice_max_s)
             member.passes_at_s = min(soon_s, max(member.passes_at_s, self.now_s))
@@ -155,11 +156,11 @@ class _GroupMachine(RuleBasedStateMachine):
 
 
 class Concurrent(_GroupMachine):
-    """Members that rest before they start a queue."""
+    """Members with a handover delay before they start a queue."""
 
 
 class Ordered(_GroupMachine):
-    """Members that lock what they start, and may hear of changes late."""
+    """Members that lock queues before they start them, and may notice changes late."""
 
     is_ordered = True
     notice_max_s = 15.0

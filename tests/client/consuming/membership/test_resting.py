@@ -1,4 +1,4 @@
-"""A queue that another member may have had rests before it is started, each time anew."""
+"""Handover delay of a queue that another member may have held."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUEUE = MessageQueue("T", "a", 0)
 OTHER = MessageQueue("T", "a", 1)
 
 
-def test_a_queue_rests_once_from_the_first_time_that_it_is_wanted() -> None:
+def test_the_handover_delay_starts_when_the_queue_is_first_assigned() -> None:
     rests = Rests(2.0)
     assert rests.left_s(QUEUE, 100.0) == 2.0
     assert rests.left_s(QUEUE, 101.5) == 0.5
@@ -26,7 +26,7 @@ def test_a_queue_rests_once_from_the_first_time_that_it_is_wanted() -> None:
     assert rests.left_s(QUEUE, 103.0) == 2.0, "it was started, lost, and is wanted again"
 
 
-def test_a_rest_that_was_broken_off_begins_anew() -> None:
+def test_a_cancelled_handover_delay_starts_over() -> None:
     rests = Rests(2.0)
     rests.left_s(QUEUE, 100.0)
     rests.left_s(OTHER, 100.0)
@@ -36,7 +36,7 @@ def test_a_rest_that_was_broken_off_begins_anew() -> None:
     assert rests.left_s(OTHER, 101.0) == 1.0
 
 
-def test_a_rest_that_nobody_looked_at_for_long_begins_anew() -> None:
+def test_a_handover_delay_not_checked_for_long_starts_over() -> None:
     rests = Rests(2.0)
     rests.left_s(QUEUE, 100.0)
     assert rests.left_s(QUEUE, 111.9) == 0.0
@@ -44,7 +44,7 @@ def test_a_rest_that_nobody_looked_at_for_long_begins_anew() -> None:
     assert rests.left_s(QUEUE, 132.0) == 2.0
 
 
-def test_without_a_time_to_rest_a_queue_is_started_at_once() -> None:
+def test_without_handover_delay_a_queue_is_started_at_once() -> None:
     assert Rests(0.0).left_s(QUEUE, 100.0) == 0.0
 
 
@@ -52,8 +52,8 @@ def _ids(consumer: PushConsumer) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
 
 
-def test_a_queue_that_came_went_and_came_again_is_let_go_of_first() -> None:
-    """Of the share of "b" queue 1 is wanted, given up for "0", and wanted again soon after."""
+def test_a_queue_assigned_revoked_and_assigned_again_is_released_first() -> None:
+    """Queue 1 is assigned to "b", revoked in favour of "0", and soon assigned to "b" again."""
 
     async def main() -> None:
         async def work(_: MessageExt) -> None:

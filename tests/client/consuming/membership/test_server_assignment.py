@@ -1,4 +1,4 @@
-"""Consumers that have brokers share the queues out."""
+"""Consumers whose queues are assigned by brokers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def owned(consumer: PushConsumer) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("allocation", ["AVG", "AVG_BY_CIRCLE"])
-def test_brokers_share_the_queues_of_all_brokers_out(allocation: str) -> None:
+def test_brokers_assign_the_queues_of_all_brokers(allocation: str) -> None:
     async def main() -> None:
         async with recording(brokers=2, queues=3) as w:
             members = [
@@ -46,7 +46,7 @@ def test_brokers_share_the_queues_of_all_brokers_out(allocation: str) -> None:
     run_virtual(main())
 
 
-def test_the_queues_of_a_member_that_left_go_to_the_other() -> None:
+def test_the_queues_of_a_leaving_member_are_assigned_to_the_other() -> None:
     async def main() -> None:
         async with recording() as w:
             stays = w.consumer(client_rebalance=False, instance_name="a")
@@ -59,7 +59,7 @@ def test_the_queues_of_a_member_that_left_go_to_the_other() -> None:
     run_virtual(main())
 
 
-def test_failed_messages_come_again_to_members_that_ask_brokers() -> None:
+def test_failed_messages_are_redelivered_with_server_assignment() -> None:
     async def main() -> None:
         async with recording() as w:
 
@@ -74,7 +74,7 @@ def test_failed_messages_come_again_to_members_that_ask_brokers() -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_is_away_takes_no_queues_from_anybody() -> None:
+def test_members_keep_their_queues_while_a_broker_is_unreachable() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer(client_rebalance=False)
@@ -90,7 +90,7 @@ def test_a_broker_that_is_away_takes_no_queues_from_anybody() -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
+def test_members_keep_their_queues_when_a_broker_restarts() -> None:
     async def main() -> None:
         async with recording() as w:
             members = [w.consumer(client_rebalance=False, instance_name=name) for name in "ab"]
@@ -108,7 +108,7 @@ def test_a_broker_that_restarts_takes_no_queues_from_anybody() -> None:
     run_virtual(main())
 
 
-def test_what_is_left_of_the_time_when_a_group_popped_is_consumed() -> None:
+def test_messages_left_from_earlier_pops_are_consumed() -> None:
     async def main() -> None:
         async with recording() as w:
             retries = f"{retry_topic('consumers')}_{TOPIC}"
@@ -125,10 +125,10 @@ def test_what_is_left_of_the_time_when_a_group_popped_is_consumed() -> None:
     run_virtual(main())
 
 
-def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
+def test_a_topic_that_must_be_popped_is_reported_with_the_remedy(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "IS_POP_SERVED", True)  # as Java's brokers do
+    monkeypatch.setattr(wiring, "IS_POP_SERVED", True)  # as for Java's brokers
 
     async def main() -> None:
         async with recording() as w:
@@ -157,7 +157,7 @@ def test_a_topic_that_is_to_be_popped_is_refused_with_what_to_do(
     assert "kourou group set-mode" in told[0]
 
 
-def test_one_that_broadcasts_has_all_queues_whoever_shares_them_out() -> None:
+def test_a_broadcasting_member_holds_all_queues_without_client_rebalance() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer(client_rebalance=False, message_model=MessageModel.BROADCASTING)
@@ -167,7 +167,7 @@ def test_one_that_broadcasts_has_all_queues_whoever_shares_them_out() -> None:
     run_virtual(main())
 
 
-def test_a_strategy_that_brokers_do_not_know_is_refused_at_once() -> None:
+def test_a_strategy_that_brokers_do_not_support_is_refused() -> None:
     for allocation in ("CONSISTENT_HASH", lambda queues, _, __: queues):
         with pytest.raises(ConfigError, match="brokers support only AVG and AVG_BY_CIRCLE"):
             PushConsumerConfig(allocation=allocation, client_rebalance=False)

@@ -1,4 +1,4 @@
-"""Consumers that subscribe by properties get what matches, whatever kind of consumer they are."""
+"""Consumers of all kinds that subscribe by properties get the matching messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def filtering(*, queues: int = 1, brokers: int = 1) -> AsyncIterator[Recor
 
 
 async def send(w: Recording, *amounts: int | str) -> None:
-    """Send messages whose property `amount` and body are these."""
+    """Send messages with these values as property `amount` and as body."""
     async with w.cluster.producer() as producer:
         for amount in amounts:
             text = str(amount)
@@ -52,7 +52,7 @@ def listening(w: Recording, sql: str, *, group: str = "g") -> PushConsumer:
     return consumer
 
 
-def test_a_listener_gets_what_matches_and_nothing_else() -> None:
+def test_a_listener_gets_matching_messages_only() -> None:
     async def main() -> None:
         async with filtering(queues=4) as w:
             await send(w, *range(20))
@@ -66,7 +66,7 @@ def test_a_listener_gets_what_matches_and_nothing_else() -> None:
     run_virtual(main())
 
 
-def test_what_did_not_match_is_done_for_the_group() -> None:
+def test_messages_that_do_not_match_are_done_for_the_group() -> None:
     async def main() -> None:
         async with filtering() as w:
             await send(w, 1, 9, 2, 3)
@@ -78,7 +78,7 @@ def test_what_did_not_match_is_done_for_the_group() -> None:
     run_virtual(main())
 
 
-def test_a_message_that_fails_comes_again_though_its_topic_is_filtered() -> None:
+def test_a_failed_message_of_a_filtered_topic_is_redelivered() -> None:
     async def main() -> None:
         async with filtering() as w:
             consumer = w.cluster.push_consumer("g", FIRST)
@@ -145,7 +145,7 @@ def test_a_pull_carries_its_own_expression() -> None:
     run_virtual(main())
 
 
-def test_a_wrong_expression_is_named_with_its_place_before_anything_is_sent() -> None:
+def test_a_malformed_expression_is_refused_with_its_position_before_any_request() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.cluster.push_consumer("g")
@@ -160,7 +160,7 @@ def test_a_wrong_expression_is_named_with_its_place_before_anything_is_sent() ->
     run_virtual(main())
 
 
-def test_a_consumer_does_not_start_where_filters_are_off() -> None:
+def test_start_fails_if_brokers_have_filters_disabled() -> None:
     async def main() -> None:
         async with recording() as w:
             with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_consumer_does_not_start_where_filters_are_off() -> None:
     run_virtual(main())
 
 
-def test_a_poller_does_not_begin_where_filters_are_off() -> None:
+def test_a_poller_does_not_start_if_filters_are_disabled() -> None:
     async def main() -> None:
         async with recording() as w:
             poller = w.cluster.pull_consumer("p")
@@ -194,7 +194,7 @@ def test_a_poller_does_not_begin_where_filters_are_off() -> None:
     run_virtual(main())
 
 
-def test_a_poller_that_runs_is_told_by_its_poll_that_filters_are_off() -> None:
+def test_poll_raises_if_brokers_refuse_a_later_filter() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.pull_consumer("p") as poller:
             polling = None
@@ -214,7 +214,7 @@ def test_a_poller_that_runs_is_told_by_its_poll_that_filters_are_off() -> None:
     run_virtual(main())
 
 
-def test_a_poller_that_runs_is_filtered_once_brokers_said_that_they_can() -> None:
+def test_a_later_filter_of_a_poller_applies_once_brokers_have_checked_it() -> None:
     async def main() -> None:
         async with filtering() as w, w.cluster.pull_consumer("p") as poller:
             poller.subscribe(TOPIC, sql="amount > 5")
@@ -222,7 +222,7 @@ def test_a_poller_that_runs_is_filtered_once_brokers_said_that_they_can() -> Non
             await send(w, 1, 9)
             assert [one.body for one in await poller.poll(30_000)] == [b"9"]
             poller.subscribe(TOPIC, sql="amount > 50")
-            poller.subscribe(TOPIC, "*")  # the last word
+            poller.subscribe(TOPIC, "*")  # the last call wins
             await asyncio.sleep(1)
             await send(w, 2)
             assert [one.body for one in await poller.poll(30_000)] == [b"2"]
@@ -235,7 +235,7 @@ def test_a_poller_that_runs_is_filtered_once_brokers_said_that_they_can() -> Non
     run_virtual(main())
 
 
-def test_a_broker_that_restarted_is_told_the_filter_again() -> None:
+def test_a_restarted_broker_receives_the_filter_again() -> None:
     async def main() -> None:
         async with filtering() as w:
             async with listening(w, "amount > 5"):
@@ -250,7 +250,7 @@ def test_a_broker_that_restarted_is_told_the_filter_again() -> None:
     run_virtual(main())
 
 
-def test_a_broker_older_than_filters_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_older_than_filters_is_reported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with filtering() as w, w.cluster.pull_consumer() as reader:
             await send(w, 9)

@@ -1,4 +1,4 @@
-"""Broadcasting: every member gets every message, at offsets that it keeps in a file."""
+"""Broadcasting: every member gets every message, with offsets in a local file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_every_member_gets_every_message_once() -> None:
     run_virtual(main())
 
 
-def test_the_file_is_javas() -> None:
+def test_the_offset_file_has_java_s_format() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             disk = SimDisk(1)
@@ -101,7 +101,7 @@ def test_the_file_is_javas() -> None:
     run_virtual(main())
 
 
-def test_a_crash_repeats_at_most_what_was_not_saved_yet() -> None:
+def test_a_crash_repeats_only_messages_not_saved_yet() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             disk = SimDisk(1)
@@ -123,7 +123,7 @@ def test_a_crash_repeats_at_most_what_was_not_saved_yet() -> None:
     run_virtual(main())
 
 
-def test_what_fails_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_messages_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             got: list[bytes] = []
@@ -156,7 +156,7 @@ def test_a_second_process_with_the_same_client_id_is_refused() -> None:
     run_virtual(main())
 
 
-def test_a_file_that_cannot_be_read_is_an_error_that_names_it() -> None:
+def test_an_unreadable_offset_file_is_an_error_with_its_path() -> None:
     async def main() -> None:
         disk = SimDisk(1)
         disk.make_directory("id/g")
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it() -> None:
     run_virtual(main())
 
 
-def test_its_client_id_is_the_same_after_a_restart() -> None:
+def test_the_client_id_is_the_same_after_a_restart() -> None:
     async def main() -> None:
         async with recording() as w:
             ids = {member(w, None, SimDisk(1), []).client_id for _ in range(2)}
@@ -178,7 +178,7 @@ def test_its_client_id_is_the_same_after_a_restart() -> None:
 
 def test_queues_released_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> None:
     async def main() -> None:
-        runtime = Runtime.system()  # threads, as in production: saves could meet
+        runtime = Runtime.system()  # threads, as in production: saves may overlap
         queues = [MessageQueue(TOPIC, "broker-0", number) for number in range(16)]
         offsets = LocalOffsets(OsDisk(tmp_path), "id", "g", runtime.offload)
         await offsets.open()
@@ -193,7 +193,7 @@ def test_queues_released_at_the_same_time_are_all_in_the_file(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_an_open_that_was_given_up_leaves_the_file_to_others() -> None:
+def test_a_cancelled_open_leaves_the_file_unlocked() -> None:
     async def main() -> None:
         disk = SimDisk(1)
         calls: list[Callable[[], Any]] = []
@@ -208,7 +208,7 @@ def test_an_open_that_was_given_up_leaves_the_file_to_others() -> None:
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
         given_up.close()
-        calls[0]()  # the thread comes to it now
+        calls[0]()  # the thread executes it now
         another = LocalOffsets(disk, "id", "g", call_directly)
         await another.open()
         another.close()
@@ -216,7 +216,7 @@ def test_an_open_that_was_given_up_leaves_the_file_to_others() -> None:
     run_virtual(main())
 
 
-def test_offsets_that_did_not_change_are_not_written_again() -> None:
+def test_unchanged_offsets_are_not_written_again() -> None:
     async def main() -> None:
         disk = SimDisk(1)
         offsets = LocalOffsets(disk, "id", "g", call_directly)

@@ -1,4 +1,4 @@
-"""Commits of many queues, in an order that Java brokers bear."""
+"""Commits of many queues, in an order that Java brokers support."""
 
 from __future__ import annotations
 

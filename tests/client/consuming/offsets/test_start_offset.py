@@ -1,4 +1,4 @@
-"""Where a new group starts, while the first messages of a topic arrive."""
+"""Start offset of a new group while the first messages of a topic arrive."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ QUEUES = 8
 
 
 class AnswersOfRocketMQ:
-    """Makes answers for a queue without messages those of RocketMQ: a new group has no offset.
+    """Changes answers for an empty queue to RocketMQ's: a new group has no offset.
 
     Attributes:
-        asked: queues in which the consumer looks for its start.
+        asked: queues whose start offset the consumer queries.
     """
 
     def __init__(self, cluster: Cluster, *, is_on: bool) -> None:
@@ -35,7 +35,7 @@ class AnswersOfRocketMQ:
         self.asked: asyncio.Queue[int] = asyncio.Queue()
 
     def before_request(self, address: str, command: RemotingCommand) -> None:
-        """Note the queue."""
+        """Record the queue."""
         fields = command.ext_fields
         if fields.get("topic") != TOPIC or (
             command.code != RequestCode.GET_MAX_OFFSET and fields.get("setZeroIfNotFound") != "true"
@@ -66,7 +66,7 @@ def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: 
             w.cluster.producer() as producer,
             w.cluster.admin() as admin,
         ):
-            # The connection is there before: then single requests race with each other.
+            # Connected before, so that the single requests race with each other.
             await admin.create_topic("other", queues=1)
             await producer.send(Message("other", b"-"))
             hook = AnswersOfRocketMQ(w.cluster, is_on=is_rocketmq)
@@ -92,7 +92,7 @@ def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: 
 @pytest.mark.parametrize(
     ("committed", "expected"), [(None, (0, False)), (0, (0, True)), (3, (3, True)), (5, (5, True))]
 )
-def test_queue_that_ended_before_our_offset_is_resumed_where_the_group_is(
+def test_a_queue_that_ends_before_our_offset_is_resumed_at_the_committed_offset(
     committed: int | None, expected: tuple[int, bool]
 ) -> None:
     async def main() -> None:

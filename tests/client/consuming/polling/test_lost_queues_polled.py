@@ -1,4 +1,4 @@
-"""Queues that shrink away or are deleted under pollers and ordered consumers: nothing is lost."""
+"""Queues that are removed or deleted under pollers and ordered consumers: nothing is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def resize(admin: AdminClient, queues: int) -> None:
 
 
 async def polled(reader: PullConsumer, count: int, timeout_s: float = 60) -> list[bytes]:
-    """Poll until so many messages came, and return their bodies, sorted."""
+    """Poll until `count` messages have arrived, and return their bodies, sorted."""
     got: list[bytes] = []
     async with asyncio.timeout(timeout_s):
         while len(got) < count:
@@ -40,7 +40,7 @@ async def polled(reader: PullConsumer, count: int, timeout_s: float = 60) -> lis
     return sorted(got)
 
 
-def test_a_subscribed_poller_goes_on_in_the_queues_that_are_left() -> None:
+def test_a_subscribed_poller_continues_in_the_remaining_queues() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.admin() as admin:
             reader = w.cluster.pull_consumer("readers", CONFIG)
@@ -62,7 +62,7 @@ def test_a_subscribed_poller_goes_on_in_the_queues_that_are_left() -> None:
     run_virtual(main())
 
 
-def test_an_assigned_poller_reads_the_others_while_a_queue_is_gone_and_says_so_once(
+def test_an_assigned_poller_reads_other_queues_and_reports_a_missing_one_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -86,7 +86,7 @@ def test_an_assigned_poller_reads_the_others_while_a_queue_is_gone_and_says_so_o
     assert sorted(told) == ["offset.not_persisted", "pull.failed"]
 
 
-def test_a_pull_of_a_queue_that_is_gone_is_an_error_that_says_so() -> None:
+def test_a_pull_of_a_missing_queue_is_an_error() -> None:
     async def main() -> None:
         async with (
             recording(queues=2) as w,
@@ -106,7 +106,7 @@ def test_a_pull_of_a_queue_that_is_gone_is_an_error_that_says_so() -> None:
     run_virtual(main())
 
 
-def test_an_ordered_consumer_goes_on_in_the_queues_that_are_left() -> None:
+def test_an_ordered_consumer_continues_in_the_remaining_queues() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.admin() as admin:
             got: list[bytes] = []

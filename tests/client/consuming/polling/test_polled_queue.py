@@ -1,4 +1,4 @@
-"""What may be committed is what was given and then acknowledged, whatever the order of calls."""
+"""Only returned and acknowledged messages are committable, in any order of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.client.consuming.messages import message_at
 
 
 class PolledQueueMachine(RuleBasedStateMachine):
-    """Against a model of lists: what is held, what was given, and where the next pull begins."""
+    """`PolledQueue` against a model of lists: held and returned messages, and the next pull."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ TestPolledQueue = PolledQueueMachine.TestCase
 TestPolledQueue.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
 
 
-def test_bytes_held_are_counted() -> None:
+def test_held_bytes_are_counted() -> None:
     polled = PolledQueue(MessageQueue("T", "b", 0))
     polled.begin(0)
     assert (polled.position, polled.size_bytes) == (0, 0)

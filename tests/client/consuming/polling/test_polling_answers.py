@@ -1,4 +1,4 @@
-"""What brokers ask of a pull consumer that is a member of its group."""
+"""Requests of brokers to a pull consumer that is a member of its group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.client.consuming.polling.test_polling import BODIES, poll_bodies, pol
 from tests.client.consuming.test_client_requests import GROUP, QUEUE, asker
 
 
-def test_the_status_and_the_running_info_tell_what_is_held_and_done() -> None:
+def test_status_and_running_info_report_held_and_done_messages() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -60,7 +60,7 @@ def test_the_status_and_the_running_info_tell_what_is_held_and_done() -> None:
     run_virtual(main())
 
 
-def test_a_reset_moves_what_is_polled_and_is_committed() -> None:
+def test_a_reset_moves_the_position_and_is_committed() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -79,7 +79,7 @@ def test_a_reset_moves_what_is_polled_and_is_committed() -> None:
     run_virtual(main())
 
 
-def test_a_message_cannot_be_handed_to_who_polls() -> None:
+def test_consuming_directly_at_a_poller_returns_later() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(b"0")

@@ -1,4 +1,4 @@
-"""A queue that moves between members that poll is given by one of them at a time."""
+"""A queue that moves between polling members is polled by one of them at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def poller(w: Recording, name: str) -> PullConsumer:
 
 
 async def poll(consumer: PullConsumer, got: list[bytes], ends: asyncio.Event) -> None:
-    """Poll until the end, and leave as one does who has done all that it was given."""
+    """Poll until `ends` is set, then close with all messages acknowledged."""
     async with consumer:
         while not ends.is_set():
             got += [message.body for message in await consumer.poll()]
@@ -35,7 +35,7 @@ async def poll(consumer: PullConsumer, got: list[bytes], ends: asyncio.Event) ->
         await consumer.commit()
 
 
-def test_members_that_come_and_go_give_each_message_once() -> None:
+def test_pollers_that_join_and_leave_return_each_message_once() -> None:
     async def main() -> None:
         got: list[bytes] = []
         ends = asyncio.Event()
@@ -64,7 +64,7 @@ def test_members_that_come_and_go_give_each_message_once() -> None:
     run_virtual(main())
 
 
-def test_who_does_not_poll_holds_a_move_up_for_half_a_second() -> None:
+def test_a_member_that_does_not_poll_delays_a_move_by_half_a_second() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             await w.send(*[b"%d" % number for number in range(4)])

@@ -1,4 +1,4 @@
-"""Polled queues that move under the hands of who polls: takeovers, resets, calls cut short."""
+"""Polled queues that change during polls: takeovers, resets, cancelled calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kourou.testing.recording import TOPIC, recording
 from tests.client.consuming.polling.test_polling import BODIES, Q0, Q1, poll_bodies, poller
 
 
-def test_who_takes_over_a_new_group_skips_nothing_that_was_only_given() -> None:
+def test_a_takeover_in_a_new_group_skips_no_unacknowledged_message() -> None:
     async def main() -> None:
         store = StoreConfig(
             commitlog_segment_bytes=64 * 1024, consumequeue_file_bytes=2000, resident_bytes=1000
@@ -36,7 +36,7 @@ def test_who_takes_over_a_new_group_skips_nothing_that_was_only_given() -> None:
     run_virtual(main())
 
 
-def test_an_assignment_that_was_cut_short_leaves_no_queue_that_is_never_pulled() -> None:
+def test_a_cancelled_assignment_leaves_no_queue_unpulled() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             await w.send(*BODIES)
@@ -58,7 +58,7 @@ def test_an_assignment_that_was_cut_short_leaves_no_queue_that_is_never_pulled()
     run_virtual(main())
 
 
-def test_two_assignments_at_once_end_with_the_later_one() -> None:
+def test_of_two_concurrent_assignments_the_later_wins() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             await w.send(*BODIES)
@@ -72,7 +72,7 @@ def test_two_assignments_at_once_end_with_the_later_one() -> None:
     run_virtual(main())
 
 
-def test_a_queue_that_is_given_up_cannot_be_sought_and_stays_given_up() -> None:
+def test_a_queue_being_released_cannot_be_sought() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -90,7 +90,7 @@ def test_a_queue_that_is_given_up_cannot_be_sought_and_stays_given_up() -> None:
     run_virtual(main())
 
 
-def test_a_group_that_is_reset_is_given_everything_again_from_there() -> None:
+def test_a_reset_group_is_delivered_everything_from_the_new_offset() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, poller(w) as consumer, w.cluster.admin() as admin:
             await w.send(*BODIES)
@@ -109,7 +109,7 @@ def test_a_group_that_is_reset_is_given_everything_again_from_there() -> None:
     run_virtual(main())
 
 
-def test_a_member_that_is_reset_while_it_holds_messages_goes_back() -> None:
+def test_a_reset_of_a_member_with_held_messages_applies() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             await w.send(*BODIES)
@@ -129,7 +129,7 @@ def test_a_member_that_is_reset_while_it_holds_messages_goes_back() -> None:
     run_virtual(main())
 
 
-def test_a_topic_that_was_made_anew_is_given_from_its_beginning() -> None:
+def test_a_topic_created_again_is_polled_from_its_start() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, poller(w, auto_commit=False) as consumer:
             await w.send(*BODIES)
@@ -141,7 +141,7 @@ def test_a_topic_that_was_made_anew_is_given_from_its_beginning() -> None:
                 await asyncio.sleep(1)
                 await admin.create_topic(TOPIC, queues=1)
             await w.send(b"anew")
-            [message] = await consumer.poll(30_000)  # the pull under way is held for 20 s
+            [message] = await consumer.poll(30_000)  # the broker holds the pending pull for 20 s
             assert message.body == b"anew"
             await consumer.commit()
             assert await consumer.committed(Q0) == 1
@@ -149,7 +149,7 @@ def test_a_topic_that_was_made_anew_is_given_from_its_beginning() -> None:
     run_virtual(main())
 
 
-def test_a_topic_that_was_known_before_it_was_watched_tells_of_its_new_queues() -> None:
+def test_a_topic_known_before_it_is_watched_reports_new_queues() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, poller(w) as consumer:
             await consumer.assign([Q0])
@@ -167,7 +167,7 @@ def test_a_topic_that_was_known_before_it_was_watched_tells_of_its_new_queues() 
 
 @pytest.mark.parametrize("is_pushed", [False, True])
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_a_consumer_that_closes_while_it_joins_warns_of_nothing(
+def test_closing_a_poller_while_it_joins_logs_no_warning(
     turns: int, caplog: pytest.LogCaptureFixture, *, is_pushed: bool
 ) -> None:
     async def main() -> None:

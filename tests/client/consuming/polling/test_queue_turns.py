@@ -1,4 +1,4 @@
-"""Callbacks for queues: each queue of a member has its turns, and moves without repeating any."""
+"""Queue callbacks: each queue of a member has its turns, and moves repeat none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = "consumers"
 def scheduled(
     w: Recording, name: str = "m", *, take_s: float = 0.0, **options: int
 ) -> PullConsumer:
-    """Return a member whose callback notes what it gets in `w.got`, and commits."""
+    """Return a member whose callback records its messages in `w.got`, and commits."""
     config = PullConsumerConfig(instance_name=name, **options)  # type: ignore[arg-type]
     consumer = w.cluster.pull_consumer(GROUP, config)
 
@@ -38,7 +38,7 @@ def scheduled(
     return consumer
 
 
-def test_each_queue_has_its_turns_and_what_is_committed_is_not_seen_again() -> None:
+def test_each_queue_has_its_turns_without_repeating_committed_messages() -> None:
     async def main() -> None:
         async with recording(queues=3) as w:
             await w.send(*[b"%d" % n for n in range(9)])
@@ -53,7 +53,7 @@ def test_each_queue_has_its_turns_and_what_is_committed_is_not_seen_again() -> N
     run_virtual(main())
 
 
-def test_members_share_the_queues_and_a_planned_move_repeats_nothing() -> None:
+def test_a_planned_move_of_a_queue_repeats_nothing() -> None:
     async def main() -> None:
         bodies = [b"%d" % n for n in range(60)]
         async with recording(queues=4) as w:
@@ -71,7 +71,7 @@ def test_members_share_the_queues_and_a_planned_move_repeats_nothing() -> None:
     run_virtual(main())
 
 
-def test_the_callback_says_when_its_next_turn_is() -> None:
+def test_the_callback_sets_the_delay_before_its_next_turn() -> None:
     async def main() -> None:
         at: list[float] = []
         waits: list[int | None] = [3_000, None, 1_000]
@@ -91,7 +91,7 @@ def test_the_callback_says_when_its_next_turn_is() -> None:
     run_virtual(main())
 
 
-def test_a_callback_that_fails_has_another_turn_and_is_named_once(
+def test_a_failing_callback_has_another_turn_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def failing(turns: list[int]) -> object:
@@ -121,7 +121,7 @@ def test_a_callback_that_fails_has_another_turn_and_is_named_once(
     ]
 
 
-def test_paused_queues_and_topics_that_were_left_have_no_turns() -> None:
+def test_paused_queues_and_unsubscribed_topics_have_no_turns() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, scheduled(w) as consumer:
             await w.until(lambda: len(consumer.queues) == 2)
@@ -141,7 +141,7 @@ def test_paused_queues_and_topics_that_were_left_have_no_turns() -> None:
     run_virtual(main())
 
 
-def test_an_offset_that_an_administrator_resets_holds_for_callbacks() -> None:
+def test_callbacks_see_an_offset_reset_by_an_administrator() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin, scheduled(w):
             await w.send(b"1", b"2")
@@ -155,7 +155,7 @@ def test_an_offset_that_an_administrator_resets_holds_for_callbacks() -> None:
     run_virtual(main())
 
 
-def test_a_turn_that_does_not_end_holds_up_its_member_for_half_a_second() -> None:
+def test_a_turn_that_does_not_end_delays_the_move_by_half_a_second() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             consumer = scheduled(w, take_s=1_000)
@@ -170,7 +170,7 @@ def test_a_turn_that_does_not_end_holds_up_its_member_for_half_a_second() -> Non
     run_virtual(main())
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_callbacks_are_refused() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, scheduled(w) as consumer:
 

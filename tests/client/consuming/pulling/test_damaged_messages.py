@@ -1,4 +1,4 @@
-"""A consumer that meets a damaged message waits there, loses nothing, and goes on when let."""
+"""Consumption stops at a corrupt message, loses nothing, and can be continued."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUE = MessageQueue("T", "broker-0", 0)
 
 
 def spoil(cluster: Cluster, body: bytes) -> bytes:
-    """Change a byte of a body in the broker's log, and return the file as it was."""
+    """Change a byte of a body in the broker's log, and return the file's original content."""
     name = f"commitlog/{0:020d}"
     disk = cluster.disk()
     content = disk.read(name, 0, disk.size(name))
@@ -39,7 +39,7 @@ async def damaged_count(cluster: Cluster) -> float:
     raise AssertionError("there is such a family")
 
 
-def test_it_waits_until_the_record_is_restored_and_then_gets_each_message() -> None:
+def test_consumption_waits_at_a_corrupt_record_until_it_is_restored() -> None:
     got: list[bytes] = []
 
     async def take(message: MessageExt) -> None:
@@ -66,7 +66,7 @@ def test_it_waits_until_the_record_is_restored_and_then_gets_each_message() -> N
     run_virtual(main())
 
 
-def test_it_goes_on_behind_it_when_the_broker_is_told_to_skip_such_records() -> None:
+def test_consumption_continues_when_the_broker_skips_corrupt_records() -> None:
     got: list[bytes] = []
 
     async def take(message: MessageExt) -> None:

@@ -1,4 +1,4 @@
-"""Messages that wait to be consumed, and those who wait for one."""
+"""Messages that are ready, and takers that wait for one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.testing.loop import run_virtual
 from tests.client.consuming.messages import message_at
 
 
-def test_waits_that_were_given_up_leave_nothing_behind() -> None:
+def test_cancelled_takers_are_removed() -> None:
     async def main() -> None:
         ready = ReadyMessages()
         for _ in range(3):
@@ -25,7 +25,7 @@ def test_waits_that_were_given_up_leave_nothing_behind() -> None:
     run_virtual(main())
 
 
-def test_a_message_that_woke_one_who_gave_up_goes_to_another() -> None:
+def test_a_wake_up_of_a_cancelled_taker_passes_to_another() -> None:
     async def main() -> None:
         ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
         first, second = (asyncio.create_task(ready.take()) for _ in range(2))
@@ -40,7 +40,7 @@ def test_a_message_that_woke_one_who_gave_up_goes_to_another() -> None:
 
 
 async def _takers(ready: ReadyMessages, count: int, taken: list[tuple[int, int]]) -> None:
-    """Start so many that take messages without end, and wait till they wait."""
+    """Start `count` tasks that take messages endlessly, and wait until all of them wait."""
 
     async def take(number: int) -> None:
         while (delivery := await ready.take()) is not None:
@@ -51,7 +51,7 @@ async def _takers(ready: ReadyMessages, count: int, taken: list[tuple[int, int]]
     await asyncio.sleep(0)
 
 
-def test_one_who_never_waits_takes_all_that_came_together() -> None:
+def test_a_taker_that_never_waits_takes_all_messages_of_a_put() -> None:
     async def main() -> None:
         ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
         taken: list[tuple[int, int]] = []
@@ -64,7 +64,7 @@ def test_one_who_never_waits_takes_all_that_came_together() -> None:
     run_virtual(main())
 
 
-def test_those_who_wait_are_woken_for_what_the_first_leaves() -> None:
+def test_waiting_takers_are_woken_for_the_remaining_messages() -> None:
     async def main() -> None:
         for patience_s in (0.0, 0.001):
             ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
@@ -81,7 +81,7 @@ def test_those_who_wait_are_woken_for_what_the_first_leaves() -> None:
     run_virtual(main())
 
 
-def test_what_comes_after_the_end_is_given_to_nobody() -> None:
+def test_messages_put_after_close_are_ignored() -> None:
     async def main() -> None:
         ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
         messages = queue.put([message_at(0), message_at(1)])
@@ -97,7 +97,7 @@ def test_what_comes_after_the_end_is_given_to_nobody() -> None:
     run_virtual(main())
 
 
-def test_one_who_gives_up_while_another_is_woken_is_cancelled_and_nothing_else() -> None:
+def test_a_taker_cancelled_during_another_wake_up_loses_no_message() -> None:
     async def main() -> None:
         ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
         first, second = (asyncio.create_task(ready.take()) for _ in range(2))

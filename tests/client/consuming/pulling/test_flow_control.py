@@ -24,7 +24,7 @@ QUEUES = [MessageQueue(TOPIC, "broker-0", number) for number in range(4)]
 
 
 class Slow:
-    """A listener that waits until it is let go on, and counts its calls."""
+    """A listener that waits until it is released, and counts its calls."""
 
     def __init__(self) -> None:
         self.running = self.most = 0
@@ -66,7 +66,7 @@ def test_a_paused_consumer_pulls_nothing_and_stays_a_member() -> None:
     run_virtual(main())
 
 
-def test_single_queues_are_paused_and_resumed_each_for_itself() -> None:
+def test_single_queues_are_paused_and_resumed_independently() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer()
@@ -87,10 +87,10 @@ def test_single_queues_are_paused_and_resumed_each_for_itself() -> None:
     run_virtual(main())
 
 
-def test_what_a_pull_brings_that_was_under_way_is_still_consumed() -> None:
+def test_messages_of_a_pull_pending_at_pause_are_consumed() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
-            await asyncio.sleep(1)  # its long poll waits
+            await asyncio.sleep(1)  # the broker holds its pull
             consumer.pause()
             await w.send(b"1")
             await w.until_got(b"1")
@@ -101,7 +101,7 @@ def test_what_a_pull_brings_that_was_under_way_is_still_consumed() -> None:
     run_virtual(main())
 
 
-def test_a_topics_limit_is_shared_among_the_queues_that_a_member_has() -> None:
+def test_a_topic_s_limit_is_divided_among_the_member_s_queues() -> None:
     async def main() -> None:
         async with recording(queues=4) as w:
             slow = Slow()
@@ -122,7 +122,7 @@ def test_a_topics_limit_is_shared_among_the_queues_that_a_member_has() -> None:
     run_virtual(main())
 
 
-def test_limits_and_intervals_hold_from_the_next_pull_on() -> None:
+def test_limits_and_intervals_apply_from_the_next_pull_on() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             slow = Slow()
@@ -148,7 +148,7 @@ def test_limits_and_intervals_hold_from_the_next_pull_on() -> None:
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_threads_come_and_go_while_messages_are_consumed(is_batch: bool) -> None:
+def test_threads_may_be_added_and_removed_while_messages_are_consumed(is_batch: bool) -> None:
     async def main() -> None:
         async with recording() as w:
             slow = Slow()
@@ -187,7 +187,7 @@ def test_threads_come_and_go_while_messages_are_consumed(is_batch: bool) -> None
     run_virtual(main())
 
 
-def test_idle_threads_are_let_go_and_no_message_with_them() -> None:
+def test_removing_idle_threads_loses_no_message() -> None:
     async def main() -> None:
         async with recording() as w:
             slow = Slow()
@@ -205,7 +205,7 @@ def test_idle_threads_are_let_go_and_no_message_with_them() -> None:
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
-def test_ordered_consumers_change_how_many_queues_they_work_on_at_a_time(is_batch: bool) -> None:
+def test_ordered_consumers_change_the_number_of_concurrent_queues(is_batch: bool) -> None:
     async def main() -> None:
         async with recording() as w:
             slow = Slow()
@@ -242,7 +242,7 @@ def test_ordered_consumers_change_how_many_queues_they_work_on_at_a_time(is_batc
     run_virtual(main())
 
 
-def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
+def test_options_that_cannot_be_changed_are_refused() -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer(consume_threads=3)
@@ -268,7 +268,7 @@ def test_what_cannot_be_changed_is_refused_and_changes_nothing() -> None:
         ("pull_threshold_topic_size_bytes", 1, 102_400 * 1024 * 1024),
     ],
 )
-def test_limits_of_topics_have_javas_ranges(name: str, low: int, high: int) -> None:
+def test_topic_limits_have_java_s_ranges(name: str, low: int, high: int) -> None:
     for value in (low, high, None):
         PushConsumerConfig(**{name: value})  # type: ignore[arg-type]
     for value in (low - 1, high + 1):
@@ -276,7 +276,7 @@ def test_limits_of_topics_have_javas_ranges(name: str, low: int, high: int) -> N
             PushConsumerConfig(**{name: value})  # type: ignore[arg-type]
 
 
-def test_bytes_of_a_topic_are_shared_too() -> None:
+def test_a_topic_s_byte_limit_is_divided_too() -> None:
     flow = PullFlow(
         PushConsumerConfig(pull_threshold_topic_size_bytes=10, pull_threshold_size_bytes=1000)
     )
@@ -311,7 +311,7 @@ def test_threads_of_blocking_listeners_grow_and_shrink() -> None:
     asyncio.run(main())
 
 
-def test_turns_are_given_in_order_and_none_is_lost_by_a_cancelled_one() -> None:
+def test_turns_are_admitted_in_order_and_a_cancelled_waiter_loses_none() -> None:
     async def main() -> None:
         turns = Turns(1)
         order: list[int] = []
@@ -338,7 +338,7 @@ def test_turns_are_given_in_order_and_none_is_lost_by_a_cancelled_one() -> None:
     run_virtual(main())
 
 
-def test_a_limit_of_a_topic_is_shared_among_the_queues_held() -> None:
+def test_topic_share_divides_a_limit_among_held_queues() -> None:
     assert topic_share(1000, 3) == 333
     assert topic_share(2, 3) == 1, "never so little that nothing could be pulled"
     assert topic_share(1000, 0) == 1000

@@ -1,4 +1,4 @@
-"""Queues that go away under their consumers: nothing of the others suffers, nothing is lost."""
+"""Queues that are removed under their consumers: other queues continue, nothing is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def resize(admin: AdminClient, queues: int) -> None:
     await admin.update_topic(TOPIC, queues=queues)
 
 
-def test_what_was_in_a_queue_that_shrank_away_is_consumed_when_it_is_back() -> None:
+def test_messages_of_a_removed_queue_are_consumed_when_it_is_added_again() -> None:
     async def main() -> None:
         held = asyncio.Event()
 
@@ -69,7 +69,7 @@ def test_what_was_in_a_queue_that_shrank_away_is_consumed_when_it_is_back() -> N
     run_virtual(main())
 
 
-def test_a_topic_that_is_deleted_while_it_is_consumed_harms_no_other(
+def test_deleting_a_consumed_topic_affects_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_a_topic_that_is_deleted_while_it_is_consumed_harms_no_other(
                     await producer.send(Message(OTHER, b"other-%d" % number))
                     await asyncio.sleep(20)
                 await w.until_got(*[b"other-%d" % number for number in range(5)])
-                # What was given back before the deletion, or after it, is the group's own.
+                # Messages sent back before or after the deletion belong to the group.
                 await w.until_got(b"again", b"again", timeout_s=120)
                 assert consumer.health().is_open
                 stats = await admin.consume_stats("consumers")
@@ -103,7 +103,7 @@ def test_a_topic_that_is_deleted_while_it_is_consumed_harms_no_other(
     assert len(warnings) <= 10, [one.getMessage() for one in warnings]
 
 
-def test_a_deleted_topic_that_is_made_anew_is_consumed_from_its_beginning() -> None:
+def test_a_deleted_topic_created_again_is_consumed_from_its_start() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer():
             for _ in range(3):
@@ -117,7 +117,7 @@ def test_a_deleted_topic_that_is_made_anew_is_consumed_from_its_beginning() -> N
     run_virtual(main())
 
 
-def test_a_poller_begins_again_in_a_topic_that_was_made_anew() -> None:
+def test_a_poller_starts_over_in_a_topic_created_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)

@@ -1,4 +1,4 @@
-"""What may be committed never runs ahead of what is done, whatever order it is done in."""
+"""The committable offset never exceeds an unfinished message, in any order of acknowledgement."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 200))
     def finish_what_is_not_held(self, offset: int) -> None:
-        # Equal, but not the message that was put: somebody else's, or one already done.
+        # Equal to a held message but another object: one of another owner, or one already done.
         assert self.queue.remove(message_at(offset)) is None
 
     @invariant()
@@ -75,7 +75,7 @@ ProcessQueueMachine.TestCase.settings = settings(
 test_the_commit_follows_the_lowest_message_held = ProcessQueueMachine.TestCase
 
 
-def test_a_message_that_never_ends_holds_back_the_commit() -> None:
+def test_an_unfinished_message_blocks_the_committable_offset() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [message_at(offset) for offset in range(5, 9)]
     queue.put(messages)
@@ -119,7 +119,7 @@ def test_messages_are_overdue_from_the_lowest_on_without_a_gap() -> None:
     assert queue.overdue(16) == messages[:1], "it begins anew"
 
 
-def test_what_comes_once_more_below_what_is_held_is_committed_in_its_place() -> None:
+def test_messages_pulled_again_below_held_ones_are_committed_in_order() -> None:
     queue = ProcessQueue(QUEUE)
     late, early = message_at(7), message_at(3)
     queue.put([late])
@@ -130,7 +130,7 @@ def test_what_comes_once_more_below_what_is_held_is_committed_in_its_place() -> 
     assert queue.remove(early) == 8
 
 
-def test_messages_that_come_one_by_one_leave_nothing_behind() -> None:
+def test_messages_handled_one_by_one_leave_no_offsets_behind() -> None:
     queue = ProcessQueue(QUEUE)
     for offset in range(100):
         message = message_at(offset)
@@ -139,7 +139,7 @@ def test_messages_that_come_one_by_one_leave_nothing_behind() -> None:
     assert not queue._order
 
 
-def test_many_let_go_at_once_leave_what_one_by_one_would() -> None:
+def test_remove_all_equals_repeated_remove() -> None:
     at_once, one_by_one = ProcessQueue(QUEUE), ProcessQueue(QUEUE)
     messages = [message_at(offset, size=offset) for offset in (3, 4, 7, 8, 9)]
     stranger = message_at(4)
@@ -159,7 +159,7 @@ def test_many_let_go_at_once_leave_what_one_by_one_would() -> None:
 
 
 class DrainMachine(RuleBasedStateMachine):
-    """A queue that drains: what listeners have may end, and nothing given up is passed by."""
+    """A draining queue: started messages may finish, and the commit never passes dropped ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class DrainMachine(RuleBasedStateMachine):
             self.queue.postpone(message)
             self.waiting[message.queue_offset] = message
 
-    @rule()  # always: a machine whose last message has ended must not be without a step
+    @rule()  # always enabled: after the last message the machine still needs a step
     def look(self) -> None:
         assert all(one.queue_offset in self.running for one in self.queue.overdue(8))
 
@@ -220,7 +220,7 @@ class DrainMachine(RuleBasedStateMachine):
         assert self.queue.committable() == self.first_not_done
 
 
-def test_what_was_given_up_is_not_committed_when_the_last_listener_has_ended() -> None:
+def test_messages_dropped_by_drain_are_not_committed_after_the_last_listener() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [message_at(offset) for offset in range(5)]
     queue.put(messages)

@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again under consumers that do not pull meanwhile."""
+"""Topics that are deleted and created again while their consumers do not pull."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kourou.testing.recording import TOPIC, Recording, recording
 OLD = [b"old-%d" % number for number in range(20)]
 QUEUE = MessageQueue(TOPIC, "broker-0", 0)
 COUNTS = [1, 19, 20, 21, 60]
-"""Messages of the new topic: fewer than the old one had, as many, and more."""
+"""Numbers of messages in the new topic: fewer than in the old one, as many, and more."""
 
 
 def new(count: int) -> list[bytes]:
@@ -29,7 +29,7 @@ def new(count: int) -> list[bytes]:
 
 
 async def make_again(w: Recording, count: int, after_s: float) -> None:
-    """Delete the topic, and fill another of the same name."""
+    """Delete the topic, create it again, and send messages to it."""
     async with w.cluster.admin() as admin:
         await admin.delete_topic(TOPIC)
         await asyncio.sleep(after_s)
@@ -38,7 +38,7 @@ async def make_again(w: Recording, count: int, after_s: float) -> None:
 
 
 async def until_all(w: Recording, count: int) -> None:
-    """Wait until all of the new topic has come, and is committed."""
+    """Wait until all messages of the new topic are delivered and committed."""
     await w.until_got(*new(count), timeout_s=90)
     await asyncio.sleep(6)
     assert Counter(w.got)[b"new-0"] == 1, "each once"
@@ -47,7 +47,7 @@ async def until_all(w: Recording, count: int) -> None:
 
 @asynccontextmanager
 async def consumed(w: Recording, consumer: PushConsumer) -> AsyncIterator[PushConsumer]:
-    """Have the old messages consumed and committed."""
+    """Consume and commit the messages of the old topic."""
     await w.send(*OLD)
     async with consumer:
         await w.until_got(*OLD)
@@ -57,7 +57,7 @@ async def consumed(w: Recording, consumer: PushConsumer) -> AsyncIterator[PushCo
 
 @pytest.mark.parametrize("after_s", [0.0, 70.0])
 @pytest.mark.parametrize("count", COUNTS)
-def test_paused_consumer_gets_all_of_a_topic_that_was_made_again(
+def test_a_paused_consumer_gets_all_messages_of_a_topic_created_again(
     count: int, after_s: float
 ) -> None:
     async def main() -> None:
@@ -65,7 +65,7 @@ def test_paused_consumer_gets_all_of_a_topic_that_was_made_again(
             consumer.pause()
             await asyncio.sleep(40)  # its last pull was answered meanwhile
             await make_again(w, count, after_s)
-            await asyncio.sleep(20)  # what it has is persisted, and means nothing any more
+            await asyncio.sleep(20)  # its offsets are persisted, and meaningless now
             consumer.resume()
             await until_all(w, count)
 
@@ -73,7 +73,7 @@ def test_paused_consumer_gets_all_of_a_topic_that_was_made_again(
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_consumer_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count: int) -> None:
+def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(count: int) -> None:
     async def main() -> None:
         async with recording(queues=1) as w, consumed(w, w.consumer(pull_error_delay_ms=20_000)):
             w.cluster.network.cut(w.cluster.broker_address())  # its pull is not answered
@@ -85,7 +85,7 @@ def test_consumer_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_poller_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count: int) -> None:
+def test_a_disconnected_poller_gets_all_messages_of_a_topic_created_again(count: int) -> None:
     async def main() -> None:
         config = PullConsumerConfig(
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pull_error_delay_ms=20_000
@@ -112,7 +112,7 @@ def test_poller_that_was_cut_off_gets_all_of_a_topic_that_was_made_again(count: 
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_paused_consumer_that_dies_leaves_all_of_the_new_topic_to_another(count: int) -> None:
+def test_a_dead_paused_consumer_leaves_the_new_topic_s_messages_to_another(count: int) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             async with consumed(w, w.consumer()) as consumer:
@@ -128,7 +128,7 @@ def test_paused_consumer_that_dies_leaves_all_of_the_new_topic_to_another(count:
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 @pytest.mark.parametrize("count", COUNTS)
-def test_flow_controlled_consumer_gets_all_of_a_topic_that_was_made_again(
+def test_a_flow_controlled_consumer_gets_all_messages_of_a_topic_created_again(
     count: int, *, is_ordered: bool
 ) -> None:
     async def main() -> None:
@@ -159,7 +159,9 @@ def test_flow_controlled_consumer_gets_all_of_a_topic_that_was_made_again(
 
 @pytest.mark.parametrize("is_paused", [True, False])
 @pytest.mark.parametrize("count", COUNTS)
-def test_poller_gets_all_of_a_topic_that_was_made_again(count: int, *, is_paused: bool) -> None:
+def test_a_poller_gets_all_messages_of_a_topic_created_again(
+    count: int, *, is_paused: bool
+) -> None:
     async def main() -> None:
         config = PullConsumerConfig(
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pull_threshold_count=1

@@ -1,4 +1,4 @@
-"""A message whose body cannot be read holds back no other, and becomes a dead letter."""
+"""A message whose body cannot be decoded becomes a dead letter and blocks no other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOOD = [b"good-%d" % number for number in range(6)]
 
 
 async def send_stored(w: Recording, body: bytes, sys_flag: int) -> None:
-    """Send a body as it is to be stored."""
+    """Send a body that the broker stores as given."""
     async with w.cluster.producer() as producer:
         properties = encode_properties({"UNIQ_KEY": "BAD", "TAGS": "a"}).decode()
         outgoing = Outgoing(TOPIC, ("BAD",), body, properties, sys_flag=sys_flag)
@@ -57,7 +57,7 @@ async def dead_letters(w: Recording) -> list[tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_push_consumer_gets_all_others_and_the_bad_ones_become_dead_letters(
+def test_bad_messages_become_dead_letters_and_all_others_are_delivered(
     caplog: pytest.LogCaptureFixture, *, is_ordered: bool
 ) -> None:
     async def main() -> None:
@@ -90,14 +90,14 @@ def test_push_consumer_gets_all_others_and_the_bad_ones_become_dead_letters(
 
 
 @pytest.mark.parametrize("is_polled", [False, True])
-def test_batch_that_cannot_be_taken_apart_becomes_a_dead_letter(*, is_polled: bool) -> None:
+def test_an_undecodable_batch_becomes_a_dead_letter(*, is_polled: bool) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             async with w.cluster.admin() as admin:
                 await admin.delete_topic(TOPIC)
                 await admin.create_topic(TOPIC, queues=1, attributes={"queue.type": "BatchCQ"})
             async with w.consumer():
-                pass  # the group has its retry topic from now on
+                pass  # the group's retry topic exists from now on
             good = [Message(TOPIC, body) for body in GOOD]
             async with w.cluster.producer() as producer:
                 await producer.send_batch(good[:3])
@@ -119,7 +119,7 @@ def test_batch_that_cannot_be_taken_apart_becomes_a_dead_letter(*, is_polled: bo
 
 
 async def store_bad_batch(w: Recording) -> None:
-    """Store a batch of two messages, as a broker might have that does not look into it."""
+    """Store a batch of two messages, as a broker that does not validate batches would."""
     running = w.cluster.broker()._running
     assert running is not None
     draft = RecordDraft(
@@ -139,7 +139,7 @@ async def store_bad_batch(w: Recording) -> None:
 
 
 async def poll_all(w: Recording) -> None:
-    """Have a polling member of the group get what there is."""
+    """Poll all messages as a member of the group."""
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     async with w.cluster.pull_consumer("consumers", config) as reader:
         await reader.assign([QUEUE])
@@ -149,7 +149,7 @@ async def poll_all(w: Recording) -> None:
 
 
 class NoSendBacks:
-    """Loses requests that give messages back, for as long as it is on."""
+    """Fails requests that send messages back, while it is on."""
 
     is_on = True
 
@@ -160,10 +160,10 @@ class NoSendBacks:
     def after_response(
         self, address: str, command: RemotingCommand, answer: RemotingCommand
     ) -> None:
-        """Leave answers as they are."""
+        """Do nothing with answers."""
 
 
-def test_bad_message_is_held_back_while_no_broker_takes_it_as_a_dead_letter() -> None:
+def test_pulls_wait_at_a_bad_message_until_it_is_accepted_as_a_dead_letter() -> None:
     async def main() -> None:
         hook = NoSendBacks()
         async with recording(queues=1) as w:
@@ -183,7 +183,7 @@ def test_bad_message_is_held_back_while_no_broker_takes_it_as_a_dead_letter() ->
     run_virtual(main())
 
 
-def test_broadcasting_consumer_passes_over_the_bad_ones() -> None:
+def test_a_broadcasting_consumer_skips_bad_messages() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await fill(w)
@@ -193,7 +193,7 @@ def test_broadcasting_consumer_passes_over_the_bad_ones() -> None:
     run_virtual(main())
 
 
-def test_poller_gets_all_others() -> None:
+def test_a_poller_gets_all_other_messages() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await fill(w)
@@ -212,7 +212,7 @@ def test_poller_gets_all_others() -> None:
     run_virtual(main())
 
 
-def test_direct_pull_names_the_bad_message_and_gives_the_others() -> None:
+def test_a_direct_pull_names_the_bad_message_and_returns_the_others() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.pull_consumer() as reader:
             await fill(w)
@@ -226,7 +226,7 @@ def test_direct_pull_names_the_bad_message_and_gives_the_others() -> None:
     run_virtual(main())
 
 
-def test_bodies_that_are_too_much_together_come_by_several_pulls() -> None:
+def test_bodies_too_large_in_total_arrive_by_several_pulls() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.pull_consumer() as reader:
             body = compress(bytes(60 * MIB), kind=CompressionType.ZSTD)
@@ -247,7 +247,7 @@ def test_bodies_that_are_too_much_together_come_by_several_pulls() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no zlib stream", compress(bytes(9_000))[:-5]])
-def test_broker_that_verifies_compressed_bodies_refuses_what_cannot_be_read(body: bytes) -> None:
+def test_a_broker_that_verifies_compressed_bodies_refuses_unreadable_ones(body: bytes) -> None:
     async def main() -> None:
         async with recording(queues=1, verify_compressed_bodies=True) as w:
             await send_stored(w, compress(b"readable"), ZLIB)

@@ -36,7 +36,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
     assert calm.consume_rt_ms == 4.0, "of the last hour"
 
 
-def test_failures_are_forgotten_after_an_hour() -> None:
+def test_failures_older_than_an_hour_are_not_counted() -> None:
     stats = ConsumerStats()
     stats.count_consumed("T", 5, 1.0, is_ok=False)
     for step in range(1, 60 * 6 + 1):
@@ -47,7 +47,7 @@ def test_failures_are_forgotten_after_an_hour() -> None:
     assert stats.topic("T").consume_failed_messages == 0
 
 
-def test_before_the_first_sample_there_are_failures_but_no_rates() -> None:
+def test_failures_but_no_rates_exist_before_the_first_sample() -> None:
     stats = ConsumerStats(now_ms=1000)
     stats.count_consumed("T", 3, 6.0, is_ok=False)
     assert stats.topic("T").consume_failed_messages == 3

@@ -1,4 +1,4 @@
-"""Hooks, batches, statistics, health and the edges of a push consumer's delivery."""
+"""Hooks, batches, statistics, health and edge cases of a push consumer's delivery."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch_consumer(w: Recording, got: list[list[bytes]]) -> PushConsumer:
     return consumer
 
 
-def test_hooks_see_how_each_call_ended() -> None:
+def test_hooks_see_the_outcome_of_each_call() -> None:
     async def main() -> None:
         async def listen(message: MessageExt) -> None:
             if message.body == b"slow":
@@ -86,7 +86,7 @@ def test_hooks_see_how_each_call_ended() -> None:
     run_virtual(main())
 
 
-def test_a_listener_of_batches_gets_what_is_there() -> None:
+def test_a_batch_listener_gets_the_messages_that_are_ready() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
@@ -101,7 +101,7 @@ def test_a_listener_of_batches_gets_what_is_there() -> None:
     run_virtual(main())
 
 
-def test_a_batch_that_fails_is_given_back_whole() -> None:
+def test_a_failed_batch_is_redelivered_completely() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(b"a", b"bad")
@@ -113,7 +113,7 @@ def test_a_batch_that_fails_is_given_back_whole() -> None:
     run_virtual(main())
 
 
-def test_statistics_tell_rates_times_and_failures() -> None:
+def test_statistics_have_rates_times_and_failures() -> None:
     async def main() -> None:
         async def listen(message: MessageExt) -> None:
             await asyncio.sleep(0.1)
@@ -137,7 +137,7 @@ def test_statistics_tell_rates_times_and_failures() -> None:
     run_virtual(main())
 
 
-def test_health_tells_lag_and_what_is_held() -> None:
+def test_health_has_lag_and_held_messages() -> None:
     async def main() -> None:
         async def hang(_: MessageExt) -> None:
             await asyncio.Event().wait()
@@ -164,7 +164,7 @@ def test_health_tells_lag_and_what_is_held() -> None:
     run_virtual(main())
 
 
-def test_a_topic_left_gives_up_its_queues() -> None:
+def test_unsubscribing_releases_the_topic_s_queues() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             changes: list[tuple[str, int, int]] = []
@@ -189,7 +189,7 @@ def test_a_topic_left_gives_up_its_queues() -> None:
     run_virtual(main())
 
 
-def test_what_its_broker_does_not_take_back_goes_to_another() -> None:
+def test_a_message_its_broker_refuses_back_is_sent_to_another() -> None:
     async def main() -> None:
         async with recording(queues=1, brokers=2) as w:
             address = w.cluster.broker_address(0)
@@ -201,7 +201,7 @@ def test_what_its_broker_does_not_take_back_goes_to_another() -> None:
                     raise ValueError("and the broker is away")
 
             async with w.consumer(fail_once, send_back_timeout_ms=1000) as consumer:
-                await w.until(lambda: len(consumer.queues) == 4)  # with those of retries
+                await w.until(lambda: len(consumer.queues) == 4)  # including retry queues
                 async with w.cluster.producer() as producer:
                     await producer.send(
                         Message(TOPIC, b"x"), queue=MessageQueue(TOPIC, "broker-0", 0)
@@ -218,7 +218,7 @@ def test_what_its_broker_does_not_take_back_goes_to_another() -> None:
     run_virtual(main())
 
 
-def test_a_body_without_its_codec_pauses_its_queue_and_names_the_install(
+def test_a_body_without_its_codec_pauses_its_queue_and_names_the_package(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
@@ -240,13 +240,13 @@ def test_a_body_without_its_codec_pauses_its_queue_and_names_the_install(
     assert sum("kourou[fast]" in record.getMessage() for record in caplog.records) <= 4
 
 
-def test_a_listener_that_blocks_the_loop_is_told_of_once(
+def test_a_listener_that_blocks_the_loop_is_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         async def block(_: MessageExt) -> None:
             loop = cast(VirtualTimeLoop, asyncio.get_running_loop())
-            loop._jumping.now_s += 10  # what a computation or a blocking call would do
+            loop._jumping.now_s += 10  # as a long computation or a blocking call would
 
         async with recording(queues=1) as w:
             await w.send(b"0", b"1", b"2")
@@ -259,7 +259,7 @@ def test_a_listener_that_blocks_the_loop_is_told_of_once(
     assert "heartbeats are late" in entry
 
 
-def test_the_lag_counts_from_where_the_group_is_before_anything_is_done() -> None:
+def test_lag_counts_from_the_committed_offset_before_anything_is_done() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
