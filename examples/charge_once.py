@@ -1,7 +1,7 @@
-"""Charge each order once, even when its message is delivered twice, until Ctrl-C or SIGTERM.
+"""Charge each order once, even if its message is delivered twice, until Ctrl-C or SIGTERM.
 
-What the listener writes and the record that it was handled are one transaction of one SQLite file.
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+The listener's writes and the entry of the processed message are one transaction of one SQLite file.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATABASE = os.environ.get("CHARGES_DB", "charges.db")
 
 
 def charge(message: MessageExt, db: sqlite3.Connection) -> None:
-    """Note one charge; committed, with the record that it was made, when this returns."""
+    """Write one charge; it is committed with the entry of the message after this returns."""
     db.execute("CREATE TABLE IF NOT EXISTS charges (order_id TEXT, body TEXT)")
     db.execute("INSERT INTO charges VALUES (?, ?)", (message.keys[0], message.body.decode()))
     print("charge", message.keys[0], flush=True)

@@ -1,8 +1,8 @@
-"""Send four orders, and read those that an SQL92 expression over their properties takes.
+"""Send four orders, and read those that match an SQL92 expression over their properties.
 
-The broker must judge expressions, which RocketMQ's default does not:
-`KOUROU_BROKER_ENABLE_PROPERTY_FILTER=true kourou serve`. NAMESRV_ADDR says where it is, unless it
-is here.
+The broker must have filters by properties enabled, which is not the default:
+`KOUROU_BROKER_ENABLE_PROPERTY_FILTER=true kourou serve`. NAMESRV_ADDR has its address, by default
+localhost.
 """
 
 from __future__ import annotations

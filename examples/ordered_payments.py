@@ -1,9 +1,10 @@
 """Book the payments of each account in the order in which they were made, until Ctrl-C or SIGTERM.
 
-Sends three payments of two accounts first. Those of one account have its name as sharding key, so
-that they are in one queue, which this consumer has for itself, and gives out one after the other.
-The second payment of alice is refused once: it comes again before her third one.
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+First, three payments are sent for each of two accounts. The account's name is the sharding key, so
+all payments of one account are in one queue. This consumer locks the queue and delivers its
+messages one after the other. The second payment of alice is refused once; it is delivered again
+before her third one.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kourou import (
 
 
 async def book(message: MessageExt) -> None:
-    """Book one payment; raising has its queue wait, and the same payment given again."""
+    """Book one payment; after an exception the queue waits, and the payment is delivered again."""
     account, amount = message.keys[0], message.body.decode()
     if (account, amount) == ("alice", "20 eur") and message.reconsume_times == 0:
         print("refused", account, amount, flush=True)
@@ -29,7 +30,7 @@ async def book(message: MessageExt) -> None:
 
 
 async def pay() -> None:
-    """Make the topic, as the number of its queues must not change meanwhile; send the payments."""
+    """Create the topic, so that its number of queues does not change, and send the payments."""
     async with AdminClient() as admin:
         await admin.create_topic("Payments", queues=4)
     async with Producer("tellers") as producer:
@@ -40,7 +41,7 @@ async def pay() -> None:
 
 
 async def main() -> None:
-    """Pay, and book until a signal; then the listener ends, and what it did is committed."""
+    """Send payments, and book them until a signal; then close cleanly and commit the offsets."""
     await pay()
     consumer = PushConsumer("ledger", start="earliest")
     consumer.subscribe("Payments")

@@ -1,11 +1,11 @@
-"""Tells others that an order is paid if, and only if, the payment is in the database.
+"""Send a message about a paid order if, and only if, the payment is in the database.
 
-The message is stored first, where no consumer sees it. Then the payment is written under the id of
-the order, and the message is committed. If this program dies in between, the broker asks the next
-one that runs, which looks for the order in the database.
+The half message is stored first, invisible to consumers. Then the payment is written with the id of
+the order as its key, and the message is committed. If this program dies in between, the broker
+sends a check to the next run of it, which looks for the order in the database.
 
-The key of the table is the order's own id, not that of the message or transaction: those name a
-message while it is stored, an order's id names the order for good. An order is paid once, however
+The key of the table is the id of the order, not of the message or transaction: a second run of this
+program creates new messages, but the order's id stays the same. An order is paid once, however
 often this program is started.
 
     PAYMENTS_DB=payments.db python examples/paid_orders.py
@@ -21,14 +21,14 @@ DATABASE = os.environ.get("PAYMENTS_DB", "payments.db")
 
 
 def open_database() -> sqlite3.Connection:
-    """Return a connection of this thread's own."""
+    """Return a new connection, since connections cannot be shared between threads."""
     connection = sqlite3.connect(DATABASE)
     connection.execute("CREATE TABLE IF NOT EXISTS payment (order_id PRIMARY KEY, eur)")
     return connection
 
 
 def pay(transaction: Transaction) -> TransactionState:
-    """Write the payment; an order that is paid already is not paid again, nor told again."""
+    """Write the payment; an order that is already paid causes neither a payment nor a message."""
     order, eur = transaction.message.keys[0], int(transaction.message.body)
     if eur <= 0:
         return TransactionState.ROLLBACK
@@ -38,7 +38,7 @@ def pay(transaction: Transaction) -> TransactionState:
 
 
 def was_paid(message: MessageExt) -> TransactionState:
-    """Say what became of a transaction whose end the broker does not know."""
+    """Return the outcome of a transaction whose end the broker has not received."""
     with open_database() as connection:
         found = connection.execute(
             "SELECT 1 FROM payment WHERE order_id = ?", (message.keys[0],)

@@ -1,6 +1,6 @@
-"""Answer questions for prices, until Ctrl-C or SIGTERM: a consumer that replies to each message.
+"""Reply to requests for prices, until Ctrl-C or SIGTERM: a consumer that replies to each message.
 
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ PRICES = {"o-17": "120 EUR"}
 
 
 async def main() -> None:
-    """Reply until a signal; the producer sends what the consumer's listener answers."""
+    """Reply until a signal; the producer sends the replies of the consumer's listener."""
     consumer = PushConsumer("price-answers", start="earliest")
     consumer.subscribe("PriceAsked")
     async with Producer("price-answers") as producer:

@@ -1,6 +1,6 @@
-"""Ask for a price and print the reply; `price_answers.py` runs beside it.
+"""Request a price and print the reply; `price_answers.py` must be running.
 
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations

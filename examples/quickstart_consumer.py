@@ -1,6 +1,6 @@
-"""Charge each order once it is placed, until Ctrl-C or SIGTERM.
+"""Charge each order as soon as it is placed, until Ctrl-C or SIGTERM.
 
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Send an order and print where it is stored.
 
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations

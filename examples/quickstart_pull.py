@@ -1,6 +1,6 @@
-"""Read all orders that are stored, from the first to the last, and change nothing.
+"""Read all stored orders, from the first to the last, without committing offsets.
 
-Needs a running `kourou serve`, or any RocketMQ; NAMESRV_ADDR says where, unless it is here.
+Requires `kourou serve` or RocketMQ, on localhost unless NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kourou import PullConsumer
 
 
 async def main() -> None:
-    """Read each queue from its oldest message to where it ends now."""
+    """Read each queue from its oldest message to its current end."""
     async with PullConsumer("audit") as consumer:
         for queue in await consumer.fetch_subscribe_message_queues("orders"):
             offset = await consumer.min_offset(queue)

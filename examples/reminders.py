@@ -1,7 +1,8 @@
-"""Remind of two appointments some seconds ahead, and call one of them off.
+"""Schedule two reminders some seconds ahead, and recall one of them.
 
-The broker keeps a message with a time until then, and lets it be taken back; RocketMQ's does with
-`recallMessageEnable=true`. NAMESRV_ADDR says where it is, unless it is here.
+The broker delivers a scheduled message at its time, and allows to recall it before; RocketMQ's
+brokers need `recallMessageEnable=true` for that. Requires a broker on localhost, unless
+NAMESRV_ADDR names another address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A topic as a Spark table; needs `pip install 'kourou[spark,java]'` and `kourou serve`."""
+"""Read a topic as a Spark table; requires `pip install 'kourou[spark,java]'` and `kourou serve`."""
 
 from kourou.spark.session import local_session
 

@@ -1,4 +1,4 @@
-"""A jump of the wall clock is followed once it has lasted; one that is taken back never was."""
+"""SettledClock follows a jump of the wall clock only after it has lasted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 class Machine:
-    """A wall clock and one that never jumps."""
+    """A wall clock and a monotonic clock."""
 
     def __init__(self) -> None:
         self.wall = ManualClock()
@@ -26,7 +26,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("jump_ms", [-73 * HOUR_MS, -STEP_MS - 1, STEP_MS + 1, 73 * HOUR_MS])
-def test_a_jump_counts_once_it_has_lasted(jump_ms: int) -> None:
+def test_jump_is_followed_after_it_has_lasted(jump_ms: int) -> None:
     machine = Machine()
     clock = machine.settled()
     machine.wall.advance(jump_ms)
@@ -37,7 +37,7 @@ def test_a_jump_counts_once_it_has_lasted(jump_ms: int) -> None:
     assert clock.now_ms() == EPOCH_MS + HOUR_MS + jump_ms
 
 
-def test_a_jump_that_is_taken_back_never_counts() -> None:
+def test_reverted_jump_is_never_followed() -> None:
     machine = Machine()
     clock = machine.settled()
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_a_jump_that_is_taken_back_never_counts() -> None:
     assert clock.now_ms() == machine.wall.now_ms() == EPOCH_MS + 3 * HOUR_MS
 
 
-def test_a_second_jump_begins_to_last_anew() -> None:
+def test_second_jump_restarts_the_settle_time() -> None:
     machine = Machine()
     clock = machine.settled()
     machine.wall.advance(73 * HOUR_MS)
@@ -76,7 +76,7 @@ def test_drift_and_small_steps_are_followed_at_once(drift_ms: int) -> None:
     assert clock.now_ms() == machine.wall.now_ms()
 
 
-def test_at_the_start_the_last_time_that_is_known_counts_until_the_clock_has_lasted() -> None:
+def test_clock_starts_at_the_known_time_until_the_wall_clock_has_settled() -> None:
     machine = Machine()
     clock = machine.settled(known_ms=EPOCH_MS - 73 * HOUR_MS)
     assert clock.now_ms() == EPOCH_MS - 73 * HOUR_MS
@@ -84,17 +84,17 @@ def test_at_the_start_the_last_time_that_is_known_counts_until_the_clock_has_las
     assert clock.now_ms() == EPOCH_MS + HOUR_MS
 
 
-def test_a_known_time_in_the_future_does_not_count() -> None:
+def test_known_time_in_the_future_is_ignored() -> None:
     machine = Machine()
     assert machine.settled(known_ms=EPOCH_MS + HOUR_MS).now_ms() == EPOCH_MS
 
 
-def test_without_a_time_to_settle_the_clock_is_believed() -> None:
+def test_zero_settle_time_follows_the_wall_clock() -> None:
     machine = Machine()
     clock = machine.settled(settle_ms=0)
     machine.wall.advance(73 * HOUR_MS)
     assert clock.now_ms() == machine.wall.now_ms()
 
 
-def test_time_in_which_the_machine_is_suspended_never_goes_back() -> None:
+def test_suspended_time_never_decreases() -> None:
     assert -0.01 < suspended_s() <= suspended_s() + 0.01

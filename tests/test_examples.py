@@ -1,4 +1,4 @@
-"""The programs that the README shows do what it says, against a real broker process."""
+"""The example programs of the README, run against a real broker process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(example: str, namesrv: str) -> str:
     return out
 
 
-def test_an_order_is_sent_charged_and_read(namesrv: str) -> None:
+def test_order_is_sent_charged_and_read(namesrv: str) -> None:
     sent = run("quickstart_producer.py", namesrv)
     assert "orders" in sent
     assert sent.endswith("DISK\n")
@@ -74,7 +74,7 @@ def test_an_order_is_sent_charged_and_read(namesrv: str) -> None:
         consumer.kill()
 
 
-def test_an_order_that_was_sent_twice_is_charged_once(namesrv: str, tmp_path: Path) -> None:
+def test_order_sent_twice_is_charged_once(namesrv: str, tmp_path: Path) -> None:
     for _ in range(2):
         run("quickstart_producer.py", namesrv)
     database = tmp_path / "charges.db"
@@ -94,9 +94,11 @@ def test_an_order_that_was_sent_twice_is_charged_once(namesrv: str, tmp_path: Pa
     connection.close()
 
 
-def test_a_question_gets_its_reply(namesrv: str) -> None:
+def test_request_gets_its_reply(namesrv: str) -> None:
     with AdminClient(namesrv) as admin:
-        admin.create_topic("PriceAsked", queues=4)  # else consumers hear of it when next they look
+        admin.create_topic(
+            "PriceAsked", queues=4
+        )  # otherwise consumers find it only by their next refresh
     answers = start("price_answers.py", namesrv)
     try:
         assert run("price_question.py", namesrv) == "120 EUR\n"
@@ -107,7 +109,7 @@ def test_a_question_gets_its_reply(namesrv: str) -> None:
         answers.kill()
 
 
-def test_an_order_is_told_to_be_paid_if_its_payment_is_stored(namesrv: str, tmp_path: Path) -> None:
+def test_paid_order_message_is_sent_if_the_payment_is_stored(namesrv: str, tmp_path: Path) -> None:
     database = tmp_path / "payments.db"
     process = start("paid_orders.py", namesrv, PAYMENTS_DB=str(database))
     out, err = process.communicate(timeout=TIMEOUT_S)
@@ -141,24 +143,24 @@ def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:
         consumer.kill()
 
 
-def test_of_two_reminders_the_one_that_was_not_called_off_comes(namesrv: str) -> None:
+def test_only_the_reminder_that_is_not_recalled_is_delivered(namesrv: str) -> None:
     assert run("reminders.py", namesrv) == "called off dentist\nremind of opera\n"
 
 
-def test_an_expression_takes_the_large_orders_of_two_regions(namesrv: str) -> None:
+def test_sql_expression_selects_large_orders_of_two_regions(namesrv: str) -> None:
     assert run("large_orders.py", namesrv) == "o-2 o-3\n"
 
 
 README = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"```(python)?\n(.*?)```", README, flags=re.DOTALL)
 ENDLESS = {"receive": signal.SIGINT, "run(consumer)": signal.SIGTERM}
-"""What runs until a signal, and that signal."""
+"""Commands that run until a signal, with that signal."""
 
 
 def steps() -> list[str]:
-    """Return what the README has one run after the start of `kourou serve`, in its order.
+    """Return the commands of the README after the start of `kourou serve`, in order.
 
-    Commands as they stand behind `$`, and programs; not Spark's, which has a test of its own.
+    Shell commands follow `$`; programs are Python. Spark's program has a test of its own.
     """
     found: list[str] = []
     for language, block in STEPS:
@@ -171,7 +173,7 @@ def steps() -> list[str]:
     return [step for step in found[1:] if "kourou.spark" not in step]
 
 
-def test_everything_in_the_readme_works_in_the_order_in_which_it_stands(namesrv: str) -> None:
+def test_readme_commands_work_in_their_order(namesrv: str) -> None:
     assert len(steps()) >= 7
     for step in steps():
         name, *words = shlex.split(step, comments=True) if step.startswith("kourou ") else ("-c",)

@@ -1,4 +1,4 @@
-"""Log entries are events with values, which collectors read by name."""
+"""Log entries are events with named values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIKE_AN_ENTRY = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+ [a-z0-9_]+=%")
 
 
 def entries() -> list[tuple[str, str]]:
-    """Return where each text stands that looks like an entry with values, and the text."""
+    """Return the location and text of each literal that looks like a log entry with values."""
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
         for path in sorted(ROOT.rglob("*.py"))
@@ -27,7 +27,7 @@ def entries() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "text"), entries())
-def test_an_entry_is_an_event_and_its_values(where: str, text: str) -> None:
+def test_log_entry_is_an_event_with_values(where: str, text: str) -> None:
     match = logs._TEMPLATE.fullmatch(text)
     assert match is not None, where
     names = {name for name, _ in logs._VALUE.findall(match[2])}

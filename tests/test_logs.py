@@ -24,7 +24,7 @@ def record(template: str, *args: object, name: str = "kourou.broker.topics") -> 
     return entry
 
 
-def test_json_has_the_event_and_typed_values() -> None:
+def test_json_entry_has_event_and_typed_values() -> None:
     text = JsonFormatter().format(record("topic.created name=%s queues=%d", "orders", 8))
 
     assert text == (
@@ -33,7 +33,7 @@ def test_json_has_the_event_and_typed_values() -> None:
     )
 
 
-def test_json_has_values_that_stand_in_the_template_and_those_of_a_precision() -> None:
+def test_json_entry_has_literal_values_and_values_with_precision() -> None:
     text = JsonFormatter().format(record("try.failed delay_s=%.3f why=no_route n=%d", 0.25, 3))
 
     assert text.endswith('"event":"try.failed","delay_s":0.25,"why":"no_route","n":3}')
@@ -48,7 +48,7 @@ def test_json_has_values_that_stand_in_the_template_and_those_of_a_precision() -
         ("half = %d%%", (50,), "half = 50%"),
     ],
 )
-def test_json_of_any_other_form_has_its_text(
+def test_json_entry_of_another_form_has_its_text(
     template: str, args: tuple[object, ...], message: str
 ) -> None:
     entry = json.loads(JsonFormatter().format(record(template, *args)))
@@ -58,7 +58,7 @@ def test_json_of_any_other_form_has_its_text(
     assert "event" not in entry
 
 
-def test_json_writes_any_value_on_one_line() -> None:
+def test_json_entry_is_always_one_line() -> None:
     text = JsonFormatter().format(
         record("peer.closed address=%s why=%s", ("h", 1), OSError("a\nb"))
     )
@@ -67,21 +67,21 @@ def test_json_writes_any_value_on_one_line() -> None:
     assert json.loads(text)["why"] == "a\nb"
 
 
-def test_a_line_has_time_level_place_and_event() -> None:
+def test_line_has_time_level_logger_and_event() -> None:
     line = LineFormatter().format(record("topic.created name=%s", "orders"))
 
     assert line[2] == ":"
     assert line[8:] == ".125 INFO    broker.topics     topic.created name=orders"
 
 
-def test_a_value_cannot_forge_a_second_line_or_drive_the_terminal() -> None:
+def test_value_cannot_forge_a_line_or_control_the_terminal() -> None:
     line = LineFormatter().format(record("topic.refused name=%s", "a\nERROR \x1b[2J\x9b"))
 
     assert line.endswith("name=a\\x0aERROR \\x1b[2J\\x9b")
 
 
 @pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()])
-def test_a_traceback_is_kept(formatter: logging.Formatter) -> None:
+def test_traceback_is_included(formatter: logging.Formatter) -> None:
     entry = record("loop.failed")
     try:
         b"\xff".decode()
@@ -94,7 +94,7 @@ def test_a_traceback_is_kept(formatter: logging.Formatter) -> None:
     assert "UnicodeDecodeError" in text
 
 
-def test_a_terminal_gets_lines_and_a_pipe_gets_json() -> None:
+def test_terminal_gets_lines_and_pipe_gets_json() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         logs.configure(Level.INFO, stream)
@@ -104,7 +104,7 @@ def test_a_terminal_gets_lines_and_a_pipe_gets_json() -> None:
     assert json.loads(pipe.getvalue())["port"] == 10911
 
 
-def test_a_second_configure_replaces_the_first() -> None:
+def test_second_configure_replaces_the_first() -> None:
     first, second = io.StringIO(), io.StringIO()
     logs.configure(Level.INFO, first)
     logs.configure(Level.ERROR, second)
@@ -115,7 +115,7 @@ def test_a_second_configure_replaces_the_first() -> None:
     assert [json.loads(line)["event"] for line in second.getvalue().splitlines()] == ["disk.failed"]
 
 
-def test_of_other_libraries_only_warnings_are_written() -> None:
+def test_only_warnings_of_other_libraries_are_written() -> None:
     stream = io.StringIO()
     logs.configure(Level.DEBUG, stream)
     logging.getLogger("asyncio").debug("Using selector")

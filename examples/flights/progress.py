@@ -1,4 +1,4 @@
-"""Two progress bars: what was sent, and what was counted meanwhile."""
+"""Two progress bars: messages sent and flights counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Bars:
-    """Shows the publication and the counting while they go on."""
+    """Shows the progress of publication and counting."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._progress = Progress(
@@ -39,7 +39,7 @@ class Bars:
         self._progress.stop()
 
     def show(self, sending: Sending, ledgers: Ledgers) -> None:
-        """Move the bars to where things are."""
+        """Update the bars."""
         speed = self._progress.tasks[self._sent].speed
         self._progress.update(
             self._sent,

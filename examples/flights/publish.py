@@ -1,4 +1,4 @@
-"""Publish flights, one message each, many in flight, and keep the books on it."""
+"""Publication of flights, one message each, with many messages in flight; counts the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kourou.model.message import Message
 
 GROUP: Final = "flight-publisher"
 CONFIG: Final = ProducerConfig(
-    # Longer than the broker is away: until then every failed send is tried again in silence.
+    # Longer than the broker's restart takes: until then failed sends are retried automatically.
     send_timeout_ms=60_000,
     attempt_timeout_ms=10_000,
     in_flight_messages_max=512,
@@ -27,17 +27,17 @@ CONFIG: Final = ProducerConfig(
 
 @dataclass
 class Sending:
-    """The books of one publication.
+    """Counters and latencies of one publication.
 
     Attributes:
-        total: messages that it will have.
-        sent: messages handed to the producer.
-        acknowledged: of these, answered by the broker as stored.
-        on_disk: of these, answered as on its disk.
-        failures: flight id and error of each that raised.
-        latencies_ms: from handing over to the acknowledgement.
-        seconds: from the first message to the last answer.
-        halfway: set when half of them are acknowledged.
+        total: number of messages to publish.
+        sent: messages passed to the producer.
+        acknowledged: messages confirmed by the broker as stored.
+        on_disk: messages confirmed by the broker as stored on disk.
+        failures: flight id and error of each failed send.
+        latencies_ms: time from `submit` to the receipt, of each message.
+        seconds: time from the first message to the last receipt.
+        halfway: set when half of the messages are acknowledged.
     """
 
     total: int
@@ -58,7 +58,7 @@ class Sending:
 async def publish(
     producer: Producer, topic: str, flights: Iterable[Flight], sending: Sending
 ) -> None:
-    """Send all flights and return when each is answered; `sending` is up to date meanwhile."""
+    """Send all flights and return when each send has ended; `sending` is updated continuously."""
     started_at = time.perf_counter()
     open_sends: set[asyncio.Future[SendReceipt]] = set()
     for flight in flights:

@@ -1,9 +1,9 @@
-"""The Spark job: the topic from end to end, joined with the weather, written as Parquet.
+"""The Spark job: reads the whole topic, joins it with the weather, and writes Parquet.
 
     spark_report.py NAME_SERVER PARQUET
 
-Prints what it read and found as one line of JSON. A message stored twice (a producer that lost
-the answer sends again) is two rows of the topic and one flight: `rows` and `flights` tell.
+Prints its results as one line of JSON. If a producer loses an answer, it sends the message again,
+and it may be stored twice. Such a message is two of `rows`, but one of `flights`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from data import weather_file
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users know it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from kourou.spark.session import local_session
 
@@ -36,10 +36,10 @@ WEATHER: Final = (
 
 
 def read_topic(spark: SparkSession, name_server: str) -> DataFrame:
-    """Return key and body of every stored message of the topic, as it is now."""
+    """Return the keys and body of every stored message of the topic."""
     return (
         spark.read.format("rocketmq")
-        .schema("keys ARRAY<STRING>, body BINARY")  # all that is needed; without: all columns
+        .schema("keys ARRAY<STRING>, body BINARY")  # only the needed columns; default: all
         .option("nameServer", name_server)
         .option("topic", TOPIC)
         .option("startingOffsets", "earliest")
@@ -49,7 +49,7 @@ def read_topic(spark: SparkSession, name_server: str) -> DataFrame:
 
 
 def with_weather(flights: DataFrame) -> DataFrame:
-    """Return the flights with the weather at their origin in their hour, where it is known."""
+    """Return the flights joined with the weather at their origin and hour, if available."""
     weather = flights.sparkSession.read.csv(
         str(weather_file()), schema=WEATHER, header=True, nullValue="NA"
     ).drop("year", "month", "day", "hour")
@@ -57,7 +57,7 @@ def with_weather(flights: DataFrame) -> DataFrame:
 
 
 def worst_routes(flights: DataFrame) -> list[dict[str, Any]]:
-    """Return the routes of the longest mean delay at departure, worst first."""
+    """Return the routes with the longest mean delay at departure, the longest first."""
     routes = (
         flights.groupBy("origin", "dest")
         .agg(
@@ -75,7 +75,7 @@ def main(name_server: str, parquet: str) -> None:
     """Run the job and print its result."""
     spark = local_session("flights", cores=CORES)
     started_at = time.perf_counter()
-    # Counted on the way: the topic is read once.
+    # Rows are counted by an observation, so that the topic is read only once.
     stored = Observation("stored")
     flights = (
         read_topic(spark, name_server)

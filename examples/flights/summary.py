@@ -1,4 +1,4 @@
-"""The end of the demo: what was sent and what arrived, and whether that is the same."""
+"""Summary of the demo: messages sent, flights that arrived, and the differences."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything the demo measured.
+    """All results of the demo.
 
     Attributes:
-        total: flights of the data set that were to be published.
-        sending: the publisher's books.
+        total: number of flights to publish.
+        sending: results of the publication.
         stored: messages in the topic at the end.
-        deliveries: messages given to the counting processes, repeated ones included.
-        records: different stored messages among them.
-        consumed: their flights against the data set.
-        late: flights that the counting processes counted as late. Each counts a flight once; one
-            that was delivered to both, when its queue changed hands, counts twice.
-        late_expected: the late flights of the data set.
-        crash_seconds: from kill -9 until the broker served again.
-        spark: what the Spark job printed.
-        reported: the Parquet's flights against the data set.
-        differing: columns of the Parquet that differ from the data set's.
-        parquet: where it lies.
-        seconds: the whole demo.
+        deliveries: messages delivered to the counting processes, including redeliveries.
+        records: distinct stored messages among the deliveries.
+        consumed: comparison of the delivered flights with the data set.
+        late: late flights counted by the processes. A process counts a flight once; a flight that
+            was delivered to both, because its queue was reassigned, counts twice.
+        late_expected: late flights of the data set.
+        crash_seconds: time from kill -9 until the broker served again.
+        spark: output of the Spark job.
+        reported: comparison of the flights in the Parquet with the data set.
+        differing: columns of the Parquet with other values than the data set.
+        parquet: directory of the Parquet.
+        seconds: duration of the demo.
     """
 
     total: int
@@ -51,12 +51,12 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """Flights of the data set that the group or the Parquet lacks."""
+        """The number of flights of the data set that the group or the Parquet lacks."""
         return len({*self.consumed.missing, *self.reported.missing})
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it must be; empty if all is well."""
+        """Descriptions of failed checks; empty if there are none."""
         sending, spark = self.sending, self.spark
         checks = [
             (sending.sent == self.total, f"{self.total} flights, {sending.sent} sent"),
@@ -93,7 +93,7 @@ class Outcome:
 
 
 def print_worst_routes(console: Console, spark: dict[str, Any]) -> None:
-    """Print the routes that Spark found to be the worst."""
+    """Print the routes with the longest delays, from the Spark job."""
     table = Table(title=f"The {len(spark['worst'])} worst routes by mean delay at departure")
     table.add_column("route")
     for name in ("departures", "delay, min", "wind, mph", "visibility, mi"):
@@ -108,7 +108,7 @@ def print_worst_routes(console: Console, spark: dict[str, Any]) -> None:
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
-    """Print the short table, and what is wrong below it."""
+    """Print the table of results, followed by the problems."""
     table = Table(title="From the data set to Spark", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -122,7 +122,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
-    """Return (what, figure, what it means), one a line of the table."""
+    """Return the rows of the table: (name, figure, explanation)."""
     sending, spark = outcome.sending, outcome.spark
     twice = outcome.stored - outcome.total
     flights = outcome.total - len(outcome.consumed.missing)

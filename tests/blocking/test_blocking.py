@@ -1,4 +1,4 @@
-"""Programs without an event loop use the same clients, by the same names."""
+"""Blocking clients: the asyncio clients by the same names, without an event loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def send(namesrv: str, topic: str, count: int) -> list[str]:
         return [producer.send(Message(topic, b"%d" % n)).msg_id for n in range(count)]
 
 
-def test_a_transaction_is_a_block_or_a_function(namesrv: str) -> None:
+def test_transaction_works_as_block_or_function(namesrv: str) -> None:
     def never(message: MessageExt) -> kourou.TransactionState:
         raise AssertionError(message)
 
@@ -75,7 +75,7 @@ def test_a_transaction_is_a_block_or_a_function(namesrv: str) -> None:
 
 
 @pytest.mark.parametrize("name", blocking.__all__)
-def test_each_client_has_all_names_of_its_asyncio_client(name: str) -> None:
+def test_blocking_client_has_all_methods_of_its_asyncio_client(name: str) -> None:
     asynchronous, waiting = getattr(kourou, name), getattr(blocking, name)
     for_tests = {"abort"}
     public = {n for n in dir(asynchronous) if not n.startswith("_")} - for_tests
@@ -91,7 +91,7 @@ def test_each_client_has_all_names_of_its_asyncio_client(name: str) -> None:
             assert inspect.getdoc(ours)
 
 
-def test_a_receipt_is_returned_and_the_message_is_read_back(namesrv: str) -> None:
+def test_sent_message_is_read_back(namesrv: str) -> None:
     sent = send(namesrv, "Returned", 3)
 
     with blocking.PullConsumer("reader", namesrv) as consumer:
@@ -101,7 +101,7 @@ def test_a_receipt_is_returned_and_the_message_is_read_back(namesrv: str) -> Non
     assert sorted(m.msg_id for m in found) == sorted(sent)
 
 
-def test_futures_of_submitted_messages_can_be_waited_for_on_any_thread(namesrv: str) -> None:
+def test_submit_futures_are_thread_safe(namesrv: str) -> None:
     with blocking.Producer("orders", namesrv) as producer:
         futures = [producer.submit(Message("Submitted", b"%d" % n)) for n in range(20)]
         producer.flush()
@@ -110,7 +110,7 @@ def test_futures_of_submitted_messages_can_be_waited_for_on_any_thread(namesrv: 
     assert len({future.result().msg_id for future in done}) == 20
 
 
-def test_a_plain_listener_gets_each_message_on_a_thread_of_its_own(namesrv: str) -> None:
+def test_plain_listener_runs_on_threads(namesrv: str) -> None:
     sent = send(namesrv, "Listened", 4)
     got: list[MessageExt] = []
     threads: set[str] = set()
@@ -133,7 +133,7 @@ def test_a_plain_listener_gets_each_message_on_a_thread_of_its_own(namesrv: str)
     assert "kourou-blocking" not in threads
 
 
-def test_a_loop_over_a_consumer_acknowledges_each_message_by_asking_for_the_next(
+def test_iteration_acknowledges_the_previous_message(
     namesrv: str,
 ) -> None:
     send(namesrv, "Looped", 3)
@@ -153,7 +153,7 @@ def test_a_loop_over_a_consumer_acknowledges_each_message_by_asking_for_the_next
     assert lag == 1, "the message at the break was not acknowledged"
 
 
-def test_a_loop_gives_back_what_it_cannot_consume(namesrv: str) -> None:
+def test_loop_gives_back_a_failed_message(namesrv: str) -> None:
     send(namesrv, "GivenBack", 2)
     got = []
 
@@ -175,7 +175,7 @@ def test_a_loop_gives_back_what_it_cannot_consume(namesrv: str) -> None:
     assert (dead.message.body, dead.reason) == (b"1", "not that one")
 
 
-def test_a_plain_callback_has_its_turns_with_each_queue_on_a_thread(namesrv: str) -> None:
+def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
     sent = send(namesrv, "Turned", 3)
     got: list[str] = []
     threads: set[str] = set()
@@ -199,7 +199,7 @@ def test_a_plain_callback_has_its_turns_with_each_queue_on_a_thread(namesrv: str
     assert "kourou-blocking" not in threads
 
 
-def test_polling_gives_messages_to_a_program_that_asks(namesrv: str) -> None:
+def test_poll_returns_messages(namesrv: str) -> None:
     send(namesrv, "Polled", 5)
 
     with blocking.PullConsumer("polling", namesrv) as consumer:
@@ -222,7 +222,7 @@ def test_errors_are_those_of_the_asyncio_client() -> None:
         producer.send(Message("T", b"x"), timeout_ms=200)
 
 
-def test_a_call_from_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
+def test_call_from_the_background_loop_is_refused() -> None:
     producer = blocking.Producer("orders", NOBODY)
 
     async def call() -> None:
@@ -245,7 +245,7 @@ with Producer("orders", "127.0.0.1:1") as producer:
 """
 
 
-def test_ctrl_c_ends_a_call_that_waits() -> None:
+def test_ctrl_c_interrupts_a_waiting_call() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", CTRL_C],
         stdout=subprocess.PIPE,
@@ -285,7 +285,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_a_listener_that_exits_ends_the_program_instead_of_hanging_it(namesrv: str) -> None:
+def test_sys_exit_in_a_listener_ends_the_program(namesrv: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", EXIT, namesrv],
         capture_output=True,
@@ -298,7 +298,7 @@ def test_a_listener_that_exits_ends_the_program_instead_of_hanging_it(namesrv: s
     assert "SystemExit: enough" in ended.stderr
 
 
-def test_a_forked_child_has_a_loop_of_its_own() -> None:
+def test_forked_child_has_its_own_loop() -> None:
     background.run(_nothing)
     child = os.fork()
     if child == 0:
@@ -315,7 +315,7 @@ async def _nothing() -> None:
     return None
 
 
-def test_each_of_many_threads_gets_what_its_own_call_returned_or_raised() -> None:
+def test_concurrent_calls_get_their_own_results() -> None:
     async def answer(number: int) -> int:
         if number % 7 == 0:
             await asyncio.sleep(0)
@@ -342,12 +342,14 @@ def test_each_of_many_threads_gets_what_its_own_call_returned_or_raised() -> Non
     assert found == expected
 
 
-def test_a_future_that_is_given_up_gives_its_message_up() -> None:
+def test_cancelled_future_cancels_its_message() -> None:
     config = ProducerConfig(in_flight_messages_max=1)
     with blocking.Producer("orders", NOBODY, config=config) as producer:
         given_up = producer.submit(Message("T", b"x"), timeout_ms=3_600_000)
         assert given_up.cancel()
-        failed = producer.submit(Message("T", b"x"), timeout_ms=1)  # there is place for it
+        failed = producer.submit(
+            Message("T", b"x"), timeout_ms=1
+        )  # the limit of messages in flight allows it
         assert isinstance(failed.exception(60), TransportError)
         assert not failed.cancel()
     assert given_up.cancelled()

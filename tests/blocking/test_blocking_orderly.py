@@ -1,4 +1,4 @@
-"""Programs without an event loop consume in order, on threads."""
+"""Ordered consumption by blocking clients, on threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def send(namesrv: str, topic: str, count: int, *, keys: int) -> None:
-    """Send messages of so many accounts, of which each has its order."""
+    """Send messages of several accounts, in order for each account."""
     with blocking.Producer("accounts", namesrv) as producer:
         for number in range(count):
             account = f"a{number % keys}"
@@ -45,7 +45,7 @@ def consumer_of(namesrv: str, group: str, topic: str, **options: int) -> blockin
     return consumer
 
 
-def test_messages_of_a_key_come_in_order_one_at_a_time(namesrv: str) -> None:
+def test_messages_of_a_key_are_delivered_in_order_one_at_a_time(namesrv: str) -> None:
     send(namesrv, "Accounts", 200, keys=5)
     got: defaultdict[str, list[int]] = defaultdict(list)
     busy: set[int] = set()
@@ -67,7 +67,7 @@ def test_messages_of_a_key_come_in_order_one_at_a_time(namesrv: str) -> None:
     assert dict(got) == {f"a{key}": list(range(key, 200, 5)) for key in range(5)}
 
 
-def test_batches_and_commits_of_their_own_work_on_threads_too(namesrv: str) -> None:
+def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> None:
     send(namesrv, "Ledger", 30, keys=1)
     got: list[int] = []
     rolled_back = threading.Event()
@@ -108,7 +108,7 @@ def test_batches_and_commits_of_their_own_work_on_threads_too(namesrv: str) -> N
     assert got[again:] == list(range(30))
 
 
-def test_a_close_does_not_wait_for_a_listener_that_hangs_and_leaves_its_lock(namesrv: str) -> None:
+def test_close_does_not_wait_for_a_blocked_listener_and_keeps_its_lock(namesrv: str) -> None:
     send(namesrv, "Hanging", 10, keys=1)
     got: list[bytes] = []
     reached, released = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""A client's tasks end with it, also those that run what users wrote."""
+"""Background tasks end with their client, including those that run users' functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.client.background import BackgroundTasks
 from kourou.testing.loop import run_virtual
 
 
-def test_a_task_that_catches_its_cancellation_holds_up_the_end_for_a_second_only(
+def test_task_that_suppresses_cancellation_delays_close_by_one_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -35,7 +35,7 @@ def test_a_task_that_catches_its_cancellation_holds_up_the_end_for_a_second_only
     run_virtual(main())
 
 
-def test_a_task_may_end_all_others() -> None:
+def test_task_may_close_all_other_tasks() -> None:
     async def main() -> None:
         tasks = BackgroundTasks()
         other = tasks.start(lambda: asyncio.sleep(100), "wait")

@@ -1,4 +1,4 @@
-"""What is asked of brokers is what Java's clients ask."""
+"""Requests of consumers have the fields of Java's clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JAVAS_LITE_PULL = {
 
 
 class RefusingPool:
-    """Keeps the command, and answers that the broker is busy."""
+    """Records the command, and answers that the broker is busy."""
 
     namespace = ""
 
@@ -51,7 +51,7 @@ class RefusingPool:
         return response(command, ResponseCode.SYSTEM_BUSY, "busy")
 
 
-def test_a_lite_pull_has_the_fields_of_javas() -> None:
+def test_lite_pull_has_the_fields_of_java() -> None:
     pool = RefusingPool()
 
     async def main() -> None:
@@ -87,14 +87,14 @@ PLACES = {
 
 
 def pulled(**changed: str | None) -> PullResult:
-    """Return what a pull makes of an answer with these fields changed, or left out."""
+    """Return the result of a pull whose answer has these fields changed or left out."""
     fields = {name: text for name, text in (PLACES | changed).items() if text is not None}
     answer = RemotingCommand(ResponseCode.SUCCESS, fields, flag=1)
     queue, subscription = MessageQueue("T", "b", 0), parse_tags("T", "*", 1)
     return read_pull_result(answer, queue, subscription, 0, namespace="")
 
 
-def test_the_places_of_a_pull_are_read_from_any_number_that_java_writes_or_reads() -> None:
+def test_offsets_of_a_pull_are_parsed_from_any_number_java_accepts() -> None:
     plain = pulled()
     assert (plain.next_offset, plain.min_offset) == (32, 0)
     assert (plain.max_offset, plain.suggested_broker_id) == (10**18 - 1, 1)
@@ -104,6 +104,6 @@ def test_the_places_of_a_pull_are_read_from_any_number_that_java_writes_or_reads
 
 @pytest.mark.parametrize("text", [None, "", "1_0", "\u0661", " 1", "9" * 19])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_pull_whose_place_is_no_number_is_refused(name: str, text: str | None) -> None:
+def test_pull_answer_with_invalid_offset_is_refused(name: str, text: str | None) -> None:
     with pytest.raises(MalformedHeaderError, match=name):
         pulled(**{name: text})

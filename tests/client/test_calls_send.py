@@ -1,4 +1,4 @@
-"""What a producer makes of the answers that a broker may give, played by a scripted one."""
+"""Answers of a scripted broker, and the receipts and errors that a producer derives from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def against(
     body: Callable[[Producer], Coroutine[Any, Any, None]],
     order_topic_conf: str | None = None,
 ) -> None:
-    """Run `body` with a producer whose sends get these answers in order, the last for ever."""
+    """Run `body` with a producer whose sends get these answers in order, then always the last."""
 
     async def main() -> None:
         runtime = sim_runtime()
@@ -107,7 +107,7 @@ def hang_up(request: Request) -> None:
         (12, {}, Durability.UNKNOWN, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_a_receipt_claims_no_more_than_the_broker_said(
+def test_receipt_has_the_durability_the_broker_reported(
     code: int, extra: dict[str, str], durability: Durability, status: SendStatus
 ) -> None:
     async def body(producer: Producer) -> None:
@@ -123,7 +123,7 @@ def test_a_receipt_claims_no_more_than_the_broker_said(
     [refused(1), refused(2), refused(14), refused(16), refused(17), refused(1500), hang_up, silent],
     ids=lambda answer: answer.__qualname__,
 )
-def test_what_passes_is_tried_again_with_the_same_id(failure: Handler) -> None:
+def test_transient_failure_is_retried_with_the_same_id(failure: Handler) -> None:
     ids = []
 
     def note(request: Request) -> RemotingCommand | None:
@@ -139,7 +139,7 @@ def test_what_passes_is_tried_again_with_the_same_id(failure: Handler) -> None:
     against([note], body)
 
 
-def test_a_broker_that_is_busy_to_the_end_is_named_as_such() -> None:
+def test_busy_until_timeout_raises_system_busy() -> None:
     async def body(producer: Producer) -> None:
         with pytest.raises(SystemBusyError, match="scripted"):
             await producer.send(Message("T", b"x"))
@@ -147,7 +147,7 @@ def test_a_broker_that_is_busy_to_the_end_is_named_as_such() -> None:
     against([refused(2)], body)
 
 
-def test_what_the_topic_does_not_permit_is_tried_three_times() -> None:
+def test_forbidden_send_is_tried_three_times() -> None:
     tries = []
 
     def note(request: Request) -> RemotingCommand:
@@ -163,7 +163,7 @@ def test_what_the_topic_does_not_permit_is_tried_three_times() -> None:
 
 
 @pytest.mark.parametrize("code", [13, 26, 29, 3, 777])
-def test_a_refusal_for_good_is_raised_with_its_code(code: int) -> None:
+def test_permanent_refusal_is_raised_with_its_code(code: int) -> None:
     async def body(producer: Producer) -> None:
         with pytest.raises(RemoteError, match="scripted") as caught:
             await producer.send(Message("T", b"x"))
@@ -172,7 +172,7 @@ def test_a_refusal_for_good_is_raised_with_its_code(code: int) -> None:
     against([refused(code)], body)
 
 
-def test_an_answer_that_does_not_say_where_is_an_error() -> None:
+def test_answer_without_offset_ids_is_an_error() -> None:
     async def body(producer: Producer) -> None:
         with pytest.raises(MalformedHeaderError):
             await producer.send(Message("T", b"x"))
@@ -189,7 +189,7 @@ def test_an_answer_that_does_not_say_where_is_an_error() -> None:
     )
 
 
-def test_a_batch_stored_as_one_record_has_one_place_for_all() -> None:
+def test_batch_stored_as_one_record_has_one_offset_id() -> None:
     async def body(producer: Producer) -> None:
         receipts = await producer.send_batch([Message("T", b"x")] * 3)
         assert {receipt.offset_msg_id for receipt in receipts} == {STORED.msg_id}
@@ -200,7 +200,7 @@ def test_a_batch_stored_as_one_record_has_one_place_for_all() -> None:
 
 
 @pytest.mark.parametrize(("waits", "told"), [(True, "true"), (False, "false")])
-def test_a_batch_tells_the_broker_whether_it_waits_for_the_disk(told: str, *, waits: bool) -> None:
+def test_batch_sends_wait_store_ok(told: str, *, waits: bool) -> None:
     asked: list[dict[str, str]] = []
 
     def store(request: Request) -> RemotingCommand:
@@ -216,7 +216,7 @@ def test_a_batch_tells_the_broker_whether_it_waits_for_the_disk(told: str, *, wa
     against([store], body)
 
 
-def test_silence_to_the_end_is_a_transport_error() -> None:
+def test_no_answer_until_timeout_is_a_transport_error() -> None:
     async def body(producer: Producer) -> None:
         with pytest.raises(TransportError):
             await producer.send(Message("T", b"x"), timeout_ms=1200)
@@ -224,7 +224,7 @@ def test_silence_to_the_end_is_a_transport_error() -> None:
     against([silent], body)
 
 
-def test_an_ordered_topic_has_the_queues_that_its_configuration_lists() -> None:
+def test_ordered_topic_has_the_queues_of_its_configuration() -> None:
     queue_ids: list[int] = []
 
     def store(request: Request) -> RemotingCommand:

@@ -1,4 +1,4 @@
-"""A bad value is refused with its name, the value and what is allowed."""
+"""Invalid config values are refused with their name, value and range."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ BAD: list[tuple[Callable[[], ClientConfig], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), BAD, ids=[text for _, text in BAD])
-def test_a_value_out_of_range_is_refused(make: Callable[[], ClientConfig], text: str) -> None:
+def test_value_out_of_range_is_refused(make: Callable[[], ClientConfig], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         make()

@@ -1,4 +1,4 @@
-"""The first lines that a newcomer writes: what may be left out, and what is refused with a hint."""
+"""First steps of a user: optional arguments, and mistakes that are refused with a hint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def addresses_of(client: Any) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("module", [kourou, blocking], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_client_without_an_address_asks_where_the_environment_says(
+def test_client_without_address_uses_the_environment(
     name: str, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("KOUROU_NAMESRV", "NAMESRV_ADDR"):
@@ -52,13 +52,13 @@ def test_a_client_without_an_address_asks_where_the_environment_says(
     assert addresses_of(MAKERS[name](module)) == ("10.0.0.3:2",)
 
 
-def test_a_bad_address_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address_in_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KOUROU_NAMESRV", "10.0.0.1:x")
     with pytest.raises(ConfigError, match=r"10\.0\.0\.1:x"):
         kourou.Producer()
 
 
-def test_a_producer_without_a_group_sends() -> None:
+def test_producer_without_group_sends() -> None:
     async def main() -> None:
         async with recording() as w:
             producer = kourou.Producer(
@@ -73,7 +73,7 @@ def test_a_producer_without_a_group_sends() -> None:
 
 @pytest.mark.parametrize("module", [kourou, blocking], ids=["asyncio", "blocking"])
 @pytest.mark.parametrize("kind", ["PushConsumer", "PullConsumer"])
-def test_where_a_new_group_starts_is_said_beside_the_config(kind: str, module: Any) -> None:
+def test_start_position_is_accepted_besides_config(kind: str, module: Any) -> None:
     def config(**arguments: Any) -> Any:
         client = getattr(module, kind)("g", **arguments)
         return getattr(client, "_client", client)._config
@@ -103,7 +103,7 @@ def test_run_forever_without_a_listener_is_refused() -> None:
     run_virtual(main())
 
 
-def test_a_consumer_that_nothing_uses_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_consumer_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.cluster.push_consumer("readers")
@@ -120,7 +120,7 @@ def test_a_consumer_that_nothing_uses_says_so(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("how", ["loop", "listener"])
-def test_a_consumer_in_use_says_nothing(how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_used_consumer_logs_no_warning(how: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with recording() as w:
             consumer = w.consumer() if how == "listener" else w.cluster.push_consumer("readers")

@@ -1,4 +1,4 @@
-"""Hooks may forbid a send, and leave out what a pull brought."""
+"""Hooks that forbid sends and filter pulled messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kourou.testing.recording import TOPIC, recording
 
 
 class Watch:
-    """Forbids what has the word in it."""
+    """Forbids messages that contain the word."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -28,7 +28,7 @@ class Watch:
             raise UsageError("no secrets")
 
 
-def test_a_send_that_a_hook_forbids_never_leaves() -> None:
+def test_forbidden_send_is_not_sent() -> None:
     async def main() -> None:
         async with recording() as w:
             watch = Watch()
@@ -58,7 +58,7 @@ def without_odd(messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
     return [message for message in messages if int(message.body) % 2 == 0]
 
 
-def test_what_a_filter_leaves_out_is_not_consumed_and_counts_as_done() -> None:
+def test_filtered_message_is_skipped_and_committed() -> None:
     async def main() -> None:
         async with recording() as w:
             bodies = [b"%d" % number for number in range(20)]
@@ -72,7 +72,7 @@ def test_what_a_filter_leaves_out_is_not_consumed_and_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, GeneratorExit])
-def test_a_filter_that_raises_lets_all_pass(
+def test_filter_that_raises_passes_all_messages(
     failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: Sequence[MessageExt]) -> Iterable[MessageExt]:
@@ -88,7 +88,7 @@ def test_a_filter_that_raises_lets_all_pass(
     assert any("message_filter.failed" in one.getMessage() for one in caplog.records)
 
 
-def test_a_poll_is_filtered_too() -> None:
+def test_poll_applies_filters() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(b"1", b"2", b"3", b"4")

@@ -1,4 +1,4 @@
-"""Mistakes in the use of clients are told where they are made, with a way out."""
+"""Misuse of clients is refused at the call, with a remedy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOBODY = "127.0.0.1:1"
         (lambda config: Producer("g", NOBODY, config=config), {"linger_ms": 5}, "Producer"),
     ],
 )
-def test_a_config_of_another_client_is_refused(
+def test_config_of_another_client_is_refused(
     make: Callable[[Any], object], config: Any, wanted: str
 ) -> None:
     text = f"config is a {type(config).__name__}: this client takes a {wanted}Config"
@@ -45,7 +45,7 @@ def test_a_config_of_another_client_is_refused(
         make(config)
 
 
-def test_a_block_of_the_other_kind_names_the_right_one() -> None:
+def test_wrong_kind_of_with_block_suggests_the_right_one() -> None:
     producer: Any = Producer("g", NOBODY)
     with (
         pytest.raises(
@@ -64,7 +64,7 @@ def test_a_block_of_the_other_kind_names_the_right_one() -> None:
         asyncio.run(enter())
 
 
-def test_what_is_subscribed_is_text() -> None:
+def test_subscription_must_be_text() -> None:
     consumer: Any = PushConsumer("g", NOBODY)
     with pytest.raises(InvalidTopicError, match="a topic must be a str, not list"):
         consumer.subscribe(["orders"])
@@ -72,7 +72,7 @@ def test_what_is_subscribed_is_text() -> None:
         consumer.subscribe("orders", tags=["eu", "us"])
 
 
-def test_where_a_message_goes_is_a_queue_or_a_function() -> None:
+def test_queue_argument_must_be_a_queue_or_a_function() -> None:
     number: Any = 3
     with pytest.raises(UsageError, match="queue is 3: give a MessageQueue, or a function"):
         place(Message("T", b"x"), number, None)
@@ -81,13 +81,13 @@ def test_where_a_message_goes_is_a_queue_or_a_function() -> None:
         check_queue("T", nothing)
 
 
-def test_a_time_in_seconds_is_not_taken_for_one_that_is_past() -> None:
+def test_delivery_time_in_seconds_is_refused() -> None:
     with pytest.raises(InvalidMessageError, match="epoch milliseconds, not seconds"):
         Message("T", b"x", deliver_at_ms=1_795_386_075)
     assert Message("T", b"x", deliver_at_ms=1_795_386_075_000).deliver_at_ms
 
 
-def test_a_text_is_no_body() -> None:
+def test_str_body_is_refused() -> None:
     text: Any = "x"
     with pytest.raises(
         InvalidMessageError, match=r"body must be bytes, not str: pass text.encode\(\)"
@@ -95,6 +95,6 @@ def test_a_text_is_no_body() -> None:
         Message("T", text)
 
 
-def test_a_blocking_client_that_was_not_started_names_its_block() -> None:
+def test_blocking_client_not_started_suggests_with_block() -> None:
     with pytest.raises(kourou.errors.ClosedError, match="blocking: `with`"):
         blocking.Producer("g", NOBODY).send(Message("T", b"x"))

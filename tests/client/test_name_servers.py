@@ -1,4 +1,4 @@
-"""Name servers are found by a web address, and followed when it names others."""
+"""Name servers are looked up by a URL, and a changed response is followed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ URL = "http://names.example/rocketmq/nsaddr"
 
 
 class Page:
-    """What the web address says, to a simulated client."""
+    """Response of the URL, for a simulated client."""
 
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
@@ -47,7 +47,7 @@ def producer_by(page: Page, cluster: Cluster) -> Producer:
     return Producer("p", URL, runtime=runtime)
 
 
-def test_the_first_requests_share_one_look_up_and_use_the_first_line() -> None:
+def test_concurrent_requests_share_one_lookup_and_use_the_first_line() -> None:
     async def main() -> None:
         page = Page("127.0.0.1:9876;127.0.0.1:9877\r\nand a second line\n")
         async with Cluster(seed=2, namesrvs=2) as cluster, producer_by(page, cluster) as producer:
@@ -59,7 +59,7 @@ def test_the_first_requests_share_one_look_up_and_use_the_first_line() -> None:
     run_virtual(main())
 
 
-def test_the_address_is_asked_again_each_two_minutes_and_a_failure_changes_nothing() -> None:
+def test_lookup_repeats_every_two_minutes_and_keeps_addresses_on_failure() -> None:
     async def main() -> None:
         gone = ConnectFailedError("gone")
         page = Page("127.0.0.1:9876", gone, "", "not an address:x", "127.0.0.1:9877")
@@ -77,7 +77,7 @@ def test_the_address_is_asked_again_each_two_minutes_and_a_failure_changes_nothi
     run_virtual(main())
 
 
-def test_a_web_address_that_tells_nothing_is_named() -> None:
+def test_lookup_failure_names_the_url() -> None:
     async def main() -> None:
         page = Page("\n")
         async with Cluster(seed=2) as cluster, producer_by(page, cluster) as producer:
@@ -88,7 +88,7 @@ def test_a_web_address_that_tells_nothing_is_named() -> None:
     run_virtual(main())
 
 
-def test_closing_ends_a_look_up_that_somebody_waits_for() -> None:
+def test_close_cancels_a_lookup_in_progress() -> None:
     async def main() -> None:
         page = Page("127.0.0.1:9876")
         async with Cluster(seed=2) as cluster, producer_by(page, cluster) as producer:
@@ -104,7 +104,7 @@ def test_closing_ends_a_look_up_that_somebody_waits_for() -> None:
 
 @contextmanager
 def web_server(status: int, body: bytes) -> Iterator[str]:
-    """Serve one answer at a real port, and yield its web address."""
+    """Serve one response at a real port, and yield its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -113,7 +113,7 @@ def web_server(status: int, body: bytes) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -125,7 +125,7 @@ def web_server(status: int, body: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_a_page_is_read_over_http() -> None:
+def test_addresses_are_read_over_http() -> None:
     with web_server(200, b"10.0.0.1:9876\n") as url:
         assert fetch_text(url, 30.0) == "10.0.0.1:9876\n"
 
@@ -138,19 +138,19 @@ def test_a_page_is_read_over_http() -> None:
         (200, b"x" * 70_000, "answered more than 65536 bytes"),
     ],
 )
-def test_an_answer_that_is_no_list_is_refused(status: int, body: bytes, text: str) -> None:
+def test_invalid_http_response_is_refused(status: int, body: bytes, text: str) -> None:
     with web_server(status, body) as url, pytest.raises(ConnectFailedError, match=text):
         fetch_text(url, 30.0)
 
 
-def test_a_web_server_that_is_absent_is_named() -> None:
+def test_unreachable_web_server_is_named() -> None:
     with web_server(200, b"") as url:
         pass
     with pytest.raises(ConnectFailedError, match=url):
         fetch_text(url, 30.0)
 
 
-def test_web_addresses_are_told_from_others() -> None:
+def test_urls_are_distinguished_from_addresses() -> None:
     assert find_url(f" {URL} ") == URL
     assert find_url("HTTPS://host") == "HTTPS://host"
     assert find_url("http:9876") is None, "a host may be called http"
@@ -160,7 +160,7 @@ def test_web_addresses_are_told_from_others() -> None:
             find_url(bad)
 
 
-def test_addresses_that_are_no_text_are_refused() -> None:
+def test_addresses_that_are_not_str_are_refused() -> None:
     several: Any = ["a:1", "b:2"]
     with pytest.raises(ConfigError, match="expected a str, host:port or several joined by ';'"):
         find_url(several)

@@ -1,4 +1,4 @@
-"""A client within a namespace meets those of the same one only, by plain names."""
+"""Clients with a namespace use plain names and are isolated from other namespaces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def make_topic(cluster: Cluster) -> None:
         await admin.create_topic(TOPIC, queues=2)
 
 
-def test_names_on_the_wire_have_the_namespace_and_the_client_sees_plain_ones() -> None:
+def test_wire_has_qualified_names_and_client_has_plain_names() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -56,7 +56,7 @@ def test_names_on_the_wire_have_the_namespace_and_the_client_sees_plain_ones() -
                 assert {queue.topic for queue in queues} == {TOPIC}
                 await producer.send(Message(TOPIC, b"6"), queue=queues[1])
                 await producer.send(Message(TOPIC, b"7"), sharding_key="k")
-            async with w.cluster.pull_consumer() as reader:  # in no namespace
+            async with w.cluster.pull_consumer() as reader:  # without a namespace
                 outside = await reader.fetch_subscribe_message_queues(f"{NS}%{TOPIC}")
                 stored = [
                     message
@@ -86,7 +86,7 @@ def test_names_on_the_wire_have_the_namespace_and_the_client_sees_plain_ones() -
     run_virtual(main())
 
 
-def test_what_fails_is_retried_within_the_namespace() -> None:
+def test_failed_message_is_redelivered_within_the_namespace() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -116,7 +116,7 @@ def test_what_fails_is_retried_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_order_and_filters_hold_within_the_namespace() -> None:
+def test_ordered_consumption_and_filters_work_within_the_namespace() -> None:
     async def main() -> None:
         async with recording(enable_property_filter=True) as w:
             await make_topic(w.cluster)
@@ -142,7 +142,7 @@ def test_order_and_filters_hold_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_namespaces_do_not_see_each_others_messages() -> None:
+def test_messages_are_isolated_between_namespaces() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -156,7 +156,7 @@ def test_namespaces_do_not_see_each_others_messages() -> None:
     run_virtual(main())
 
 
-def test_a_poll_and_its_commit_stay_within_the_namespace() -> None:
+def test_poll_and_commit_work_within_the_namespace() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -179,7 +179,7 @@ def test_a_poll_and_its_commit_stay_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_a_request_is_answered_within_the_namespace() -> None:
+def test_request_gets_its_reply_within_the_namespace() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -204,7 +204,7 @@ def test_a_request_is_answered_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_transactions_end_and_are_asked_about_within_the_namespace() -> None:
+def test_transactions_end_and_are_checked_within_the_namespace() -> None:
     asked: list[tuple[str, bytes]] = []
 
     def ask(message: MessageExt) -> TransactionState:
@@ -234,7 +234,7 @@ def test_transactions_end_and_are_asked_about_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_an_offset_reset_from_outside_reaches_the_member() -> None:
+def test_offset_reset_by_another_client_reaches_the_member() -> None:
     async def main() -> None:
         async with recording(use_server_side_reset_offset=False) as w:
             await make_topic(w.cluster)
@@ -245,7 +245,7 @@ def test_an_offset_reset_from_outside_reaches_the_member() -> None:
             async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
                 await producer.send(Message(TOPIC, b"1"))
                 await w.until(lambda: got == [b"1"])
-                await asyncio.sleep(6)  # committed
+                await asyncio.sleep(6)  # until offsets are committed
                 async with w.cluster.admin() as admin:
                     await admin.reset_offset(f"{NS}%billing", f"{NS}%{TOPIC}", to="earliest")
                 await w.until(lambda: got == [b"1", b"1"], timeout_s=60)
@@ -253,7 +253,7 @@ def test_an_offset_reset_from_outside_reaches_the_member() -> None:
     run_virtual(main())
 
 
-def test_a_message_handed_over_by_an_administrator_has_its_plain_topic() -> None:
+def test_directly_consumed_message_has_its_plain_topic() -> None:
     async def main() -> None:
         async with recording() as w:
             await make_topic(w.cluster)
@@ -274,7 +274,7 @@ def test_a_message_handed_over_by_an_administrator_has_its_plain_topic() -> None
     run_virtual(main())
 
 
-def test_a_property_that_ends_like_the_namespaces_own_takes_nothing_from_it() -> None:
+def test_property_with_similar_name_does_not_suppress_the_namespace() -> None:
     hook = NamespaceHook(NS)
     text = "MY_INSTANCE_ID\1x\2PGROUP\1g\2"
     command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {"a": "g", "b": "T", "i": text})
@@ -283,7 +283,7 @@ def test_a_property_that_ends_like_the_namespaces_own_takes_nothing_from_it() ->
     assert properties == {"MY_INSTANCE_ID": "x", "PGROUP": "ns%g", "INSTANCE_ID": NS}
 
 
-def test_the_new_form_says_the_namespace_in_each_request() -> None:
+def test_namespace_v2_is_sent_in_each_request() -> None:
     seen: list[RemotingCommand] = []
 
     class Watching:
@@ -319,7 +319,7 @@ def test_the_new_form_says_the_namespace_in_each_request() -> None:
         assert (command.ext_fields["nsd"], command.ext_fields["ns"]) == ("true", "ns2")
 
 
-def test_a_request_that_leaves_twice_is_changed_once() -> None:
+def test_retried_request_is_qualified_once() -> None:
     hook = NamespaceHook(NS)
     fields = {"a": "g", "b": "%RETRY%g", "i": "RETRY_TOPIC\1T\2", "c": "TBW102"}
     command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields)
@@ -330,7 +330,7 @@ def test_a_request_that_leaves_twice_is_changed_once() -> None:
     assert properties == {"RETRY_TOPIC": "ns%T", "INSTANCE_ID": NS}
 
 
-def test_one_form_of_namespace_is_taken_at_a_time() -> None:
+def test_both_forms_of_namespace_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="give one"):
         ProducerConfig(namespace="a", namespace_v2="b")
     with pytest.raises(ConfigError, match="namespace"):

@@ -1,4 +1,4 @@
-"""What a push consumer does while servers are gone, forget it, or come back elsewhere."""
+"""Push consumers during outages, restarts and moves of servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def members(w: Recording) -> int:
         return len((await admin.describe_group("consumers")).members)
 
 
-def test_a_broker_that_comes_back_at_another_port_is_found() -> None:
+def test_broker_restarted_at_another_port_is_found() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer(), w.cluster.producer() as producer:
             await w.send(b"before")
@@ -44,7 +44,7 @@ def test_a_broker_that_comes_back_at_another_port_is_found() -> None:
     run_virtual(main())
 
 
-def test_a_topic_deleted_and_made_again_is_consumed_from_its_new_start() -> None:
+def test_recreated_topic_is_consumed_from_its_beginning() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer():
             await w.send(*BODIES)
@@ -61,14 +61,14 @@ def test_a_topic_deleted_and_made_again_is_consumed_from_its_new_start() -> None
     run_virtual(main())
 
 
-def test_what_takes_the_places_of_lost_messages_is_consumed() -> None:
+def test_messages_at_offsets_of_lost_messages_are_consumed() -> None:
     async def main() -> None:
         rarely = {"flush_disk_type": FlushDiskType.ASYNC_FLUSH, "flush_interval_ms": 60_000}
         options: dict[str, Any] = {"queues": 1, **rarely}
         async with recording(**options) as w, w.consumer():
             await w.send(*BODIES[:20])
             await w.until_got(*BODIES[:20])
-            await w.cluster.crash_broker()  # what it had not synced is gone
+            await w.cluster.crash_broker()  # messages that were not synced are lost
             await w.cluster.restart_broker()
             await w.send(*BODIES[20:])
             await w.until_got(*BODIES[20:], timeout_s=60)
@@ -76,7 +76,7 @@ def test_what_takes_the_places_of_lost_messages_is_consumed() -> None:
     run_virtual(main())
 
 
-def test_an_outage_is_told_once_and_commits_are_made_up_for(
+def test_outage_is_logged_once_and_offsets_are_committed_afterwards(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -98,7 +98,7 @@ def test_an_outage_is_told_once_and_commits_are_made_up_for(
     run_virtual(main())
 
 
-def test_one_name_server_of_two_is_enough() -> None:
+def test_one_of_two_name_servers_is_enough() -> None:
     async def main() -> None:
         async with Cluster(seed=5, namesrvs=2) as cluster:
             w = Recording(cluster)
@@ -115,7 +115,7 @@ def test_one_name_server_of_two_is_enough() -> None:
     run_virtual(main())
 
 
-def test_a_listener_that_never_ends_keeps_its_consumer_a_member() -> None:
+def test_consumer_with_blocked_listener_stays_a_member() -> None:
     async def main() -> None:
         async def hang(_: MessageExt) -> None:
             await asyncio.Event().wait()
@@ -129,7 +129,7 @@ def test_a_listener_that_never_ends_keeps_its_consumer_a_member() -> None:
     run_virtual(main())
 
 
-def test_a_listener_that_ignores_its_cancellation_does_not_hold_up_the_close() -> None:
+def test_listener_that_ignores_cancellation_does_not_block_close() -> None:
     async def main() -> None:
         stop = asyncio.Event()
 
@@ -150,7 +150,7 @@ def test_a_listener_that_ignores_its_cancellation_does_not_hold_up_the_close() -
     run_virtual(main())
 
 
-def test_a_close_while_it_starts_leaves_nothing_behind() -> None:
+def test_close_during_start_releases_everything() -> None:
     async def main() -> None:
         async with recording() as w:
             for step in range(40):
@@ -167,12 +167,12 @@ def test_a_close_while_it_starts_leaves_nothing_behind() -> None:
     run_virtual(main())
 
 
-def test_a_member_that_a_restarted_broker_forgot_keeps_its_queues() -> None:
+def test_member_keeps_its_queues_after_a_broker_restart() -> None:
     async def main() -> None:
         async with recording() as w:
             first, second = w.consumer(instance_name="1"), w.consumer(instance_name="2")
             async with first, second:
-                shared = 4  # one member holds the queue of the retries besides
+                shared = 4  # one member also has the queue of the retry topic
                 await w.until(
                     lambda: (
                         [q.topic for q in first.queues + second.queues].count(TOPIC) == shared
@@ -180,7 +180,7 @@ def test_a_member_that_a_restarted_broker_forgot_keeps_its_queues() -> None:
                     ),
                     timeout_s=60,
                 )
-                # As if the broker had restarted and heard of the other member only.
+                # As if the broker had restarted and got a heartbeat of the other member only.
                 held = first.queues
                 await unregister(
                     first._instance.pool,
@@ -199,7 +199,7 @@ def test_a_member_that_a_restarted_broker_forgot_keeps_its_queues() -> None:
     run_virtual(main())
 
 
-def test_a_background_task_outlives_its_failures_and_says_so_once(
+def test_background_task_survives_failures_and_logs_them_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A forked child's copy of a client refuses to work, and leaves its parent's connections alone."""
+"""Copies of clients in forked processes refuse calls and do not use the parent's connections."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ run_virtual(main())
 """
 
 
-def test_a_forked_copy_refuses_each_call_and_the_parent_goes_on() -> None:
+def test_forked_producer_refuses_calls_and_parent_keeps_working() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING],
         capture_output=True,
@@ -119,7 +119,7 @@ run_virtual(main())
 """
 
 
-def test_forked_consumers_refuse_each_call_and_the_parents_go_on() -> None:
+def test_forked_consumers_refuse_calls_and_parents_keep_working() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING_CONSUMERS],
         capture_output=True,
@@ -136,11 +136,11 @@ def test_forked_consumers_refuse_each_call_and_the_parents_go_on() -> None:
     ]
 
 
-def test_a_guard_passes_in_its_own_process() -> None:
+def test_guard_passes_in_its_own_process() -> None:
     guard = ProcessGuard()
     guard.check("producer")
     assert not guard.is_forked
 
 
-def test_the_local_address_is_one() -> None:
+def test_local_ip_is_an_address() -> None:
     assert len(pack_address(local_ip())) == 4

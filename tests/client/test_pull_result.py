@@ -1,4 +1,4 @@
-"""PullResult takes batches apart that a broker keeps as one record: each message has its offset."""
+"""PullResult decodes records into messages, also batches that are stored as one record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kourou.protocol.message_layout import RecordDraft, encode_record
 
 
 def pulled(asked_offset: int, subscription: SubscriptionData | None = None) -> PullResult:
-    """Return the answer that holds one batch, of offsets 10 to 12 with tags a, b and a."""
+    """Return an answer with one batch, with offsets 10 to 12 and tags a, b and a."""
     items = [
         BatchItem(0, b"%d" % n, b"TAGS\x01%b\x02" % t)
         for n, t in zip((10, 11, 12), (b"a", b"b", b"a"), strict=True)
@@ -56,11 +56,11 @@ def test_each_message_of_a_batch_has_its_own_offset() -> None:
     ]  # fmt: skip
 
 
-def test_messages_of_a_batch_before_the_offset_asked_for_are_passed_over() -> None:
+def test_messages_of_a_batch_before_the_pulled_offset_are_skipped() -> None:
     assert [message.queue_offset for message in pulled(11).messages] == [11, 12]
 
 
-def test_tags_are_those_of_the_messages() -> None:
+def test_tags_are_those_of_the_messages_of_a_batch() -> None:
     wanted = pulled(10, parse_tags("T", "a")).messages
     assert [message.queue_offset for message in wanted] == [10, 12]
 
@@ -84,7 +84,7 @@ def record(offset: int, body: bytes = b"x", sys_flag: int = 0) -> bytes:
 
 
 def wrong_crc(offset: int) -> bytes:
-    """Return a record whose body is not what its checksum was made of."""
+    """Return a record whose body does not match its checksum."""
     data = record(offset, b"as it was")
     return data.replace(b"as it was", b"as it is!")
 
@@ -99,7 +99,7 @@ def wrong_crc(offset: int) -> bytes:
     ],
     ids=["batch", "zlib", "type", "checksum"],
 )
-def test_body_that_cannot_be_read_keeps_no_other_message_back(bad: bytes) -> None:
+def test_unreadable_body_does_not_affect_other_messages(bad: bytes) -> None:
     decoded = decode_pull_response(record(6) + bad + record(8))
 
     assert [one.queue_offset for one in decoded.messages] == [6, 8]
@@ -109,7 +109,7 @@ def test_body_that_cannot_be_read_keeps_no_other_message_back(bad: bytes) -> Non
     assert decode_pull_response(bad).undecodable[0].message.body == message.body
 
 
-def test_record_without_a_readable_header_is_left_for_a_pull_of_its_own() -> None:
+def test_record_with_unreadable_header_is_left_for_the_next_pull() -> None:
     damaged = bytearray(record(7))
     damaged[4:8] = b"????"
 
@@ -121,7 +121,7 @@ def test_record_without_a_readable_header_is_left_for_a_pull_of_its_own() -> Non
         decode_pull_response(bytes(damaged) + record(8))
 
 
-def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
+def test_message_with_missing_codec_is_left_for_the_next_pull(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -134,7 +134,7 @@ def test_message_whose_package_is_missing_is_left_for_a_pull_of_its_own(
         decode_pull_response(compressed)
 
 
-def test_pull_goes_on_behind_all_of_a_batch_that_cannot_be_read(
+def test_pull_continues_after_an_unreadable_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)

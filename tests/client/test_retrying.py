@@ -1,4 +1,4 @@
-"""Retries heed what an error says of itself, and never the deadline's end."""
+"""Retries follow the attributes of errors and end at the deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACKOFF = Backoff(min_ms=50, max_ms=500, random=random.Random(1))
 
 
 class Script:
-    """Fails in order with the errors given, for ever with the last."""
+    """Fails with the given errors in order, then repeatedly with the last one."""
 
     def __init__(self, *errors: KourouError) -> None:
         self.errors = list(errors)
@@ -40,13 +40,13 @@ def busy() -> SystemBusyError:
     return SystemBusyError(2, "busy")
 
 
-def test_waits_double_to_a_limit_and_at_least_half_of_each_is_kept() -> None:
+def test_delays_double_up_to_the_limit_with_at_most_half_jitter() -> None:
     for failures, full_ms in ((1, 50), (2, 100), (4, 400), (5, 500), (10_000, 500)):
         for _ in range(20):
             assert full_ms / 2000 <= BACKOFF.delay_s(failures) <= full_ms / 1000
 
 
-def test_what_passes_is_tried_until_the_deadline_and_then_raised_as_it_is() -> None:
+def test_transient_error_is_retried_until_the_deadline_and_raised_unchanged() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         script = Script(busy())
@@ -59,7 +59,7 @@ def test_what_passes_is_tried_until_the_deadline_and_then_raised_as_it_is() -> N
     run_virtual(main())
 
 
-def test_what_only_a_new_route_heals_is_tried_a_few_times() -> None:
+def test_error_that_needs_a_new_route_is_retried_a_limited_number_of_times() -> None:
     async def main() -> None:
         script = Script(NoPermissionError(16, "no"))
         with pytest.raises(NoPermissionError):
@@ -69,7 +69,7 @@ def test_what_only_a_new_route_heals_is_tried_a_few_times() -> None:
     run_virtual(main())
 
 
-def test_what_no_try_heals_is_raised_at_once() -> None:
+def test_permanent_error_is_raised_at_once() -> None:
     async def main() -> None:
         script = Script(MessageIllegalError(13, "too large"))
         with pytest.raises(MessageIllegalError):
@@ -79,7 +79,7 @@ def test_what_no_try_heals_is_raised_at_once() -> None:
     run_virtual(main())
 
 
-def test_no_time_is_no_try() -> None:
+def test_no_try_is_made_after_the_deadline() -> None:
     async def main() -> None:
         script = Script()
         with pytest.raises(RequestTimeoutError, match="timeout of 0 ms"):
@@ -89,7 +89,7 @@ def test_no_time_is_no_try() -> None:
     run_virtual(main())
 
 
-def test_a_loop_that_wakes_too_late_for_another_try_raises_the_last_failure() -> None:
+def test_late_wakeup_raises_the_last_error() -> None:
     async def main() -> None:
         def be_busy(_: KourouError) -> None:
             cast(VirtualTimeLoop, asyncio.get_running_loop())._jumping.now_s += 10
@@ -102,7 +102,7 @@ def test_a_loop_that_wakes_too_late_for_another_try_raises_the_last_failure() ->
     run_virtual(main())
 
 
-def test_a_try_that_the_deadline_cuts_off_tells_what_the_one_before_failed_of() -> None:
+def test_timeout_error_contains_the_earlier_error() -> None:
     async def main() -> None:
         deadline = Deadline(400)
         tries = 0
@@ -122,7 +122,7 @@ def test_a_try_that_the_deadline_cuts_off_tells_what_the_one_before_failed_of() 
     run_virtual(main())
 
 
-def test_a_list_of_codes_decides_in_place_of_the_errors() -> None:
+def test_retry_codes_override_the_attributes_of_errors() -> None:
     async def main() -> None:
         healed = Script(MessageIllegalError(13, "no"), busy())
         healed.errors.append(busy())

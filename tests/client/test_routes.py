@@ -1,4 +1,4 @@
-"""Routes are shared, kept while nobody knows better, and bounded."""
+"""The route cache shares look-ups, keeps routes, and is bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def route_to(*broker_names: str, queues: int = 4) -> TopicRoute:
 
 
 class Names:
-    """A name server that knows what a test tells it."""
+    """A name server with the routes set by a test."""
 
     def __init__(self) -> None:
         self.routes: dict[str, TopicRoute] = {}
@@ -78,7 +78,7 @@ def with_routes(
     run_virtual(main())
 
 
-def test_callers_share_one_look_up_and_then_what_is_known() -> None:
+def test_callers_share_one_lookup_and_then_the_cache() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         names.routes["T"] = route_to("a")
         found = await asyncio.gather(*(routes.get("T", 3) for _ in range(20)))
@@ -89,7 +89,7 @@ def test_callers_share_one_look_up_and_then_what_is_known() -> None:
     with_routes(body)
 
 
-def test_a_cancelled_caller_leaves_the_look_up_to_the_others() -> None:
+def test_cancelled_caller_does_not_cancel_the_lookup() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         names.routes["T"] = route_to("a")
         first = asyncio.create_task(routes.get("T", 3))
@@ -101,7 +101,7 @@ def test_a_cancelled_caller_leaves_the_look_up_to_the_others() -> None:
     with_routes(body)
 
 
-def test_a_known_route_outlives_the_name_servers_memory() -> None:
+def test_cached_route_is_kept_when_name_servers_lose_the_topic() -> None:
     async def body(names: Names, routes: Routes, network: MemoryNetwork) -> None:
         names.routes["T"] = route_to("a")
         await routes.get("T", 3)
@@ -114,7 +114,7 @@ def test_a_known_route_outlives_the_name_servers_memory() -> None:
     with_routes(body)
 
 
-def test_a_changed_route_is_told() -> None:
+def test_changed_route_is_reported() -> None:
     changed: list[str] = []
 
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
@@ -131,7 +131,7 @@ def test_a_changed_route_is_told() -> None:
     with_routes(body, on_changed=changed.append)
 
 
-def test_addresses_are_those_of_masters_or_all() -> None:
+def test_broker_addresses_are_of_masters_or_all() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         names.routes["T"] = route_to("a", "b")
         await routes.get("T", 3)
@@ -144,7 +144,7 @@ def test_addresses_are_those_of_masters_or_all() -> None:
     with_routes(body)
 
 
-def test_an_unknown_broker_is_looked_up_once_more() -> None:
+def test_unknown_broker_causes_one_new_lookup() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         names.routes["T"] = route_to("a")
         await routes.get("T", 3)
@@ -156,7 +156,7 @@ def test_an_unknown_broker_is_looked_up_once_more() -> None:
     with_routes(body)
 
 
-def test_an_unknown_topic_takes_the_brokers_that_create_topics_until_it_is_known() -> None:
+def test_unknown_topic_uses_brokers_with_automatic_creation() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         with pytest.raises(NoRouteError):
             await routes.get("T", 3)
@@ -171,7 +171,7 @@ def test_an_unknown_topic_takes_the_brokers_that_create_topics_until_it_is_known
     with_routes(body, auto_create_queue_nums=3)
 
 
-def test_the_route_unused_for_the_longest_time_is_forgotten_first() -> None:
+def test_least_recently_used_route_is_evicted_first() -> None:
     async def body(names: Names, routes: Routes, _: MemoryNetwork) -> None:
         for topic in ("A", "B", "C", "D"):
             names.routes[topic] = route_to("a")
@@ -187,7 +187,7 @@ def test_the_route_unused_for_the_longest_time_is_forgotten_first() -> None:
     with_routes(body, routes_max=3)
 
 
-def test_a_silent_name_server_ends_in_a_timeout_that_names_it() -> None:
+def test_timeout_names_the_name_server_that_does_not_answer() -> None:
     async def body(_: Names, routes: Routes, network: MemoryNetwork) -> None:
         network.stall(ADDRESS)
         with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:9876 .* route of T within 1"):
@@ -204,11 +204,11 @@ def test_a_silent_name_server_ends_in_a_timeout_that_names_it() -> None:
         ("[::1]:3", ("[::1]:3",)),
     ],
 )
-def test_name_server_addresses_are_read(text: str, addresses: tuple[str, ...]) -> None:
+def test_name_server_addresses_are_parsed(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_namesrv_addr(text) == addresses
 
 
 @pytest.mark.parametrize("text", ["", " ; ", "a:b", "a:99999", "a:1,b:2"])
-def test_bad_name_server_addresses_are_refused(text: str) -> None:
+def test_invalid_name_server_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_namesrv_addr(text)

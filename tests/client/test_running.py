@@ -1,4 +1,4 @@
-"""Consumers end cleanly at SIGINT and SIGTERM: listeners end, and what they did is committed."""
+"""Consumers end cleanly on SIGINT and SIGTERM: listeners end, and their offsets are committed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def handler_set(number: int, handler: Any) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def default_handlers() -> Iterator[None]:
-    """Let signals have Python's handlers: a shell ignores SIGINT for what it runs in background."""
+    """Set Python's handlers, because a shell ignores SIGINT in background processes."""
     with (
         handler_set(signal.SIGINT, signal.default_int_handler),
         handler_set(signal.SIGTERM, signal.SIG_DFL),
@@ -46,7 +46,7 @@ def default_handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", END_SIGNALS)
-def test_a_signal_ends_run_forever_and_commits_what_listeners_did(number: int) -> None:
+def test_signal_ends_run_forever_and_commits_processed_messages(number: int) -> None:
     async def main() -> None:
         before = handlers()
         async with recording() as w:
@@ -63,7 +63,7 @@ def test_a_signal_ends_run_forever_and_commits_what_listeners_did(number: int) -
     run_virtual(main())
 
 
-def test_a_signal_lets_a_listener_that_is_at_work_end_first() -> None:
+def test_signal_waits_for_a_running_listener() -> None:
     async def main() -> None:
         async with recording() as w:
             done: list[bytes] = []
@@ -83,7 +83,7 @@ def test_a_signal_lets_a_listener_that_is_at_work_end_first() -> None:
     run_virtual(main())
 
 
-def test_a_signal_ends_all_consumers_of_a_task_group() -> None:
+def test_signal_ends_all_consumers_of_a_task_group() -> None:
     async def main() -> None:
         async with recording() as w:
             await w.send(*BODIES)
@@ -100,7 +100,7 @@ def test_a_signal_ends_all_consumers_of_a_task_group() -> None:
     run_virtual(main())
 
 
-def test_a_consumer_that_comes_to_wait_after_the_signal_ends_too() -> None:
+def test_consumer_started_after_the_signal_ends_too() -> None:
     async def main() -> None:
         async with recording() as w:
             first, second = w.consumer(group="first"), w.consumer(group="second")
@@ -115,7 +115,7 @@ def test_a_consumer_that_comes_to_wait_after_the_signal_ends_too() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "cancel"])
-def test_earlier_handlers_are_back_when_the_wait_ends_without_a_signal(how: str) -> None:
+def test_previous_handlers_are_restored_when_no_signal_arrives(how: str) -> None:
     async def main() -> None:
         before = handlers()
         async with recording() as w, w.consumer() as consumer:
@@ -136,7 +136,7 @@ def test_earlier_handlers_are_back_when_the_wait_ends_without_a_signal(how: str)
 
 
 @pytest.mark.parametrize("own", [lambda *_: None, signal.SIG_IGN])
-def test_a_handler_of_the_program_and_an_ignored_signal_stay(own: Any) -> None:
+def test_program_handlers_and_ignored_signals_are_kept(own: Any) -> None:
     async def main() -> None:
         async with recording() as w, w.consumer() as consumer:
             waiting = asyncio.create_task(consumer.run_forever())
@@ -145,14 +145,14 @@ def test_a_handler_of_the_program_and_an_ignored_signal_stay(own: Any) -> None:
             signal.raise_signal(signal.SIGTERM)
             await asyncio.sleep(1)
             assert not waiting.done()
-            signal.raise_signal(signal.SIGINT)  # of which the program says nothing
+            signal.raise_signal(signal.SIGINT)  # ignored by the program
             await waiting
 
     with handler_set(signal.SIGTERM, own):
         run_virtual(main())
 
 
-def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
+def test_no_handlers_are_installed_outside_the_main_thread() -> None:
     before = handlers()
     outcome: list[str] = []
 
@@ -172,7 +172,7 @@ def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_ends_at_a_signal_as_it_did_before() -> None:
+def test_forked_child_handles_signals_by_default() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer() as consumer:
             waiting = asyncio.create_task(consumer.run_forever())
@@ -192,7 +192,7 @@ def test_a_forked_child_ends_at_a_signal_as_it_did_before() -> None:
 # run
 
 
-def test_run_returns_what_the_coroutine_returns_and_passes_on_what_it_raises() -> None:
+def test_run_returns_the_result_or_raises_the_error_of_the_coroutine() -> None:
     async def seven() -> int:
         return 7
 
@@ -205,7 +205,7 @@ def test_run_returns_what_the_coroutine_returns_and_passes_on_what_it_raises() -
 
 
 @pytest.mark.parametrize("number", END_SIGNALS)
-def test_a_signal_cancels_a_coroutine_in_which_nothing_waits_for_one(number: int) -> None:
+def test_signal_cancels_a_coroutine_without_run_forever(number: int) -> None:
     ended: list[str] = []
 
     async def main() -> None:
@@ -221,7 +221,7 @@ def test_a_signal_cancels_a_coroutine_in_which_nothing_waits_for_one(number: int
     assert handlers() == before
 
 
-def test_a_coroutine_that_is_cancelled_otherwise_says_so() -> None:
+def test_cancellation_without_a_signal_is_raised() -> None:
     async def main() -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -233,7 +233,7 @@ def test_a_coroutine_that_is_cancelled_otherwise_says_so() -> None:
 
 
 class Waits:
-    """A client that runs until a signal, and tells how it was run."""
+    """A client that runs until a signal and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -249,7 +249,7 @@ class Waits:
         self.calls.append("run")
 
 
-def test_a_signal_during_the_start_lets_run_start_and_end() -> None:
+def test_signal_during_start_ends_run_after_the_start() -> None:
     class SignalledAtStart(Waits):
         async def __aenter__(self) -> Self:
             signal.raise_signal(signal.SIGTERM)
@@ -266,7 +266,7 @@ def test_a_signal_during_the_start_lets_run_start_and_end() -> None:
     assert client.calls == ["start", "close"]
 
 
-def test_cancelling_a_start_commits_what_listeners_did_meanwhile() -> None:
+def test_cancelled_start_commits_processed_messages() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w:
             async with w.cluster.admin() as admin:
@@ -275,7 +275,7 @@ def test_cancelling_a_start_commits_what_listeners_did_meanwhile() -> None:
             consumer = w.consumer()
             consumer.subscribe("Z")
 
-            @consumer.on_queues_changed  # topics come by name: the start then waits for Z
+            @consumer.on_queues_changed  # called in order of topics: the start then waits for Z
             def stall(*_: object) -> None:
                 if not w.got:
                     w.cluster.network.stall(w.cluster.broker_address(1))
@@ -299,7 +299,7 @@ def test_run_starts_runs_and_closes_a_client() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, print, Waits])
-def test_run_refuses_what_it_cannot_run(wrong: Callable[..., Any]) -> None:
+def test_run_refuses_invalid_programs(wrong: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match=r"run takes an asyncio PushConsumer or a coroutine, not"):
         run(wrong)  # type: ignore[call-overload]
 

@@ -1,4 +1,4 @@
-"""A receipt is what it is, however it was made."""
+"""Receipts are equal, whichever constructor was used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kourou.model.queue import MessageQueue
 QUEUE = MessageQueue("T", "b", 3)
 
 
-def test_a_receipt_made_in_short_is_as_any_other() -> None:
+def test_fast_receipt_equals_a_constructed_one() -> None:
     short = stored_receipt("id", "place", QUEUE, 17, Durability.DISK)
     made = SendReceipt("id", "place", QUEUE, 17, Durability.DISK)
 

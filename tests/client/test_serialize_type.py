@@ -1,4 +1,4 @@
-"""Requests are written in the form that the client, or the environment, names."""
+"""Request headers have the encoding set by the client or the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
 
 
-def test_requests_are_binary_where_the_code_fits_and_each_side_understands() -> None:
+def test_requests_are_binary_if_the_code_fits_and_both_sides_support_it() -> None:
     async def main() -> None:
         seen: list[tuple[int, SerializeType]] = []
 
@@ -50,7 +50,7 @@ def test_requests_are_binary_where_the_code_fits_and_each_side_understands() -> 
     run_virtual(main())
 
 
-def test_a_producer_with_binary_headers_sends_whole_messages() -> None:
+def test_producer_with_binary_headers_sends_complete_messages() -> None:
     async def main() -> None:
         config = ProducerConfig(serialize_type=SerializeType.ROCKETMQ)
         async with Cluster(seed=4) as cluster, cluster.producer(config=config) as producer:
@@ -60,7 +60,7 @@ def test_a_producer_with_binary_headers_sends_whole_messages() -> None:
     run_virtual(main())
 
 
-def test_the_environment_names_the_form_unless_the_client_does(
+def test_environment_sets_the_encoding_unless_the_client_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(SERIALIZE_TYPE_VARIABLE, raising=False)

@@ -1,4 +1,4 @@
-"""Clients with credentials sign every request, as a cluster that verifies signatures wants it."""
+"""Clients with credentials sign every request, for clusters that verify signatures."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ ALICE = Credentials("alice", "alices-secret", "alices-token")
 IMPOSTOR = Credentials("alice", "a-guess")
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 BROKER_OWN = {RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER}
-"""Of brokers at name servers, which verify nothing."""
+"""Requests of brokers to name servers, which do not verify signatures."""
 
 
 class Verifying(MemoryNetwork):
-    """Lets servers see requests with alice's signature only; others are refused as Java does."""
+    """Passes only requests with alice's signature to servers; others are refused as by Java."""
 
     passed: Counter[int]
     refused: Counter[int]
@@ -82,7 +82,7 @@ class Verifying(MemoryNetwork):
 
 
 class Verifier(asyncio.BufferedProtocol):
-    """Stands before the server's end of one connection."""
+    """Verifies requests at the server's end of one connection."""
 
     def __init__(self, network: Verifying, inner: asyncio.BufferedProtocol) -> None:
         self._network, self._inner = network, inner
@@ -247,7 +247,7 @@ def test_signature_covers_what_namespaces_and_hooks_change(
 
 
 def test_binary_requests_are_signed_without_their_empty_fields() -> None:
-    """They are lost on the way, and Java verifies the text "null" in their place."""
+    """The encoding drops empty fields, and Java verifies the text "null" in their place."""
     command = RemotingCommand(10, {"a": "", "b": "x"}, serialize_type=SerializeType.ROCKETMQ)
     SigningHook(ALICE).before_request("127.0.0.1:10911", command)
     assert command.ext_fields.keys() == {"b", "AccessKey", "SecurityToken", "Signature"}
@@ -289,7 +289,7 @@ def test_refusal_names_the_access_key_and_the_remedy(
     run_virtual(main())
 
 
-def test_health_of_a_consumer_says_that_its_heartbeats_are_refused(
+def test_consumer_health_reports_refused_heartbeats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -318,7 +318,7 @@ def test_health_of_a_consumer_says_that_its_heartbeats_are_refused(
     run_virtual(main())
 
 
-def test_function_is_asked_for_each_request_and_its_failure_is_a_clear_error() -> None:
+def test_credentials_function_is_called_for_each_request_and_its_error_is_reported() -> None:
     async def main() -> None:
         async with recording() as w:
             answers: list[Callable[[], Any]] = []
@@ -383,7 +383,7 @@ def test_each_client_takes_credentials_beside_its_config(monkeypatch: pytest.Mon
     "name", ["Producer", "TransactionProducer", "PushConsumer", "PullConsumer"]
 )
 @pytest.mark.parametrize("module", [kourou, kourou.blocking])
-def test_credentials_are_given_once_and_of_the_right_type(module: Any, name: str) -> None:
+def test_credentials_given_twice_or_of_wrong_type_are_refused(module: Any, name: str) -> None:
     kind = getattr(module, name)
     check = {"check": lambda _: TransactionState.COMMIT} if name == "TransactionProducer" else {}
     configs: dict[str, Any] = {
@@ -402,12 +402,12 @@ def test_credentials_are_given_once_and_of_the_right_type(module: Any, name: str
     run_virtual(main())
 
 
-def test_clients_without_credentials_keep_the_direct_first_try() -> None:
+def test_clients_without_credentials_use_the_fast_path() -> None:
     assert ProducerConfig().all_request_hooks() == []
     assert [type(one) for one in sending().all_request_hooks()] == [SigningHook]
 
 
-def test_signing_refuses_a_text_that_no_request_can_hold() -> None:
+def test_signing_refuses_invalid_unicode() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.producer(config=sending()) as producer:
             with pytest.raises((UsageError, InvalidMessageError)):

@@ -1,4 +1,4 @@
-"""Producers and consumers over TLS, against a broker and a name server that take nothing else."""
+"""Producers and consumers over TLS, with a broker and a name server that accept only TLS."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def send_one(namesrv: str, config: ProducerConfig) -> None:
         await producer.send(Message("T", b"x"), timeout_ms=1_000)
 
 
-def test_messages_travel_over_tls_from_end_to_end(tmp_path: Path) -> None:
+def test_messages_are_sent_and_consumed_over_tls(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
     stranger = Authority(tmp_path / "elsewhere")
     config = tmp_path / "broker.conf"

@@ -1,4 +1,4 @@
-"""Clients write traces of what they send and consume where asked to, and never wait for them."""
+"""Traces of sends and consumption, which clients write if enabled and never wait for."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ async def trace_bodies(cluster: Cluster, topic: str = TRACES) -> list[MessageExt
 
 
 async def traced(cluster: Cluster, topic: str = TRACES) -> list[TraceRecord]:
-    """Return all that was traced, by time of the trace messages."""
+    """Return all traces, in order of the trace messages."""
     messages = sorted(await trace_bodies(cluster, topic), key=lambda one: one.physical_offset)
     return [record for message in messages for record in decode_traces(message.body)]
 
 
-def test_a_send_is_traced_as_by_javas_producer() -> None:
+def test_send_is_traced_as_by_java() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -83,7 +83,7 @@ def test_a_send_is_traced_as_by_javas_producer() -> None:
             )
             assert isinstance(second, SentTrace)
             assert (second.msg_id, second.kind) == (delayed.msg_id, TracedKind.DELAY)
-            assert second.body_bytes < 200  # as it was sent: compressed
+            assert second.body_bytes < 200  # the size as sent: compressed
             assert second.tags is None
             (stored,) = await trace_bodies(w.cluster)
             assert set(stored.keys) == {receipt.msg_id, "k1", "k2", delayed.msg_id}
@@ -92,7 +92,7 @@ def test_a_send_is_traced_as_by_javas_producer() -> None:
     run_virtual(main())
 
 
-def test_a_slow_send_is_traced_with_when_it_began_and_a_late_sync_as_no_success() -> None:
+def test_slow_send_is_traced_with_its_start_and_late_sync_as_failure() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -112,7 +112,7 @@ def test_a_slow_send_is_traced_with_when_it_began_and_a_late_sync_as_no_success(
     run_virtual(main())
 
 
-def test_each_message_of_a_batch_is_traced_under_its_own_id() -> None:
+def test_each_message_of_a_batch_is_traced_by_its_id() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -125,7 +125,7 @@ def test_each_message_of_a_batch_is_traced_under_its_own_id() -> None:
     run_virtual(main())
 
 
-def test_a_listeners_calls_are_traced_before_and_after() -> None:
+def test_listener_calls_are_traced_before_and_after() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             await w.send(b"1")
@@ -156,7 +156,7 @@ def test_a_listeners_calls_are_traced_before_and_after() -> None:
     run_virtual(main())
 
 
-def test_what_a_poll_gives_is_traced() -> None:
+def test_polled_messages_are_traced() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             await w.send(b"1")
@@ -174,7 +174,7 @@ def test_what_a_poll_gives_is_traced() -> None:
     run_virtual(main())
 
 
-def test_traces_leave_after_five_seconds_or_ten_sends() -> None:
+def test_traces_are_written_after_five_seconds_or_ten_sends() -> None:
     async def main() -> None:
         async with (
             recording(trace_topic_enable=True) as w,
@@ -192,7 +192,7 @@ def test_traces_leave_after_five_seconds_or_ten_sends() -> None:
     run_virtual(main())
 
 
-def test_a_trace_topic_that_is_missing_is_made_by_the_first_trace() -> None:
+def test_missing_trace_topic_is_created_by_the_first_trace() -> None:
     async def main() -> None:
         async with recording() as w:
             config = ProducerConfig(enable_trace=True, trace_topic="OurTraces")
@@ -213,7 +213,7 @@ def test_the_trace_topic_itself_is_not_traced() -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_wants_no_traces_gets_none() -> None:
+def test_broker_with_traces_disabled_gets_none() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True, trace_on=False) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -225,7 +225,7 @@ def test_a_broker_that_wants_no_traces_gets_none() -> None:
     run_virtual(main())
 
 
-def test_sending_does_not_wait_for_traces_that_cannot_be_written(
+def test_sends_do_not_wait_for_failing_traces(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_writer, "WAITING_MAX", 20)
@@ -259,7 +259,7 @@ def test_ends_of_transactions_are_traced() -> None:
                 for state in TransactionState:
                     half = await producer.begin_transaction(message)
                     await producer.end_transaction(half, state)
-                await asyncio.sleep(120)  # asked about the one that is unknown
+                await asyncio.sleep(120)  # until the unknown one is checked
             records = await traced(w.cluster)
             halves = [one for one in records if isinstance(one, SentTrace)]
             assert [one.kind for one in halves] == [TracedKind.HALF] * 3
@@ -280,7 +280,7 @@ def test_ends_of_transactions_are_traced() -> None:
     run_virtual(main())
 
 
-def test_messages_that_are_taken_back_are_traced() -> None:
+def test_recalls_are_traced() -> None:
     async def main() -> None:
         timer = TimerConfig(recall_message_enable=True)
         async with recording(trace_topic_enable=True, timer=timer) as w:
@@ -301,7 +301,7 @@ def test_messages_that_are_taken_back_are_traced() -> None:
     run_virtual(main())
 
 
-def test_the_way_of_a_message_is_told_step_by_step() -> None:
+def test_message_trace_returns_the_steps_in_order() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -325,7 +325,7 @@ def test_the_way_of_a_message_is_told_step_by_step() -> None:
     run_virtual(main())
 
 
-def test_where_brokers_have_no_index_that_is_said_and_not_that_there_is_no_trace() -> None:
+def test_missing_index_is_reported_instead_of_a_missing_trace() -> None:
     async def main() -> None:
         async with recording(trace_topic_enable=True, store=WITHOUT_INDEX) as w:
             async with w.cluster.producer("orders", TRACING) as producer:
@@ -344,7 +344,7 @@ def _traced(number: int, *, size: int = 0, keys: int = 1, topic: str = "T") -> T
     return Traced(topic, record, names)
 
 
-def test_trace_messages_hold_one_topic_and_stay_below_their_limits() -> None:
+def test_trace_messages_have_one_topic_and_respect_their_limits() -> None:
     some = [_traced(number, size=50_000) for number in range(5)]
     some += [_traced(number, topic="U") for number in range(5, 8)]
     messages = list(trace_messages(some, TRACES))
@@ -358,7 +358,7 @@ def test_trace_messages_hold_one_topic_and_stay_below_their_limits() -> None:
     assert 0 < sum(len(key) + 1 for key in lone.keys) <= KEYS_BYTES_MAX
 
 
-def test_a_config_that_names_no_topic_or_too_large_a_batch_is_refused() -> None:
+def test_invalid_trace_config_is_refused() -> None:
     with pytest.raises(InvalidTopicError):
         ProducerConfig(trace_topic="no topic")
     with pytest.raises(ConfigError, match="trace_batch_max"):

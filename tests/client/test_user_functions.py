@@ -1,4 +1,4 @@
-"""What users give to be called is refused at once where it could not be."""
+"""Functions of users are checked when they are registered."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Called:
     "function",
     [of_one, Called(), Called().__call__, partial(of_two, 1), print, lambda m, n=1: None],
 )
-def test_what_can_be_called_with_its_argument_is_taken(function: Callable[..., Any]) -> None:
+def test_callable_with_the_argument_is_accepted(function: Callable[..., Any]) -> None:
     check_function(function, "the listener", "a message")
 
 
@@ -61,7 +61,7 @@ def test_what_can_be_called_with_its_argument_is_taken(function: Callable[..., A
         (async_generator, "is a generator function"),
     ],
 )
-def test_what_cannot_is_refused_with_its_name(function: object, text: str) -> None:
+def test_other_function_is_refused_with_its_name(function: object, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         check_function(function, "the listener", "a message")
 
@@ -70,16 +70,18 @@ ANYTHING: Any = None
 
 
 @pytest.mark.parametrize("method", [one for one in dir(PushConsumer) if one.startswith("listen")])
-def test_each_way_to_listen_refuses_what_is_no_listener(method: str) -> None:
+def test_all_listen_methods_refuse_an_invalid_listener(method: str) -> None:
     consumer = PushConsumer("billing", "localhost:9876")
     wrong = of_one if method == "listen_orderly_and_commit" else of_two
     for function in (ANYTHING, wrong):
         with pytest.raises(UsageError, match="the listener"):
             getattr(consumer, method)(function)
-    getattr(consumer, method)(of_two if wrong is of_one else of_one)  # a refusal leaves it free
+    getattr(consumer, method)(
+        of_two if wrong is of_one else of_one
+    )  # a listener can still be set after a refusal
 
 
-def test_checks_callbacks_and_handlers_are_looked_at_too() -> None:
+def test_checks_callbacks_and_handlers_are_validated() -> None:
     with pytest.raises(UsageError, match="check is None: give a function that takes a message"):
         TransactionProducer("payments", "localhost:9876", check=ANYTHING)
     with pytest.raises(UsageError, match="must take a queue"):

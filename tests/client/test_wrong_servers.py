@@ -1,4 +1,4 @@
-"""An address of something that is no name server is named as such, by the error itself."""
+"""Addresses of servers that are not name servers are reported by the error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
 
-def test_the_address_of_a_broker_is_told_from_that_of_a_name_server() -> None:
+def test_broker_address_given_as_name_server_is_reported() -> None:
     async def main() -> None:
         async with Cluster() as cluster:
             address = format_address(cluster.broker_address())
@@ -36,12 +36,12 @@ def test_the_address_of_a_broker_is_told_from_that_of_a_name_server() -> None:
     ("begin", "text"),
     [(b"HTTP/1.1 400", "speaks HTTP"), (b"\x15\x03\x01\0\x02", "speaks TLS")],
 )
-def test_another_protocol_is_named_where_it_is_read_as_a_frame(begin: bytes, text: str) -> None:
+def test_other_protocol_read_as_a_frame_is_reported(begin: bytes, text: str) -> None:
     with pytest.raises(FrameTooLargeError, match=text):
         frame_size(begin)
 
 
-def test_the_port_of_metrics_is_told_from_that_of_a_name_server() -> None:
+def test_metrics_port_given_as_name_server_is_reported() -> None:
     async def main() -> None:
         async def nothing() -> list[object]:
             return []
@@ -61,7 +61,7 @@ def test_the_port_of_metrics_is_told_from_that_of_a_name_server() -> None:
 
 
 def asked_by_http(address: tuple[str, int]) -> bytes:
-    """Return the first line of the answer to a request that comes a byte at a time."""
+    """Return the first line of the answer to a request that is sent byte by byte."""
     with socket.create_connection(address, timeout=60) as connection:
         for byte in b"GET /healthz HTTP/1.0\r\n\r\n":
             connection.sendall(bytes([byte]))

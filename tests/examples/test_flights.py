@@ -1,4 +1,4 @@
-"""The demo's books: ids that tell flights apart, ledgers read while they grow, comparisons."""
+"""Modules of the demo: unique flight ids, growing ledgers, comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLIGHTS = Path(__file__).parent.parent.parent / "examples" / "flights"
 
 @pytest.fixture(scope="module", autouse=True)
 def _path() -> Iterator[None]:
-    """Let the demo's modules find each other, as they do when it is run as a script."""
+    """Make the demo's modules importable, as when it runs as a script."""
     sys.path.insert(0, str(FLIGHTS))
     yield
     sys.path.remove(str(FLIGHTS))
@@ -32,7 +32,7 @@ def entry(flight_id: str, queue_offset: int, late: int = 0) -> bytes:
     return line
 
 
-def test_a_flight_is_published_with_an_id_of_its_own_and_all_its_columns() -> None:
+def test_flight_is_published_with_a_unique_id_and_all_columns() -> None:
     data = module("data")
 
     flights = list(data.flights_of(data.load_flights(2_000)))
@@ -46,7 +46,7 @@ def test_a_flight_is_published_with_an_id_of_its_own_and_all_its_columns() -> No
     assert len(first) == 20
 
 
-def test_ledgers_are_read_while_they_grow_line_by_line(tmp_path: Path) -> None:
+def test_ledgers_are_read_line_by_line_while_they_grow(tmp_path: Path) -> None:
     files = [tmp_path / "1.txt", tmp_path / "2.txt"]
     ledgers = module("ledger").Ledgers(files)
     ledgers.read_on()
@@ -68,14 +68,14 @@ def test_ledgers_are_read_while_they_grow_line_by_line(tmp_path: Path) -> None:
     assert (ledgers.late, ledgers.minutes) == (5, 100)
 
 
-def test_ids_are_compared_both_ways() -> None:
+def test_missing_and_unknown_ids_are_found() -> None:
     comparison = module("comparison").compare_ids(["a", "b", "c"], ["b", "c", "c", "x"])
 
     assert comparison.missing == ["a"]
     assert comparison.unknown == ["x"]
 
 
-def test_a_differing_value_is_found_whatever_the_order_of_rows() -> None:
+def test_differing_value_is_found_in_any_row_order() -> None:
     differing_columns = module("comparison").differing_columns
     flights = pa.table({"flight_id": ["a", "b"], "delay": [1, None]})
     turned = pa.table({"flight_id": ["b", "a"], "delay": pa.array([None, 1], pa.int32())})

@@ -1,4 +1,4 @@
-"""The example of a topic as a Spark table does what it says."""
+"""The example that reads a topic as a Spark table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "spark_table.py"
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_topic_is_a_table(tmp_path: Path) -> None:
+def test_topic_is_read_as_a_table(tmp_path: Path) -> None:
     with Serving.start(tmp_path / "store") as serving:
         for tag in ("eu", "us", "eu"):
             run_command("send", "orders", "{}", "--tag", tag, "-n", serving.namesrv)

@@ -1,4 +1,4 @@
-"""Type checkers see the public names as users do: right programs pass, mistakes are found."""
+"""Type checkers accept correct programs of users and report mistakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def complaints(checker: str, program: str, directory: Path) -> dict[int, str]:
-    """Return the lines of a program that a checker complains of, with what it says.
+    """Return the lines of a program that a type checker reports, with its messages.
 
     The program is checked where nothing of this repository's configuration reaches it.
     """
@@ -42,12 +42,12 @@ def complaints(checker: str, program: str, directory: Path) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_a_right_program_has_the_types_that_it_asserts(checker: str, tmp_path: Path) -> None:
+def test_correct_program_has_the_asserted_types(checker: str, tmp_path: Path) -> None:
     assert complaints(checker, "right.py", tmp_path) == {}
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_each_mistake_is_found_and_nothing_else(checker: str, tmp_path: Path) -> None:
+def test_only_the_mistakes_are_reported(checker: str, tmp_path: Path) -> None:
     lines = (PROGRAMS / "wrong.py").read_text(encoding="utf-8").splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
 

@@ -1,4 +1,4 @@
-"""Topics and groups as an administrator makes and sees them."""
+"""Creation, description and deletion of topics and groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_admin(body: Body, *, brokers: int = 2) -> None:
     run_virtual(main())
 
 
-def test_a_new_topic_can_be_used_at_once_on_every_broker() -> None:
+def test_new_topic_is_usable_at_once_on_every_broker() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=3, perm=6)
         assert "orders" in await admin.topic_list()
@@ -53,7 +53,7 @@ def test_a_new_topic_can_be_used_at_once_on_every_broker() -> None:
     with_admin(body)
 
 
-def test_a_topic_is_made_where_it_is_asked_for() -> None:
+def test_topic_is_created_on_the_given_brokers() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("one", broker_name="broker-1")
         assert list(await admin.topic_config("one")) == ["broker-1"]
@@ -67,17 +67,17 @@ def test_a_topic_is_made_where_it_is_asked_for() -> None:
     with_admin(body)
 
 
-def test_a_deleted_topic_is_gone_everywhere() -> None:
+def test_deleted_topic_is_removed_everywhere() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders")
         await admin.delete_topic("orders")
-        await asyncio.sleep(35)  # a registration later
+        await asyncio.sleep(35)  # until after a registration
         assert "orders" not in await admin.topic_list()
 
     with_admin(body)
 
 
-def test_stats_say_what_every_queue_holds() -> None:
+def test_topic_stats_have_the_offsets_of_every_queue() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=2)
         async with cluster.producer() as producer:
@@ -95,7 +95,7 @@ def test_stats_say_what_every_queue_holds() -> None:
     with_admin(body)
 
 
-def test_a_group_is_described_with_members_and_lag() -> None:
+def test_group_is_described_with_members_and_lag() -> None:
     async def main() -> None:
         async def hang(_: object) -> None:
             await asyncio.Event().wait()
@@ -116,7 +116,7 @@ def test_a_group_is_described_with_members_and_lag() -> None:
     run_virtual(main())
 
 
-def test_groups_are_made_and_deleted() -> None:
+def test_groups_are_created_and_deleted() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_group(SubscriptionGroup("billing", retry_max_times=3))
         [found] = [one for one in await admin.group_list() if one.group_name == "billing"]
@@ -129,7 +129,7 @@ def test_groups_are_made_and_deleted() -> None:
     with_admin(body)
 
 
-def test_the_cluster_lists_its_brokers() -> None:
+def test_cluster_info_lists_brokers() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         info = await admin.cluster_info()
         assert {name: dict(broker.broker_addrs) for name, broker in info.brokers.items()} == {
@@ -141,7 +141,7 @@ def test_the_cluster_lists_its_brokers() -> None:
     with_admin(body)
 
 
-def test_what_does_not_exist_or_is_not_allowed_is_named() -> None:
+def test_missing_or_forbidden_names_are_reported() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         for ask in (admin.topic_route, admin.topic_config, admin.topic_stats, admin.delete_topic):
             with pytest.raises(TopicNotFoundError, match="absent"):
@@ -161,7 +161,7 @@ def test_what_does_not_exist_or_is_not_allowed_is_named() -> None:
     with_admin(body, brokers=1)
 
 
-def test_an_absent_name_server_is_named() -> None:
+def test_unreachable_name_server_is_named() -> None:
     async def main() -> None:
         admin = AdminClient("127.0.0.1:19876", runtime=sim_runtime())
         with pytest.raises(ClosedError, match="not started"):

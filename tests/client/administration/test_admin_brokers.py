@@ -1,4 +1,4 @@
-"""Brokers as an administrator sees and sets them: settings, counters, where all groups stand."""
+"""Administration of brokers: settings, counters, offsets of all groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def address(cluster: Cluster, index: int = 0) -> str:
     return f"{host}:{port}"
 
 
-def test_a_broker_tells_its_settings_and_takes_those_that_may_change() -> None:
+def test_broker_reports_settings_and_changes_live_ones() -> None:
     async def main() -> None:
         async with Cluster(seed=2, brokers=2) as cluster, cluster.admin() as admin:
             one, other = address(cluster), address(cluster, 1)
@@ -38,7 +38,7 @@ def test_a_broker_tells_its_settings_and_takes_those_that_may_change() -> None:
     run_virtual(main())
 
 
-def test_counters_are_told_of_one_broker() -> None:
+def test_counters_of_one_broker_are_returned() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             broker = address(w.cluster)
@@ -75,7 +75,7 @@ def test_rates_have_a_row_for_each_topic_and_group() -> None:
     run_virtual(main())
 
 
-def test_a_broker_tells_where_all_its_groups_stand() -> None:
+def test_broker_reports_offsets_of_all_groups() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             async with w.consumer():
@@ -93,7 +93,7 @@ def test_a_broker_tells_where_all_its_groups_stand() -> None:
     run_virtual(main())
 
 
-def test_a_client_that_was_not_started_asks_nobody() -> None:
+def test_client_not_started_sends_no_request() -> None:
     async def main() -> None:
         async with Cluster(seed=2) as cluster:
             admin, broker = cluster.admin(), address(cluster)

@@ -1,4 +1,4 @@
-"""Connected clients as an administrator sees them, and what can be asked of consumers."""
+"""Administration of connected clients: lists, and requests to consumers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording
 
 
-def test_a_groups_members_are_told_once_with_what_they_want() -> None:
+def test_members_are_listed_once_with_their_subscriptions() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             with pytest.raises(ConsumerNotOnlineError, match="consumers has no live member"):
@@ -41,7 +41,7 @@ def test_a_groups_members_are_told_once_with_what_they_want() -> None:
     run_virtual(main())
 
 
-def test_a_consumer_tells_its_queues_and_settings() -> None:
+def test_consumer_reports_its_queues_and_settings() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer() as consumer:
             await w.send(b"1", b"2")
@@ -62,7 +62,7 @@ def test_a_consumer_tells_its_queues_and_settings() -> None:
     run_virtual(main())
 
 
-def test_a_listener_gets_one_message_again_when_asked() -> None:
+def test_message_is_delivered_again_on_request() -> None:
     async def main() -> None:
         async def listen(message: MessageExt) -> None:
             if len(w.deliveries) == 3:
@@ -88,13 +88,13 @@ def test_a_listener_gets_one_message_again_when_asked() -> None:
     run_virtual(main())
 
 
-def test_producers_are_told_by_group_and_by_broker() -> None:
+def test_producers_are_listed_by_group_and_by_broker() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             assert await admin.producer_connection("producers") == []
             async with w.cluster.producer() as producer:
                 await producer.fetch_publish_message_queues("T")
-                await asyncio.sleep(31)  # a heartbeat later
+                await asyncio.sleep(31)  # until after a heartbeat
                 found = await admin.producer_connection("producers", "T")
                 assert [one.client_id for one in found] == [producer.client_id]
                 assert await admin.producer_connection("producers") == found
@@ -107,7 +107,7 @@ def test_producers_are_told_by_group_and_by_broker() -> None:
     run_virtual(main())
 
 
-def test_a_group_name_that_is_none_is_refused() -> None:
+def test_invalid_group_name_is_refused() -> None:
     async def main() -> None:
         async with Cluster(seed=2) as cluster, cluster.admin() as admin:
             for ask in (admin.consumer_connection, admin.producer_connection, admin.group_config):

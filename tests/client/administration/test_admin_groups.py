@@ -1,4 +1,4 @@
-"""Consumer groups as an administrator makes, changes and describes them."""
+"""Administration of consumer groups: create, change and describe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording
 
 
-def test_a_group_is_made_with_all_its_settings_where_it_is_asked_for() -> None:
+def test_group_is_created_with_all_settings_on_the_given_brokers() -> None:
     group = SubscriptionGroup(
         "billing",
         consume_enable=False,
@@ -40,7 +40,7 @@ def test_a_group_is_made_with_all_its_settings_where_it_is_asked_for() -> None:
     run_virtual(main())
 
 
-def test_a_change_leaves_the_other_settings_of_each_broker() -> None:
+def test_update_keeps_the_other_settings_of_each_broker() -> None:
     async def main() -> None:
         async with Cluster(seed=2, brokers=2) as cluster, cluster.admin() as admin:
             for name, times in (("broker-0", 3), ("broker-1", 4)):
@@ -62,7 +62,7 @@ def test_a_change_leaves_the_other_settings_of_each_broker() -> None:
     run_virtual(main())
 
 
-def test_asking_about_a_group_does_not_make_it() -> None:
+def test_describing_a_group_does_not_create_it() -> None:
     async def main() -> None:
         async with Cluster(seed=2) as cluster, cluster.admin() as admin:
             for ask in (admin.group_config, admin.describe_group, admin.update_group):
@@ -73,7 +73,7 @@ def test_asking_about_a_group_does_not_make_it() -> None:
     run_virtual(main())
 
 
-def test_all_groups_are_described_at_once() -> None:
+def test_all_groups_are_described() -> None:
     async def main() -> None:
         async with recording(queues=1, brokers=2) as w, w.cluster.admin() as admin:
             await admin.create_group(SubscriptionGroup("idle"), broker_name="broker-1")

@@ -1,4 +1,4 @@
-"""Administration within a namespace takes and tells plain names, and means those of its own."""
+"""Administration with a namespace: plain names, limited to the namespace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def admin_within(w: Recording) -> AdminClient:
 
 
 def member(w: Recording, listener: Any = None, **options: Any) -> PushConsumer:
-    """Return a consumer within the namespace."""
+    """Return a consumer with the namespace."""
     config = PushConsumerConfig(
         namespace=NS, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, **options
     )
@@ -52,7 +52,7 @@ async def send(w: Recording, *bodies: bytes) -> None:
 
 @asynccontextmanager
 async def within(**options: Any) -> AsyncIterator[tuple[Recording, AdminClient, AdminClient]]:
-    """Run a cluster with the topic T within the namespace and another T without it."""
+    """Run a cluster with a topic T in the namespace and another T without namespace."""
     async with (
         recording(queues=1, **options) as w,
         w.cluster.admin() as outside,
@@ -62,7 +62,7 @@ async def within(**options: Any) -> AsyncIterator[tuple[Recording, AdminClient, 
         yield w, admin, outside
 
 
-def test_topics_are_those_of_the_namespace() -> None:
+def test_topics_are_limited_to_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             assert {TOPIC, INSIDE} <= set(await outside.topic_list())
@@ -87,7 +87,7 @@ def test_topics_are_those_of_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_groups_and_where_they_stand_are_those_of_the_namespace() -> None:
+def test_groups_and_offsets_are_limited_to_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             await outside.create_group(SubscriptionGroup("strangers"))
@@ -129,7 +129,7 @@ def test_groups_and_where_they_stand_are_those_of_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_members_tell_names_with_the_namespace_and_administrators_within_see_plain_ones() -> None:
+def test_running_info_has_plain_names_within_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             async with member(w, lambda _: None) as consumer:
@@ -157,7 +157,7 @@ def test_members_tell_names_with_the_namespace_and_administrators_within_see_pla
     run_virtual(main())
 
 
-def test_a_listener_is_handed_one_message_by_its_plain_topic() -> None:
+def test_message_is_delivered_directly_with_its_plain_topic() -> None:
     async def main() -> None:
         async with within() as (w, admin, _):
             got: list[tuple[str, bytes]] = []
@@ -178,14 +178,14 @@ def test_a_listener_is_handed_one_message_by_its_plain_topic() -> None:
     run_virtual(main())
 
 
-def test_live_members_go_on_where_an_administrator_says() -> None:
+def test_live_members_follow_an_offset_reset() -> None:
     async def reset(*, by_broker: bool) -> None:
         async with within(use_server_side_reset_offset=by_broker) as (w, admin, _):
             got: list[bytes] = []
             await send(w, b"1", b"2", b"3")
             async with member(w, lambda one: got.append(one.body)):
                 await w.until(lambda: len(got) == 3)
-                await asyncio.sleep(6)  # committed
+                await asyncio.sleep(6)  # until offsets are committed
                 planned = await admin.reset_offset(GROUP, TOPIC, to="earliest", dry_run=True)
                 assert {(one.queue, one.moved) for one in planned} == {
                     (QUEUE, -3),
@@ -208,7 +208,7 @@ def test_live_members_go_on_where_an_administrator_says() -> None:
     run_virtual(reset(by_broker=True))
 
 
-def test_members_tell_how_far_they_are_by_whole_names() -> None:
+def test_members_report_offsets_by_qualified_names() -> None:
     async def main() -> None:
         async with within() as (w, _, outside):
             got: list[bytes] = []
@@ -225,7 +225,7 @@ def test_members_tell_how_far_they_are_by_whole_names() -> None:
     run_virtual(main())
 
 
-def test_an_ordered_queue_is_locked_under_its_whole_name() -> None:
+def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
     async def main() -> None:
         async with within() as (w, _, outside):
             got: list[bytes] = []
@@ -246,7 +246,7 @@ def test_an_ordered_queue_is_locked_under_its_whole_name() -> None:
     run_virtual(main())
 
 
-def test_brokers_share_queues_out_and_keep_modes_within_the_namespace() -> None:
+def test_brokers_assign_queues_and_store_modes_within_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             got: list[bytes] = []
@@ -267,7 +267,7 @@ def test_brokers_share_queues_out_and_keep_modes_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_dead_letters_are_listed_and_sent_again_within_the_namespace() -> None:
+def test_dead_letters_are_listed_and_redriven_within_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             await send(w, b"1", b"2")
@@ -295,7 +295,7 @@ def test_dead_letters_are_listed_and_sent_again_within_the_namespace() -> None:
     run_virtual(main())
 
 
-def test_members_that_differ_are_named_by_plain_names() -> None:
+def test_subscription_differences_have_plain_names() -> None:
     async def main() -> None:
         async with within() as (w, admin, _):
             other = member(w, lambda _: None, instance_name="other")

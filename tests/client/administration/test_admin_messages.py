@@ -1,4 +1,4 @@
-"""Single messages, found by where they are stored, by id and by key."""
+"""Messages found by position, id, key and tag."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def place(message: MessageExt) -> tuple[str, int, int]:
     return message.broker_name, message.queue_id, message.queue_offset
 
 
-def test_a_message_is_found_by_the_id_that_its_producer_got() -> None:
+def test_message_is_found_by_its_unique_id() -> None:
     async def body(_: Cluster, admin: AdminClient, receipts: list[SendReceipt]) -> None:
         for number, receipt in enumerate(receipts):
             found = await admin.message_by_unique_key("orders", receipt.msg_id)
@@ -68,7 +68,7 @@ def test_a_message_is_found_by_the_id_that_its_producer_got() -> None:
     with_messages(body)
 
 
-def test_a_message_is_found_by_where_its_id_says_it_is_stored() -> None:
+def test_message_is_found_by_its_offset_id() -> None:
     async def body(_: Cluster, admin: AdminClient, receipts: list[SendReceipt]) -> None:
         by_key = await admin.message_by_unique_key("orders", receipts[2].msg_id)
         found = await admin.message_by_id(by_key.offset_msg_id)
@@ -84,7 +84,7 @@ def test_a_message_is_found_by_where_its_id_says_it_is_stored() -> None:
     with_messages(body)
 
 
-def test_a_message_is_found_at_its_offset_and_otherwise_it_is_said_what_there_is() -> None:
+def test_message_is_found_by_offset_or_the_range_is_reported() -> None:
     async def body(_: Cluster, admin: AdminClient, receipts: list[SendReceipt]) -> None:
         queue = receipts[3].queue
         found = await admin.message_at(queue, receipts[3].queue_offset)
@@ -102,7 +102,7 @@ def test_a_message_is_found_at_its_offset_and_otherwise_it_is_said_what_there_is
     with_messages(body)
 
 
-def test_a_key_and_a_tag_that_no_message_has_are_said() -> None:
+def test_unknown_key_and_tag_are_reported() -> None:
     async def body(_: Cluster, admin: AdminClient, __: list[SendReceipt]) -> None:
         with pytest.raises(QueryNotFoundError, match="found by the key o-x: can not find"):
             await admin.messages_by_key("orders", "o-x")
@@ -115,7 +115,7 @@ def test_a_key_and_a_tag_that_no_message_has_are_said() -> None:
 
 
 class _Indexed:
-    """Brokers whose index answers all that they hold, as hashes that collide would."""
+    """Brokers whose index returns all messages, as with colliding hashes."""
 
     namespace = ""
 
@@ -131,7 +131,7 @@ class _Indexed:
         return response(command, body=self.records[address])
 
 
-def test_what_an_index_finds_is_held_to_the_key_and_sorted_by_time() -> None:
+def test_index_results_are_checked_by_key_and_sorted_by_time() -> None:
     async def body(cluster: Cluster, _: AdminClient, receipts: list[SendReceipt]) -> None:
         async with cluster.pull_consumer() as consumer:
             pulled = [await consumer.pull(receipt.queue, 0) for receipt in receipts[:2]]

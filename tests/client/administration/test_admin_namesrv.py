@@ -1,4 +1,4 @@
-"""Name servers as an administrator configures them: all are told, any may be asked."""
+"""Administration of name servers: changes are sent to all, any of them answers queries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_admin(body: Body) -> None:
     run_virtual(main())
 
 
-def test_an_option_is_changed_on_all_name_servers() -> None:
+def test_option_is_changed_on_all_name_servers() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.update_namesrv_config({"orderMessageEnable": "true"})
         told = await admin.namesrv_config()
@@ -48,7 +48,7 @@ def test_an_option_is_changed_on_all_name_servers() -> None:
     with_admin(body)
 
 
-def test_a_key_is_put_listed_and_deleted_on_all_name_servers() -> None:
+def test_key_is_put_listed_and_deleted_on_all_name_servers() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await admin.kv_put("ns", "b", "2")
         await admin.kv_put("ns", "a", "eins;zwei=3")
@@ -65,7 +65,7 @@ def test_a_key_is_put_listed_and_deleted_on_all_name_servers() -> None:
     with_admin(body)
 
 
-def test_a_broker_loses_and_gets_back_its_write_permission() -> None:
+def test_write_permission_is_removed_and_restored() -> None:
     def perms(route: TopicRoute) -> dict[str, int]:
         return {queues.broker_name: queues.perm for queues in route.queue_datas}
 
@@ -83,7 +83,7 @@ def test_a_broker_loses_and_gets_back_its_write_permission() -> None:
     with_admin(body)
 
 
-def test_a_name_server_that_is_away_does_not_keep_the_others_from_being_told() -> None:
+def test_unreachable_name_server_does_not_block_the_others() -> None:
     async def body(cluster: Cluster, _: AdminClient) -> None:
         addresses = f"127.0.0.1:19876;{cluster.namesrv_addr}"
         async with AdminClient(addresses, runtime=cluster.runtime) as admin:
@@ -96,7 +96,7 @@ def test_a_name_server_that_is_away_does_not_keep_the_others_from_being_told() -
     with_admin(body)
 
 
-def test_nothing_is_told_before_the_start() -> None:
+def test_calls_before_start_are_refused() -> None:
     async def main() -> None:
         admin = AdminClient("127.0.0.1:9876")
         with pytest.raises(ClosedError, match="not started"):

@@ -1,4 +1,4 @@
-"""Where consumer groups go on, as an administrator decides it."""
+"""Reports, resets and clones of consumer offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queue(number: int) -> MessageQueue:
 
 
 def with_consumed(body: Body, **options: Any) -> None:
-    """Run `body` after the group `consumers` consumed six messages, three in each queue."""
+    """Run `body` after the group `consumers` has consumed six messages, three in each queue."""
 
     async def main() -> None:
         async with recording(queues=2, **options) as w, w.cluster.admin() as admin:
@@ -44,7 +44,7 @@ def with_consumed(body: Body, **options: Any) -> None:
     run_virtual(main())
 
 
-def test_a_group_that_is_away_goes_on_at_the_oldest_message() -> None:
+def test_offline_group_is_reset_to_the_oldest_message() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         moves = await admin.reset_offset("consumers", "T", to="earliest")
         assert moves == [OffsetReset(queue(0), 3, 0), OffsetReset(queue(1), 3, 0)]
@@ -55,7 +55,7 @@ def test_a_group_that_is_away_goes_on_at_the_oldest_message() -> None:
     with_consumed(body)
 
 
-def test_live_members_go_on_where_they_are_told() -> None:
+def test_live_members_follow_a_reset() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer():
             await w.send(*BODIES)
@@ -69,7 +69,7 @@ def test_live_members_go_on_where_they_are_told() -> None:
     run_virtual(main())
 
 
-def test_a_group_goes_on_at_a_time() -> None:
+def test_group_is_reset_by_time() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         at_ms = w.cluster.runtime.clock.now_ms() + 30_000
         await asyncio.sleep(60)
@@ -83,7 +83,7 @@ def test_a_group_goes_on_at_a_time() -> None:
     with_consumed(body)
 
 
-def test_a_backlog_is_skipped() -> None:
+def test_backlog_is_skipped() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         await w.send(b"7", b"8")
         assert (await admin.describe_group("consumers")).lag == 2
@@ -98,7 +98,7 @@ def test_a_backlog_is_skipped() -> None:
     with_consumed(body)
 
 
-def test_a_dry_run_tells_the_moves_and_makes_none() -> None:
+def test_dry_run_returns_the_resets_and_changes_nothing() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         for asked in ({"to": "earliest"}, {"at_ms": 0}, {"queue": queue(1), "offset": 0}):
             moves = await admin.reset_offset("consumers", "T", dry_run=True, **asked)
@@ -108,7 +108,7 @@ def test_a_dry_run_tells_the_moves_and_makes_none() -> None:
     with_consumed(body)
 
 
-def test_one_queue_goes_on_at_an_offset_and_the_others_stay() -> None:
+def test_single_queue_is_reset_to_an_offset() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         moves = await admin.reset_offset("consumers", "T", queue=queue(1), offset=2)
         assert moves == [OffsetReset(queue(1), 3, 2)]
@@ -121,7 +121,7 @@ def test_one_queue_goes_on_at_an_offset_and_the_others_stay() -> None:
     with_consumed(body)
 
 
-def test_every_broker_of_a_topic_is_reset() -> None:
+def test_reset_covers_every_broker_of_a_topic() -> None:
     async def main() -> None:
         async with recording(queues=1, brokers=2) as w, w.cluster.admin() as admin:
             async with w.consumer():
@@ -137,7 +137,7 @@ def test_every_broker_of_a_topic_is_reset() -> None:
 
 
 @pytest.mark.parametrize("with_queue", [False, True])
-def test_an_old_broker_passes_a_reset_on_and_an_absent_group_is_moved_by_a_commit(
+def test_old_broker_forwards_a_reset_and_offline_group_is_reset_by_commit(
     with_queue: bool,
 ) -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
@@ -149,7 +149,7 @@ def test_an_old_broker_passes_a_reset_on_and_an_absent_group_is_moved_by_a_commi
     with_consumed(body, use_server_side_reset_offset=False)
 
 
-def test_an_old_broker_lets_a_group_begin_elsewhere_that_never_committed() -> None:
+def test_old_broker_resets_a_group_that_never_committed() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         await admin.create_group(SubscriptionGroup("fresh"))
         moves = await admin.skip_backlog("fresh", "T")
@@ -162,7 +162,7 @@ def test_an_old_broker_lets_a_group_begin_elsewhere_that_never_committed() -> No
     with_consumed(body, use_server_side_reset_offset=False)
 
 
-def test_an_old_broker_does_not_move_other_queues_when_asked_for_one() -> None:
+def test_old_broker_does_not_reset_other_queues() -> None:
     async def main() -> None:
         async with (
             recording(queues=2, use_server_side_reset_offset=False) as w,
@@ -182,7 +182,7 @@ def test_an_old_broker_does_not_move_other_queues_when_asked_for_one() -> None:
     run_virtual(main())
 
 
-def test_a_group_gets_the_offsets_of_another() -> None:
+def test_offsets_are_cloned_to_another_group() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         await w.send(b"7", b"8")
         await admin.clone_offsets("consumers", "twins", "T")
@@ -194,7 +194,7 @@ def test_a_group_gets_the_offsets_of_another() -> None:
     with_consumed(body)
 
 
-def test_consume_stats_tell_every_queue_and_only_those_of_a_topic() -> None:
+def test_consume_stats_cover_all_queues_or_those_of_one_topic() -> None:
     async def body(w: Recording, admin: AdminClient) -> None:
         await w.send(b"7")
         found = await admin.consume_stats("consumers", "T")
@@ -208,7 +208,7 @@ def test_consume_stats_tell_every_queue_and_only_those_of_a_topic() -> None:
     with_consumed(body)
 
 
-def test_what_cannot_be_reset_is_named_before_anything_changes() -> None:
+def test_invalid_reset_is_refused_before_any_change() -> None:
     async def main() -> None:
         async with Cluster(seed=2, brokers=2) as cluster, cluster.admin() as admin:
             await admin.create_topic("T", queues=1)
@@ -237,7 +237,7 @@ def test_what_cannot_be_reset_is_named_before_anything_changes() -> None:
         ({"to": "latest", "queue": MessageQueue("other", "broker-0", 0)}, "one of topic other"),
     ],
 )
-def test_a_reset_must_say_where_to_go_on(asked: dict[str, Any], told: str) -> None:
+def test_reset_requires_a_valid_target(asked: dict[str, Any], told: str) -> None:
     async def main() -> None:
         async with Cluster(seed=2) as cluster, cluster.admin() as admin:
             with pytest.raises(UsageError, match=told):

@@ -1,4 +1,4 @@
-"""What an administrator changes about a topic, and what stays as it was."""
+"""Changes of topics, and the values that are kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def queue_nums(admin: AdminClient, topic: str) -> dict[str, tuple[int, int
     return {name: (one.read_queue_nums, one.write_queue_nums) for name, one in configs.items()}
 
 
-def test_creating_a_topic_that_exists_changes_only_what_is_said() -> None:
+def test_creating_an_existing_topic_changes_only_given_values() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=3, perm=PERM_READ, broker_name="broker-1")
         await admin.create_topic("orders", attributes={"message.type": "FIFO"})
@@ -54,7 +54,7 @@ def test_creating_a_topic_that_exists_changes_only_what_is_said() -> None:
     with_admin(body)
 
 
-def test_reading_and_writing_may_have_different_queues() -> None:
+def test_read_and_write_queues_may_differ() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=4, write_queues=2)
         assert await queue_nums(admin, "orders") == {"broker-0": (4, 2)}
@@ -64,7 +64,7 @@ def test_reading_and_writing_may_have_different_queues() -> None:
     with_admin(body, brokers=1)
 
 
-def test_an_update_reaches_only_brokers_that_have_the_topic() -> None:
+def test_update_changes_only_brokers_with_the_topic() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", broker_name="broker-1")
         await admin.update_topic("orders", queues=5)
@@ -77,7 +77,7 @@ def test_an_update_reaches_only_brokers_that_have_the_topic() -> None:
     with_admin(body)
 
 
-def test_an_attribute_is_removed_and_a_bad_one_refused() -> None:
+def test_attribute_is_removed_and_invalid_one_is_refused() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", attributes={"message.type": "DELAY"})
         await admin.update_topic("orders", attributes={"message.type": None})
@@ -89,7 +89,7 @@ def test_an_attribute_is_removed_and_a_bad_one_refused() -> None:
     with_admin(body, brokers=1)
 
 
-def test_name_servers_are_told_the_queues_of_an_ordered_topic_and_forget_them_with_it() -> None:
+def test_order_config_is_stored_and_deleted_with_the_topic() -> None:
     async def told(admin: AdminClient) -> dict[str, str]:
         return await admin.kv_list(ORDER_TOPIC_CONFIG)
 
@@ -111,7 +111,7 @@ def test_name_servers_are_told_the_queues_of_an_ordered_topic_and_forget_them_wi
     with_admin(body, namesrvs=2)
 
 
-def test_a_deleted_topic_has_no_route_although_it_had_one() -> None:
+def test_deleted_topic_has_no_route() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders")
         assert (await admin.topic_route("orders")).queue_datas
@@ -122,7 +122,7 @@ def test_a_deleted_topic_has_no_route_although_it_had_one() -> None:
     with_admin(body, brokers=1)
 
 
-def test_groups_of_a_topic_are_those_of_all_its_brokers() -> None:
+def test_topic_groups_cover_all_brokers() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=1)
         async with cluster.pull_consumer("audit") as audit, cluster.pull_consumer("billing") as b:
@@ -145,7 +145,7 @@ def test_topics_are_listed_by_cluster() -> None:
     with_admin(body, brokers=1)
 
 
-def test_a_broker_that_was_away_gets_the_topic_by_a_second_call() -> None:
+def test_second_call_creates_the_topic_on_a_recovered_broker() -> None:
     async def body(cluster: Cluster, admin: AdminClient) -> None:
         await cluster.kill_broker(1)
         await admin.create_topic("orders", queues=3)
@@ -160,7 +160,7 @@ def test_a_broker_that_was_away_gets_the_topic_by_a_second_call() -> None:
 
 
 class _OldBroker:
-    """Answers as brokers before 5.0: not 351, but all topics at once."""
+    """Answers as brokers before 5.0, which lack request 351 and return all topics at once."""
 
     namespace = ""
 
@@ -174,7 +174,7 @@ class _OldBroker:
         return response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
 
 
-def test_a_broker_before_5_0_is_asked_for_all_topics() -> None:
+def test_broker_before_5_0_gets_the_request_for_all_topics() -> None:
     server = Server(_OldBroker(), "10.0.0.1:10911", 1.0)  # type: ignore[arg-type]
 
     config = asyncio.run(calls_admin_topics.topic_config(server, "orders"))

@@ -1,4 +1,4 @@
-"""Dead letters are listed with why they died, and sent again once, whatever happens meanwhile."""
+"""Dead letters are listed with their reason and redriven once, also after crashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refuse(message: MessageExt) -> None:
 
 
 async def kill(w: Recording, *bodies: bytes) -> None:
-    """Send messages, and have the group refuse them."""
+    """Send messages that the group fails to consume."""
     await w.send(*bodies)
     w.got.clear()
     async with w.consumer(refuse):
@@ -42,7 +42,7 @@ async def bodies(admin: AdminClient) -> list[bytes]:
     return [dead.message.body for dead in await admin.dead_letters(GROUP)]
 
 
-def test_dead_letters_tell_where_they_came_from_and_why() -> None:
+def test_dead_letters_have_origin_and_reason() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             assert await admin.dead_letters(GROUP) == []
@@ -69,7 +69,7 @@ def test_dead_letters_tell_where_they_came_from_and_why() -> None:
     run_virtual(main())
 
 
-def test_all_dead_letters_are_sent_again_once() -> None:
+def test_all_dead_letters_are_redriven_once() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             await kill(w, b"a", b"b", b"c")
@@ -94,7 +94,7 @@ def test_all_dead_letters_are_sent_again_once() -> None:
     run_virtual(main())
 
 
-def test_one_that_dies_again_can_be_sent_again() -> None:
+def test_message_that_dies_again_can_be_redriven() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, b"a")
@@ -108,7 +108,7 @@ def test_one_that_dies_again_can_be_sent_again() -> None:
     run_virtual(main())
 
 
-def test_to_its_topic_a_message_goes_for_all_groups() -> None:
+def test_redrive_to_topic_reaches_all_groups() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, b"a")
@@ -126,7 +126,7 @@ def test_to_its_topic_a_message_goes_for_all_groups() -> None:
     run_virtual(main())
 
 
-def test_one_that_was_sent_alone_is_skipped_by_the_rest_unless_told() -> None:
+def test_redrive_all_skips_single_redrives_unless_again() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, b"a", b"b", b"c")
@@ -141,7 +141,7 @@ def test_one_that_was_sent_alone_is_skipped_by_the_rest_unless_told() -> None:
     run_virtual(main())
 
 
-def test_where_brokers_have_no_index_it_is_told_that_none_could_be_looked_up() -> None:
+def test_redrive_without_index_counts_as_unchecked() -> None:
     async def main() -> None:
         store = StoreConfig(
             commitlog_segment_bytes=64 * 1024,
@@ -156,11 +156,11 @@ def test_where_brokers_have_no_index_it_is_told_that_none_could_be_looked_up() -
 
 
 @pytest.mark.parametrize("answers", range(8))
-def test_a_redrive_that_is_cut_short_goes_on_and_sends_nothing_twice(answers: int) -> None:
+def test_interrupted_redrive_continues_without_duplicates(answers: int) -> None:
     async def main() -> None:
         async with recording() as w:
             await kill(w, *[b"%d" % n for n in range(5)])
-            await asyncio.sleep(6)  # its own commits are on the broker's disk
+            await asyncio.sleep(6)  # until the commits are on the broker's disk
             async with w.cluster.admin() as admin:
                 redriving = asyncio.create_task(admin.redrive_all(GROUP))
                 await asyncio.sleep(0.004 * answers)
@@ -180,7 +180,7 @@ def test_a_redrive_that_is_cut_short_goes_on_and_sends_nothing_twice(answers: in
     run_virtual(main())
 
 
-def test_a_broker_that_is_down_is_named_and_passed_over_and_comes_later() -> None:
+def test_unreachable_broker_is_skipped_and_redriven_later() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w:
             await kill(w, *[b"%d" % n for n in range(8)])
@@ -205,7 +205,7 @@ def test_a_broker_that_is_down_is_named_and_passed_over_and_comes_later() -> Non
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_one_that_is_cancelled_commits_what_it_sent_and_goes_on_another_time(turns: int) -> None:
+def test_cancelled_redrive_commits_its_progress(turns: int) -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, *[b"%d" % n for n in range(5)])
@@ -223,13 +223,13 @@ def test_one_that_is_cancelled_commits_what_it_sent_and_goes_on_another_time(tur
     run_virtual(main())
 
 
-def test_a_crash_before_the_commit_is_made_up_for_by_the_ids() -> None:
+def test_crash_before_the_commit_causes_no_duplicates() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, b"a", b"b")
             await asyncio.sleep(6)
             await admin.redrive_all(GROUP)
-            # The broker's last commits are lost with it: they are on its disk each 5 seconds.
+            # The broker loses the last commits: it writes them to disk every 5 seconds.
             await w.cluster.crash_broker()
             await w.cluster.restart_broker()
             assert await admin.redrive_all(GROUP) == Redrive(skipped=2)
@@ -241,7 +241,7 @@ def test_a_crash_before_the_commit_is_made_up_for_by_the_ids() -> None:
     run_virtual(main())
 
 
-def test_a_compressed_body_stays_as_it_is() -> None:
+def test_compressed_body_is_redriven_unchanged() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin, w.cluster.producer() as producer:
             body = b"x" * 10_000
@@ -261,7 +261,7 @@ def test_a_compressed_body_stays_as_it_is() -> None:
     run_virtual(main())
 
 
-def test_a_group_that_consumes_in_order_gets_its_dead_letters_again_too() -> None:
+def test_ordered_group_gets_its_dead_letters_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             await kill(w, b"a")
@@ -277,7 +277,7 @@ def test_a_group_that_consumes_in_order_gets_its_dead_letters_again_too() -> Non
     run_virtual(main())
 
 
-def test_what_cannot_be_sent_again_is_named() -> None:
+def test_invalid_redrive_is_refused() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.admin() as admin, w.cluster.producer() as producer:
             await kill(w, b"a")

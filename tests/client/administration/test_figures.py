@@ -1,4 +1,4 @@
-"""What brokers and consumers tell in figures is what happened: compared with a counted history."""
+"""Statistics of brokers and consumers, compared with a recorded history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "consumers"
 OTHERS = "others"
 COUNT = 60
 DELIVERIES = {0: 1, 1: 3}
-"""How often the group gets a message, by its number modulo 5; else once. 0: it refuses it."""
+"""Deliveries of a message by its number modulo 5, by default 1; all deliveries of 0 fail."""
 
 
 def deliveries_of(number: int) -> int:
@@ -56,7 +56,7 @@ def treat(message: MessageExt) -> None:
         raise RetryLater(level=1)
 
 
-def test_counters_agree_with_what_was_sent_consumed_and_given_back() -> None:
+def test_counters_match_sent_consumed_and_sent_back_messages() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.admin() as admin:
             figures = Figures(w.cluster, admin)
@@ -66,7 +66,7 @@ def test_counters_agree_with_what_was_sent_consumed_and_given_back() -> None:
                 w.consumer(group=OTHERS) as other,
                 w.cluster.producer("senders") as producer,
             ):
-                await asyncio.sleep(11)  # what follows lies between two samples
+                await asyncio.sleep(11)  # the following sends are between two samples
                 for number in range(COUNT):
                     receipt = await producer.send(Message(TOPIC, b"%d" % number))
                     queues[receipt.queue.queue_id] += 1
@@ -104,7 +104,7 @@ def test_counters_agree_with_what_was_sent_consumed_and_given_back() -> None:
 
 
 async def offsets_agree(admin: AdminClient) -> None:
-    """Compare where the groups stand with what is stored, after their members have left."""
+    """Compare the groups' committed offsets with the stored messages, after members have left."""
     ends = await admin.topic_stats(TOPIC)
     assert sum(at.max_offset for at in ends.offsets.values()) == COUNT
     for group in (GROUP, OTHERS):
@@ -115,7 +115,7 @@ async def offsets_agree(admin: AdminClient) -> None:
     assert sum(at.max_offset for at in retries.offsets.values()) == RETRIES
 
 
-def test_the_lag_is_what_was_stored_and_not_committed() -> None:
+def test_lag_is_stored_minus_committed() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin:
             figures = Figures(w.cluster, admin)
@@ -135,7 +135,7 @@ def test_the_lag_is_what_was_stored_and_not_committed() -> None:
     run_virtual(main())
 
 
-def test_runtime_information_adds_up_what_all_topics_have() -> None:
+def test_runtime_info_sums_all_topics() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             figures = Figures(w.cluster, admin)

@@ -1,4 +1,4 @@
-"""Messages are gathered into batches by their size, and by a short wait."""
+"""Batches by size and by linger time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Body = Callable[[Cluster, Producer], Coroutine[Any, Any, None]]
 
 
 def lingering(body: Body, **options: Any) -> None:
-    """Run `body` with a topic T of four queues and a producer whose messages wait 10 ms."""
+    """Run `body` with a topic T of four queues and a producer with `linger_ms=10`."""
 
     async def main() -> None:
         config = ProducerConfig(**({"linger_ms": 10} | options))
@@ -54,9 +54,7 @@ async def stored(cluster: Cluster) -> list[MessageExt]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 390), max_size=30), st.integers(500, 2_000))
-def test_each_part_is_a_batch_that_fits_and_nothing_is_lost(
-    sizes: list[int], size_max: int
-) -> None:
+def test_split_batches_fit_and_contain_all_messages(sizes: list[int], size_max: int) -> None:
     messages = [Message("T", bytes(size), keys=[f"k{size}"]) for size in sizes]
     parts = split_batch(messages, size_max)
 
@@ -66,19 +64,19 @@ def test_each_part_is_a_batch_that_fits_and_nothing_is_lost(
         encode_batch_of([encode_message(one, "0" * 56) for one in part], "0" * 56, config)
 
 
-def test_a_message_too_large_for_any_part_is_told_by_its_place() -> None:
+def test_message_too_large_for_a_batch_is_reported_with_its_index() -> None:
     with pytest.raises(InvalidMessageError, match=r"message 1 takes 49\d bytes .* size_max .300"):
         split_batch([Message("T", b"x"), Message("T", bytes(400))], 300)
     with pytest.raises(ConfigError, match="size_max is 0"):
         split_batch([], 0)
 
 
-def test_a_part_has_no_more_messages_than_an_answer_can_name() -> None:
+def test_split_batch_has_at_most_the_maximum_number_of_messages() -> None:
     parts = split_batch([Message("T", b"x")] * (BATCH_MESSAGES_MAX + 1))
     assert [len(part) for part in parts] == [BATCH_MESSAGES_MAX, 1]
 
 
-def test_messages_of_one_moment_leave_together_and_each_gets_its_receipt() -> None:
+def test_concurrent_messages_are_batched_and_each_gets_a_receipt() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         bodies = [b"%d" % number for number in range(20)]
         receipts = await asyncio.gather(*(producer.send(Message("T", one)) for one in bodies))
@@ -93,7 +91,7 @@ def test_messages_of_one_moment_leave_together_and_each_gets_its_receipt() -> No
     lingering(body)
 
 
-def test_a_message_that_meets_no_other_leaves_alone_after_its_time() -> None:
+def test_single_message_is_sent_after_linger_ms() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -108,7 +106,7 @@ def test_a_message_that_meets_no_other_leaves_alone_after_its_time() -> None:
     lingering(body)
 
 
-def test_a_full_batch_leaves_before_its_time() -> None:
+def test_full_batch_is_sent_before_linger_ms() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -122,7 +120,7 @@ def test_a_full_batch_leaves_before_its_time() -> None:
     lingering(body, linger_ms=3_000, batch_bytes_max=3 * size)
 
 
-def test_a_message_that_does_not_fit_any_more_begins_a_batch_of_its_own() -> None:
+def test_message_that_does_not_fit_starts_a_new_batch() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         bodies = [bytes(size) for size in (500, 400, 300, 200, 900)]
         receipts = await asyncio.gather(*(producer.send(Message("T", one)) for one in bodies))
@@ -132,7 +130,7 @@ def test_a_message_that_does_not_fit_any_more_begins_a_batch_of_its_own() -> Non
     lingering(body, batch_bytes_max=1_200)
 
 
-def test_messages_to_a_retry_topic_leave_alone() -> None:
+def test_messages_to_a_retry_topic_are_sent_alone() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         queue = MessageQueue("%RETRY%g", "broker-0", 0)
         sends = [producer.send(Message("%RETRY%g", b"again"), queue=queue) for _ in range(2)]
@@ -141,7 +139,7 @@ def test_messages_to_a_retry_topic_leave_alone() -> None:
     lingering(body)
 
 
-def test_queues_keys_and_timeouts_are_kept_apart() -> None:
+def test_messages_with_different_queues_keys_or_timeouts_are_not_batched() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         queue = MessageQueue("T", "broker-0", 2)
         first, second, third, *keyed = await asyncio.gather(
@@ -158,7 +156,7 @@ def test_queues_keys_and_timeouts_are_kept_apart() -> None:
     lingering(body)
 
 
-def test_a_message_cancelled_while_it_waits_is_not_sent_and_others_are() -> None:
+def test_message_cancelled_while_lingering_is_not_sent() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         sends = [asyncio.create_task(producer.send(Message("T", b"%d" % n))) for n in range(3)]
         await asyncio.sleep(0.005)
@@ -174,7 +172,7 @@ def test_a_message_cancelled_while_it_waits_is_not_sent_and_others_are() -> None
     lingering(body)
 
 
-def test_a_message_cancelled_after_its_batch_left_does_not_take_the_others_along() -> None:
+def test_message_cancelled_in_flight_does_not_cancel_its_batch() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         sends = [asyncio.create_task(producer.send(Message("T", b"%d" % n))) for n in range(3)]
         await asyncio.sleep(0.0102)
@@ -186,7 +184,7 @@ def test_a_message_cancelled_after_its_batch_left_does_not_take_the_others_along
     lingering(body)
 
 
-def test_all_of_a_batch_fail_with_what_the_batch_met() -> None:
+def test_all_messages_of_a_failed_batch_get_its_error() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         cluster.network.cut(cluster.broker_address())
         sends = [producer.send(Message("T", b"x"), timeout_ms=300) for _ in range(3)]
@@ -198,7 +196,7 @@ def test_all_of_a_batch_fail_with_what_the_batch_met() -> None:
     lingering(body)
 
 
-def test_an_invalid_message_is_refused_alone() -> None:
+def test_invalid_message_does_not_affect_its_batch() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         good = asyncio.create_task(producer.send(Message("T", b"good")))
         with pytest.raises(UsageError):
@@ -209,7 +207,7 @@ def test_an_invalid_message_is_refused_alone() -> None:
     lingering(body)
 
 
-def test_flush_and_close_let_everything_leave_at_once() -> None:
+def test_flush_and_close_send_lingering_messages_at_once() -> None:
     async def main() -> None:
         async with Cluster(seed=5) as cluster:
             async with cluster.admin() as admin:

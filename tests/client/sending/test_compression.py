@@ -1,4 +1,4 @@
-"""Bodies are compressed and inflated between Kourou's clients, whichever way was chosen."""
+"""Bodies are compressed and decompressed between Kourou's clients, with each codec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = b"0123456789"
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_large_body_is_stored_compressed_and_consumed_as_it_was(kind: CompressionType) -> None:
+def test_large_body_is_stored_compressed_and_consumed_decompressed(kind: CompressionType) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             config = ProducerConfig(compress_type=kind)
@@ -38,7 +38,7 @@ def test_a_large_body_is_stored_compressed_and_consumed_as_it_was(kind: Compress
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_large_body_that_does_not_shrink_is_stored_as_it_is(kind: CompressionType) -> None:
+def test_incompressible_body_is_stored_uncompressed(kind: CompressionType) -> None:
     body = Random(1).randbytes(5_000)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Messages with a delay level, by the levels that their broker is configured with."""
+"""Messages with a delay level, with the levels configured at the broker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from kourou.testing.recording import TOPIC, recording
 
 
 @pytest.mark.parametrize(("level", "delay_s"), [(1, 2), (2, 60), (3, 60), (18, 60)])
-def test_a_level_waits_as_its_broker_says_and_the_highest_stands_for_those_above(
-    level: int, delay_s: int
-) -> None:
+def test_delay_level_has_the_brokers_delay_and_is_capped(level: int, delay_s: int) -> None:
     async def main() -> None:
         async with (
             recording(message_delay_level="2s 1m") as w,
@@ -33,7 +31,7 @@ def test_a_level_waits_as_its_broker_says_and_the_highest_stands_for_those_above
 
 
 @pytest.mark.parametrize(("level", "delay_ms"), [(1, 0), (0, 1_500)])
-def test_a_compressed_message_that_waited_arrives_as_it_was_sent(level: int, delay_ms: int) -> None:
+def test_delayed_compressed_message_arrives_unchanged(level: int, delay_ms: int) -> None:
     body = b"0123456789" * 1_000
     message = Message(
         TOPIC, body, tags="t", keys=["k"], flag=7, delay_level=level, delay_ms=delay_ms

@@ -1,6 +1,6 @@
-"""First tries by callback do what the ordinary way does, whatever the broker answers.
+"""Fast path of sends: same results as the general path for all answers of the broker.
 
-A hook that sees nothing makes a producer take the ordinary way.
+A hook without effect makes a producer use the general path.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ PLACE = "7F00000100002A9F0000000000000000"
 
 
 class Blind:
-    """A hook for which nothing can be left out."""
+    """A hook that disables the fast path."""
 
     def before_send(self, attempt: SendAttempt) -> None:
-        """See nothing."""
+        """Do nothing."""
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """See nothing."""
+        """Do nothing."""
 
 
 class Broker:
-    """Answers sends as scripted, in order, the last answer for ever, and notes what it was sent."""
+    """Answers sends by a script, the last answer repeatedly, and records the requests."""
 
     def __init__(self, answers: list[Handler]) -> None:
         self.answers = answers
@@ -72,7 +72,7 @@ Body = Callable[[Producer, Broker], Coroutine[Any, Any, None]]
 
 
 def against(answers: list[Handler], body: Body, *, hooks: Any = (), **options: Any) -> None:
-    """Run `body` with a producer whose route is known and whose connection is open."""
+    """Run `body` with a producer that has a cached route and an open connection."""
 
     async def main() -> None:
         runtime = sim_runtime()
@@ -98,13 +98,13 @@ def against(answers: list[Handler], body: Body, *, hooks: Any = (), **options: A
 
 
 def stored(request: Request) -> RemotingCommand:
-    """Say that the message is stored in the queue it was sent to."""
+    """Answer that the message is stored in its queue."""
     queue_id = int(request.command.ext_fields["e"])
     return response(request.command, header=SendMessageResponseHeader(PLACE, queue_id, 17))
 
 
 def answered(code: int, **fields: str) -> Handler:
-    """Answer with these fields in place of the usual ones."""
+    """Answer with these fields instead of the usual ones."""
 
     def answer(request: Request) -> RemotingCommand:
         found = response(request.command, code, "scripted")
@@ -151,7 +151,7 @@ SCRIPTS: dict[str, list[Handler]] = {
 
 
 def outcome_of(answers: list[Handler], *, submit: bool, hooks: Any) -> list[object]:
-    """Return all that shows how a send went: its end, its duration, its requests, the counts."""
+    """Return the observable results of a send: outcome, duration, requests and statistics."""
     seen: list[object] = []
 
     async def body(producer: Producer, broker: Broker) -> None:
@@ -169,7 +169,7 @@ def outcome_of(answers: list[Handler], *, submit: bool, hooks: Any) -> list[obje
             seen.append((type(error), str(error)))
         stats = producer.stats()
         seen.append((stats.sent_total, stats.failed_total, stats.retries_total, stats.in_flight))
-        # The wait before another try is by chance, and a timeout may be a hundredth late.
+        # The delay before a retry is random, and a timeout may be late by a hundredth.
         seen.append(round(loop.time() - began_s))
         ids = set()
         first = broker.asked[0].command
@@ -189,13 +189,13 @@ def outcome_of(answers: list[Handler], *, submit: bool, hooks: Any) -> list[obje
 
 @pytest.mark.parametrize("submit", [False, True], ids=["send", "submit"])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_it_ends_as_the_ordinary_way_does(script: str, submit: bool) -> None:
+def test_fast_path_gives_the_result_of_the_general_path(script: str, submit: bool) -> None:
     by_callback = outcome_of(SCRIPTS[script], submit=submit, hooks=())
     ordinary = outcome_of(SCRIPTS[script], submit=submit, hooks=[Blind()])
     assert by_callback == ordinary
 
 
-def test_a_plain_message_takes_no_task_and_others_do() -> None:
+def test_only_messages_of_the_general_path_create_a_task() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         assert isinstance(await producer.submit(Message("T", b"x")), FirstTry)
         assert isinstance(await producer.submit(Message("T", b"x" * 5_000)), asyncio.Task)
@@ -208,7 +208,7 @@ def test_a_plain_message_takes_no_task_and_others_do() -> None:
     against([stored], body)
 
 
-def test_a_cancelled_submit_frees_its_place_at_once_and_its_answer_is_dropped() -> None:
+def test_cancelled_submit_is_released_at_once_and_its_answer_dropped() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         first = await producer.submit(Message("T", b"given up"))
         waiting = asyncio.create_task(producer.submit(Message("T", b"next")))
@@ -225,10 +225,10 @@ def test_a_cancelled_submit_frees_its_place_at_once_and_its_answer_is_dropped() 
     against([stored], body, in_flight_messages_max=1)
 
 
-def test_a_submit_cancelled_between_two_tries_is_tried_no_more() -> None:
+def test_submit_cancelled_between_tries_is_not_retried() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         future = await producer.submit(Message("T", b"x"))
-        await asyncio.sleep(0.05)  # it is refused now, and waits before the next try
+        await asyncio.sleep(0.05)  # it was refused, and waits for the retry
         future.cancel()
         await producer.flush()
         assert future.cancelled()
@@ -239,7 +239,7 @@ def test_a_submit_cancelled_between_two_tries_is_tried_no_more() -> None:
 
 
 @pytest.mark.parametrize("hooks", [(), [Blind()]], ids=["by callback", "ordinary"])
-def test_a_server_that_says_twice_to_go_away_is_not_asked_a_third_time(hooks: Any) -> None:
+def test_second_go_away_is_not_retried(hooks: Any) -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         with pytest.raises(RemoteError):
             await producer.send(Message("T", b"x"), timeout_ms=200)
@@ -248,7 +248,7 @@ def test_a_server_that_says_twice_to_go_away_is_not_asked_a_third_time(hooks: An
     against([answered(1500)], body, hooks=hooks, retry_backoff_min_ms=500)
 
 
-def test_what_is_cancelled_before_it_goes_on_is_counted_once() -> None:
+def test_send_cancelled_before_the_general_path_is_counted_once() -> None:
     def refuse(queues: Any, _: Message) -> MessageQueue:
         raise LookupError
 
@@ -267,7 +267,7 @@ def test_what_is_cancelled_before_it_goes_on_is_counted_once() -> None:
     against([silent], body)
 
 
-def test_a_lost_connection_fails_nothing_that_another_try_saves() -> None:
+def test_lost_connection_is_retried() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         lost: list[Request] = []
 
@@ -290,7 +290,7 @@ def test_a_lost_connection_fails_nothing_that_another_try_saves() -> None:
     against([stored], body)
 
 
-def test_each_of_a_thousand_timeouts_ends_in_time_and_not_before() -> None:
+def test_thousand_timeouts_expire_on_time() -> None:
     def answer_some(request: Request) -> RemotingCommand | None:
         return stored(request) if request.command.body == b"alive" else None
 
@@ -306,7 +306,7 @@ def test_each_of_a_thousand_timeouts_ends_in_time_and_not_before() -> None:
             return loop.time() - began_s - timeout_ms / 1000
 
         async def keep_alive() -> None:
-            while True:  # a connection that is silent for all of a request is closed
+            while True:  # a connection without any bytes during a request is closed
                 await producer.send(Message("T", b"alive"))
 
         living = asyncio.create_task(keep_alive())
@@ -319,7 +319,7 @@ def test_each_of_a_thousand_timeouts_ends_in_time_and_not_before() -> None:
     against([answer_some], body)
 
 
-def test_closing_fails_what_is_under_way_and_leaves_no_task() -> None:
+def test_close_fails_messages_in_flight_and_leaves_no_task() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         submitted = [await producer.submit(Message("T", b"x")) for _ in range(10)]
         sending = [asyncio.create_task(producer.send(Message("T", b"y"))) for _ in range(10)]
@@ -334,7 +334,7 @@ def test_closing_fails_what_is_under_way_and_leaves_no_task() -> None:
     against([silent], body, close_timeout_ms=50)
 
 
-def test_which_bodies_are_plain() -> None:
+def test_plain_bytes_end_depends_on_config() -> None:
     def end(*, is_binary: bool = False, is_watched: bool = False, **options: Any) -> int:
         config = ProducerConfig(**options)
         return plain_bytes_end(config, is_binary=is_binary, is_watched=is_watched)

@@ -1,4 +1,4 @@
-"""Whatever callers hand to a first try, it is sent or refused, and takes one place till then."""
+"""Unusual input of the fast path is sent or refused, and counted once as in flight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kourou.model.queue import MessageQueue
 from tests.client.sending.test_first_try import Blind, Broker, against, answered, stored
 
 
-def test_what_is_invalid_is_refused_and_takes_no_place() -> None:
+def test_invalid_message_is_refused_and_not_counted_in_flight() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         invalid: list[tuple[Message, type[Exception]]] = [
             (Message("T", b""), InvalidMessageError),
@@ -37,9 +37,7 @@ def test_what_is_invalid_is_refused_and_takes_no_place() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [float("inf"), float("nan"), 1 << 31, 10**400])
 @pytest.mark.parametrize("hooks", [(), [Blind()]], ids=["by callback", "ordinary"])
-def test_a_timeout_that_never_comes_is_refused_and_takes_no_place(
-    timeout_ms: Any, hooks: Any
-) -> None:
+def test_invalid_timeout_is_refused_and_not_counted_in_flight(timeout_ms: Any, hooks: Any) -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         message = Message("T", b"x")
         for sending in (
@@ -58,7 +56,7 @@ def test_a_timeout_that_never_comes_is_refused_and_takes_no_place(
     against([stored], body, hooks=hooks, in_flight_messages_max=1)
 
 
-def test_a_queue_number_that_is_a_text_takes_the_ordinary_way_and_one_place() -> None:
+def test_queue_id_of_type_str_takes_the_general_path() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         queue = MessageQueue("T", "b", "3")  # type: ignore[arg-type]  # as read from a file
         receipt = await (await producer.submit(Message("T", b"x"), queue=queue))
@@ -71,7 +69,7 @@ def test_a_queue_number_that_is_a_text_takes_the_ordinary_way_and_one_place() ->
     against([stored], body)
 
 
-def test_a_selector_that_returns_no_queue_fails_its_message_and_takes_no_place() -> None:
+def test_selector_without_a_queue_fails_the_send_and_releases_it() -> None:
     class Almost:
         topic = "T"
 
@@ -86,7 +84,7 @@ def test_a_selector_that_returns_no_queue_fails_its_message_and_takes_no_place()
     against([stored], body)
 
 
-def test_long_properties_arrive_by_the_ordinary_way() -> None:
+def test_long_properties_take_the_general_path() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         await producer.send(Message("T", b"x", properties={"k": "v" * 29_900}))
         assert "v" * 29_900 in broker.asked[0].command.ext_fields["i"]
@@ -94,7 +92,7 @@ def test_long_properties_arrive_by_the_ordinary_way() -> None:
     against([stored], body)
 
 
-def test_a_selector_is_asked_once_a_try_as_its_caller_sees_the_world() -> None:
+def test_selector_is_called_once_per_try_in_the_callers_context() -> None:
     tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
 
     async def body(producer: Producer, broker: Broker) -> None:

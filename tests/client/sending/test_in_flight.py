@@ -1,4 +1,4 @@
-"""Messages under way are bounded, in order of arrival, and a cancelled wait takes no slot."""
+"""Limits on messages in flight, in order of arrival, also with cancelled waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_count_and_bytes_are_bounded_first_come_first_served() -> None:
+def test_count_and_bytes_are_limited_in_order_of_arrival() -> None:
     async def main() -> None:
         slots = InFlight(messages_max=3, bytes_max=10)
         await slots.acquire(6)
@@ -38,7 +38,7 @@ def test_count_and_bytes_are_bounded_first_come_first_served() -> None:
     run_virtual(main())
 
 
-def test_several_places_given_back_at_once_let_as_many_wait_no_more() -> None:
+def test_releasing_several_messages_admits_as_many() -> None:
     async def main() -> None:
         slots = InFlight(messages_max=3, bytes_max=10)
         for _ in range(3):
@@ -58,7 +58,7 @@ def test_several_places_given_back_at_once_let_as_many_wait_no_more() -> None:
     run_virtual(main())
 
 
-def test_a_message_above_the_bound_goes_alone() -> None:
+def test_message_larger_than_the_limit_is_admitted_alone() -> None:
     async def main() -> None:
         slots = InFlight(messages_max=3, bytes_max=10)
         await slots.acquire(99)
@@ -71,7 +71,7 @@ def test_a_message_above_the_bound_goes_alone() -> None:
     run_virtual(main())
 
 
-def test_a_cancelled_wait_frees_its_place() -> None:
+def test_cancelled_wait_releases_its_message() -> None:
     async def main() -> None:
         slots = InFlight(messages_max=2, bytes_max=10)
         await slots.acquire(6)
@@ -85,7 +85,7 @@ def test_a_cancelled_wait_frees_its_place() -> None:
         chosen = asyncio.create_task(slots.acquire(9))
         await settle()
         slots.release(6)
-        slots.release(1)  # its turn comes now
+        slots.release(1)  # admits the waiting one
         chosen.cancel()
         await settle()
         assert len(slots) == 0

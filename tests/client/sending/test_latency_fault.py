@@ -1,4 +1,4 @@
-"""Brokers are spared as RocketMQ's table says, and found again."""
+"""Slow brokers are avoided by RocketMQ's table, and used again later."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ NOW = 1_000_000
         (1_000_000, 30_000),
     ],
 )
-def test_the_time_that_a_broker_is_spared_grows_with_its_latency(
-    latency_ms: int, spared_ms: int
-) -> None:
+def test_unavailable_time_grows_with_latency(latency_ms: int, spared_ms: int) -> None:
     faults = LatencyFaults()
     faults.on_answered("b", latency_ms, NOW)
 
@@ -36,7 +34,7 @@ def test_the_time_that_a_broker_is_spared_grows_with_its_latency(
     assert faults.is_reachable("b")
 
 
-def test_a_failure_counts_as_ten_seconds_and_a_quick_answer_does_not_shorten_it() -> None:
+def test_failure_counts_as_ten_seconds_and_fast_answer_does_not_shorten_it() -> None:
     faults = LatencyFaults()
     faults.on_failed("b", NOW, is_reachable=True)
     faults.on_answered("b", 1, NOW + 5)
@@ -45,7 +43,7 @@ def test_a_failure_counts_as_ten_seconds_and_a_quick_answer_does_not_shorten_it(
     assert faults.is_available("b", NOW + 10_000)
 
 
-def test_a_broker_that_refused_is_reachable_again_by_a_success_or_a_probe() -> None:
+def test_success_or_probe_makes_a_broker_reachable_again() -> None:
     faults = LatencyFaults()
     faults.on_failed("b", NOW, is_reachable=False)
     assert not faults.is_reachable("b")
@@ -57,7 +55,7 @@ def test_a_broker_that_refused_is_reachable_again_by_a_success_or_a_probe() -> N
     assert faults.is_reachable("b")
 
 
-def test_only_unreachable_brokers_are_probed_each_once_an_interval() -> None:
+def test_only_unreachable_brokers_are_probed_once_per_interval() -> None:
     faults = LatencyFaults()
     for name in ("c", "a"):
         faults.on_failed(name, NOW, is_reachable=False)
@@ -69,7 +67,7 @@ def test_only_unreachable_brokers_are_probed_each_once_an_interval() -> None:
     assert faults.take_probes(NOW + 2_000, 2_000) == ["c"]
 
 
-def test_available_brokers_are_wanted_before_reachable_ones() -> None:
+def test_available_brokers_are_preferred_to_reachable_ones() -> None:
     faults = LatencyFaults()
     faults.on_answered("slow", 4_000, NOW)
     faults.on_failed("gone", NOW, is_reachable=False)
@@ -79,12 +77,12 @@ def test_available_brokers_are_wanted_before_reachable_ones() -> None:
     assert [name for name in ("good", "slow", "gone") if second(name)] == ["good", "slow"]
 
 
-def test_what_routes_no_longer_name_is_forgotten() -> None:
+def test_brokers_without_a_route_are_removed() -> None:
     faults = LatencyFaults()
     for name in ("a", "b"):
         faults.on_failed(name, NOW, is_reachable=False)
     faults.retain(["b", "c"])
 
     assert (faults.is_reachable("a"), faults.is_reachable("b")) == (True, False)
-    faults.on_probed("a")  # an answer that came too late
+    faults.on_probed("a")  # a late answer
     assert faults.take_probes(NOW, 1) == ["b"]

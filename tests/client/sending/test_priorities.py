@@ -1,4 +1,4 @@
-"""A priority decides the queue, whoever chose another one, and consumers see it."""
+"""Priorities select the queue at the broker, and consumers see them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
 
-def test_a_priority_decides_the_queue() -> None:
+def test_priority_selects_the_queue() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.producer() as producer:
-            await producer.send(Message(TOPIC, b"first"))  # the next ones leave by the plain way
+            await producer.send(Message(TOPIC, b"first"))  # the next ones take the fast path
             for priority, queue_id in ((0, 0), (2, 2), (3, 3), (99, 3), (2, 2)):
                 message = Message(TOPIC, b"%d" % priority, priority=priority)
                 assert (await producer.send(message)).queue.queue_id == queue_id
@@ -30,7 +30,7 @@ def test_a_priority_decides_the_queue() -> None:
     run_virtual(main())
 
 
-def test_a_delay_or_a_sharding_key_counts_more() -> None:
+def test_delay_or_sharding_key_overrides_priority() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.producer() as producer:
             queues = await producer.fetch_publish_message_queues(TOPIC)
@@ -48,7 +48,7 @@ def test_a_delay_or_a_sharding_key_counts_more() -> None:
     run_virtual(main())
 
 
-def test_a_priority_leaves_the_batch_that_others_wait_for() -> None:
+def test_message_with_priority_is_not_batched() -> None:
     async def main() -> None:
         config = ProducerConfig(linger_ms=100)
         async with recording(queues=4) as w, w.cluster.producer(config=config) as producer:

@@ -1,4 +1,4 @@
-"""What a producer promises, against real brokers and name servers on a simulated network."""
+"""Guarantees of a producer, with real brokers and name servers on a simulated network."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def registered(cluster: Cluster, topic: str, queues: int = 4) -> AsyncIter
     yield
 
 
-def test_a_message_arrives_as_it_was_sent_and_its_receipt_says_where_and_how_safe() -> None:
+def test_message_arrives_unchanged_and_receipt_has_position_and_durability() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             message = Message(
@@ -92,7 +92,7 @@ def test_a_message_arrives_as_it_was_sent_and_its_receipt_says_where_and_how_saf
     with_producer(body)
 
 
-def test_messages_take_all_queues_of_all_brokers_in_turn() -> None:
+def test_messages_are_sent_to_all_queues_in_turn() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T", queues=2):
             queues = [(await producer.send(Message("T", b"x"))).queue for _ in range(8)]
@@ -104,7 +104,7 @@ def test_messages_take_all_queues_of_all_brokers_in_turn() -> None:
     with_producer(body, brokers=2)
 
 
-def test_each_topic_has_a_turn_of_its_own() -> None:
+def test_each_topic_has_its_own_round_robin() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "A"), registered(cluster, "B"):
             used = [
@@ -129,7 +129,7 @@ def test_messages_to_one_queue_keep_their_order() -> None:
     with_producer(body)
 
 
-def test_a_broker_that_is_gone_for_a_second_raises_nothing_and_loses_nothing() -> None:
+def test_broker_down_for_a_second_causes_no_error_and_no_loss() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             sent: list[bytes] = []
@@ -155,12 +155,12 @@ def test_a_broker_that_is_gone_for_a_second_raises_nothing_and_loses_nothing() -
     with_producer(body)
 
 
-def test_copies_of_a_message_whose_answer_was_lost_have_one_id() -> None:
+def test_copies_after_a_lost_answer_have_the_same_id() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"first"))  # connected
             sending = asyncio.create_task(producer.send(Message("T", b"twice")))
-            await asyncio.sleep(0.0015)  # the request is there; its answer is not here
+            await asyncio.sleep(0.0015)  # the request has arrived, its answer has not
             cluster.network.cut(cluster.broker_address())
             cluster.network.heal(cluster.broker_address())
             receipt = await sending
@@ -171,7 +171,7 @@ def test_copies_of_a_message_whose_answer_was_lost_have_one_id() -> None:
     with_producer(body)
 
 
-def test_while_one_broker_is_down_messages_go_to_the_other() -> None:
+def test_messages_are_sent_to_the_other_broker_while_one_is_down() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T", queues=2):
             await producer.fetch_publish_message_queues("T")
@@ -182,11 +182,11 @@ def test_while_one_broker_is_down_messages_go_to_the_other() -> None:
     with_producer(body, brokers=2)
 
 
-def test_the_next_name_server_is_asked_when_one_fails() -> None:
+def test_next_name_server_is_used_after_a_failure() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "A"), registered(cluster, "B"):
             for port, topic in ((9876, "A"), (9877, "B")):
-                await asyncio.sleep(40)  # the broker has registered with both, again if need be
+                await asyncio.sleep(40)  # until the broker is registered at both
                 cluster.network.cut(("127.0.0.1", port))
                 assert await producer.fetch_publish_message_queues(topic)
                 cluster.network.heal(("127.0.0.1", port))
@@ -194,11 +194,11 @@ def test_the_next_name_server_is_asked_when_one_fails() -> None:
     with_producer(body, namesrvs=2)
 
 
-def test_requests_that_fail_together_all_find_the_name_server_that_lives() -> None:
+def test_concurrent_failed_requests_all_find_the_working_name_server() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "A"), registered(cluster, "B"):
             for port in (9876, 9877):
-                await asyncio.sleep(40)  # the broker has registered with both, again if need be
+                await asyncio.sleep(40)  # until the broker is registered at both
                 cluster.network.cut(("127.0.0.1", port))
                 fetch = producer.fetch_publish_message_queues
                 assert all(await asyncio.gather(fetch("A"), fetch("B")))
@@ -207,10 +207,10 @@ def test_requests_that_fail_together_all_find_the_name_server_that_lives() -> No
     with_producer(body, namesrvs=2)
 
 
-def test_a_silent_name_server_leaves_time_for_the_other() -> None:
+def test_name_server_without_answer_leaves_time_for_the_other() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "A"), registered(cluster, "B"):
-            await asyncio.sleep(1)  # both have heard of both
+            await asyncio.sleep(1)  # both brokers are registered at both
             for port, topic in ((9876, "A"), (9877, "B")):
                 cluster.network.stall(("127.0.0.1", port))
                 await producer.send(Message(topic, b"x"))
@@ -219,18 +219,18 @@ def test_a_silent_name_server_leaves_time_for_the_other() -> None:
     with_producer(body, namesrvs=2)
 
 
-def test_the_first_message_creates_its_topic_with_the_producers_number_of_queues() -> None:
+def test_first_message_creates_its_topic_with_the_configured_queues() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         for _ in range(6):
             receipt = await producer.send(Message("new", b"x"))
             assert receipt.queue.queue_id < 3
-        await asyncio.sleep(31)  # the route is looked up again
+        await asyncio.sleep(31)  # until the route is refreshed
         assert len(await producer.fetch_publish_message_queues("new")) == 3
 
     with_producer(body, config=ProducerConfig(default_topic_queue_nums=3))
 
 
-def test_a_batch_is_stored_side_by_side_and_has_a_receipt_for_each_message() -> None:
+def test_batch_is_stored_consecutively_with_a_receipt_for_each_message() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             messages = [Message("T", b"%d" % number, keys=[f"k{number}"]) for number in range(5)]
@@ -249,7 +249,7 @@ def test_a_batch_is_stored_side_by_side_and_has_a_receipt_for_each_message() -> 
     with_producer(body)
 
 
-def test_a_one_way_message_arrives() -> None:
+def test_oneway_message_arrives() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             await producer.send_oneway(Message("T", b"x"))
@@ -259,7 +259,7 @@ def test_a_one_way_message_arrives() -> None:
     with_producer(body)
 
 
-def test_large_bodies_travel_compressed_and_arrive_as_they_were() -> None:
+def test_large_bodies_are_sent_compressed_and_arrive_unchanged() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T", queues=1):
             random = cluster.runtime.random
@@ -278,7 +278,7 @@ def test_large_bodies_travel_compressed_and_arrive_as_they_were() -> None:
     with_producer(body)
 
 
-def test_background_sends_are_bounded_and_flush_waits_for_all() -> None:
+def test_background_sends_are_limited_and_flush_waits_for_all() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             futures = []
@@ -294,7 +294,7 @@ def test_background_sends_are_bounded_and_flush_waits_for_all() -> None:
     with_producer(body, config=ProducerConfig(in_flight_messages_max=8))
 
 
-def test_closing_waits_for_background_sends_and_then_refuses_everything() -> None:
+def test_close_waits_for_background_sends_and_then_refuses_calls() -> None:
     async def main() -> None:
         async with Cluster(seed=1) as cluster, registered(cluster, "T"):
             producer = cluster.producer()
@@ -319,7 +319,7 @@ def test_closing_waits_for_background_sends_and_then_refuses_everything() -> Non
     run_virtual(main())
 
 
-def test_closing_waits_for_a_large_body_that_is_still_being_compressed() -> None:
+def test_close_waits_for_a_body_being_compressed() -> None:
     async def main() -> None:
         async with Cluster(seed=1) as cluster, registered(cluster, "T"):
             compressing = asyncio.Event()
@@ -340,7 +340,7 @@ def test_closing_waits_for_a_large_body_that_is_still_being_compressed() -> None
     run_virtual(main())
 
 
-def test_a_failed_background_send_says_so_in_its_future_only() -> None:
+def test_failed_background_send_is_reported_only_by_its_future() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"x"))
@@ -354,7 +354,7 @@ def test_a_failed_background_send_says_so_in_its_future_only() -> None:
     with_producer(body)
 
 
-def test_a_cancelled_send_leaves_the_producer_as_it_was() -> None:
+def test_cancelled_send_does_not_affect_the_producer() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             for delay_s in (0, 0.0005, 0.001, 0.002):
@@ -372,7 +372,7 @@ def test_a_cancelled_send_leaves_the_producer_as_it_was() -> None:
     with_producer(body)
 
 
-def test_brokers_know_the_producer_while_it_lives() -> None:
+def test_producer_is_registered_until_it_closes() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"x"))

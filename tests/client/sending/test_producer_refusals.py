@@ -1,4 +1,4 @@
-"""What a producer refuses or cannot do, and how it says so."""
+"""Errors of a producer for invalid or impossible sends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def registered(cluster: Cluster, topic: str, queues: int = 4) -> AsyncIter
     yield
 
 
-def test_a_silent_broker_ends_in_a_timeout() -> None:
+def test_broker_without_answer_causes_a_timeout() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"x"))
@@ -72,7 +72,7 @@ def test_a_silent_broker_ends_in_a_timeout() -> None:
     with_producer(body)
 
 
-def test_an_absent_name_server_is_named_with_the_remedy_within_the_timeout() -> None:
+def test_unreachable_name_server_is_named_with_remedy_within_timeout() -> None:
     async def main() -> None:
         runtime = sim_runtime()
         async with Producer("g", "127.0.0.1:19876;127.0.0.1:19877", runtime=runtime) as producer:
@@ -85,7 +85,7 @@ def test_an_absent_name_server_is_named_with_the_remedy_within_the_timeout() -> 
     run_virtual(main())
 
 
-def test_an_unknown_topic_is_named_with_the_remedy() -> None:
+def test_unknown_topic_is_named_with_remedy() -> None:
     async def body(_: Cluster, producer: Producer) -> None:
         with pytest.raises(NoRouteError, match=r"topic absent: create it .kourou topic create"):
             await producer.send(Message("absent", b"x"), timeout_ms=500)
@@ -93,7 +93,7 @@ def test_an_unknown_topic_is_named_with_the_remedy() -> None:
     with_producer(body, config=ProducerConfig(auto_create_topic=False))
 
 
-def test_a_topic_without_write_permission_is_refused() -> None:
+def test_topic_without_write_permission_is_refused() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with cluster.admin() as admin:
             await admin.create_topic("archive", perm=PERM_READ)
@@ -103,7 +103,7 @@ def test_a_topic_without_write_permission_is_refused() -> None:
     with_producer(body)
 
 
-def test_what_the_broker_refuses_for_good_is_raised_at_once() -> None:
+def test_permanent_refusal_is_raised_at_once() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         async with registered(cluster, "T"):
             started_at = asyncio.get_running_loop().time()
@@ -131,7 +131,7 @@ def test_what_the_broker_refuses_for_good_is_raised_at_once() -> None:
         ),
     ],
 )
-def test_an_invalid_message_is_refused_before_any_server_is_asked(
+def test_invalid_message_is_refused_without_a_request(
     message: Message, error: type[KourouError], text: str
 ) -> None:
     async def main() -> None:
@@ -162,9 +162,7 @@ def test_an_invalid_message_is_refused_before_any_server_is_asked(
         ([Message("%RETRY%g", b"x")], "retry topic"),
     ],
 )
-def test_an_invalid_batch_is_refused_before_any_server_is_asked(
-    messages: list[Message], text: str
-) -> None:
+def test_invalid_batch_is_refused_without_a_request(messages: list[Message], text: str) -> None:
     async def main() -> None:
         config = ProducerConfig(max_message_size_bytes=100)
         async with Producer("g", "nowhere:1", config=config, runtime=sim_runtime()) as producer:
@@ -175,7 +173,7 @@ def test_an_invalid_batch_is_refused_before_any_server_is_asked(
     run_virtual(main())
 
 
-def test_a_queue_of_another_topic_is_refused() -> None:
+def test_queue_of_another_topic_is_refused() -> None:
     async def main() -> None:
         async with Producer("g", "nowhere:1", runtime=sim_runtime()) as producer:
             with pytest.raises(UsageError, match="to T cannot be sent to a queue of U"):
@@ -184,7 +182,7 @@ def test_a_queue_of_another_topic_is_refused() -> None:
     run_virtual(main())
 
 
-def test_bad_names_are_refused_at_once() -> None:
+def test_invalid_names_are_refused_at_once() -> None:
     with pytest.raises(InvalidGroupError, match="DEFAULT_PRODUCER"):
         Producer("DEFAULT_PRODUCER", "localhost:9876")
     with pytest.raises(InvalidGroupError, match="blank"):

@@ -1,4 +1,4 @@
-"""Messages go to all queues in turn, after a failure to another broker, or as the caller says."""
+"""Queues are chosen in turn, at another broker after a failure, or by the caller."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ ROUTE = route_to("a", "b")
 QUEUES = [MessageQueue("T", broker, queue_id) for broker in ("a", "b") for queue_id in range(2)]
 
 
-def test_every_queue_gets_its_turn() -> None:
+def test_queues_are_chosen_in_turn() -> None:
     choice = RoundRobin("T", start=3)
 
     assert [choice.choose(ROUTE) for _ in range(5)] == [QUEUES[3], *QUEUES]
 
 
-def test_the_broker_that_failed_is_avoided() -> None:
+def test_failed_broker_is_avoided() -> None:
     choice = RoundRobin("T", start=0)
 
     assert {choice.choose(ROUTE, avoid="a").broker_name for _ in range(9)} == {"b"}
 
 
-def test_the_broker_that_failed_is_taken_when_it_is_the_only_one() -> None:
+def test_failed_broker_is_used_if_it_is_the_only_one() -> None:
     assert RoundRobin("T", start=0).choose(route_to("a"), avoid="a").broker_name == "a"
 
 
-def test_a_shrunken_route_is_no_problem() -> None:
+def test_route_with_fewer_queues_is_accepted() -> None:
     choice = RoundRobin("T", start=3)
     choice.choose(ROUTE)
 
     assert choice.choose(route_to("a", queues=1)) == QUEUES[0]
 
 
-def test_a_topic_without_a_queue_to_write_is_named() -> None:
+def test_topic_without_writable_queue_is_named() -> None:
     with pytest.raises(NoRouteError, match="topic T has no writable queue"):
         RoundRobin("T", start=0).choose(route_to())
 
 
-def test_the_most_wanted_broker_is_taken_and_any_when_none_is_wanted() -> None:
+def test_preferred_broker_is_chosen_or_any_if_none_is_preferred() -> None:
     choice = RoundRobin("T", start=0)
     route = route_to("a", "b", "c", queues=1)
     names = "a".__eq__, lambda name: name in "ab"
@@ -70,10 +70,10 @@ def test_the_most_wanted_broker_is_taken_and_any_when_none_is_wanted() -> None:
     assert choice.choose(route, "c", [lambda _: False]).broker_name in {"a", "b", "c"}
 
 
-def test_a_key_has_the_queue_that_javas_hash_says() -> None:
+def test_sharding_key_selects_the_same_queue_as_java() -> None:
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(7)]
 
-    # "polygenelubricants" has Java's smallest int for its hash, whose absolute value is no int.
+    # The hash of "polygenelubricants" is Java's smallest int, whose absolute value is not an int.
     hashes = {"hello": 99_162_322, "": 0, "polygenelubricants": -(2**31), "é€": 233 * 31 + 8_364}
     for key, value in hashes.items():
         assert java_string_hash(key) == value
@@ -81,14 +81,14 @@ def test_a_key_has_the_queue_that_javas_hash_says() -> None:
         assert by_sharding_key(key)(queues, MESSAGE) == queue_of_key(queues, key)
 
 
-def test_a_random_choice_reaches_all_queues() -> None:
+def test_random_choice_uses_all_queues() -> None:
     select = at_random(random.Random(1))
 
     assert {select(QUEUES, MESSAGE) for _ in range(100)} == set(QUEUES)
     assert at_random()(QUEUES, MESSAGE) in QUEUES
 
 
-def test_machine_rooms_are_kept_to() -> None:
+def test_only_queues_of_the_machine_rooms_are_chosen() -> None:
     names = ("r1@a", "r1@b", "r2@a", "r3")
     queues = [MessageQueue("T", name, 0) for name in names]
     select = in_machine_rooms(["r1", "r3"])

@@ -1,4 +1,4 @@
-"""A request is answered by whoever consumes it, or ends with an error that says what is missing."""
+"""Requests get the reply of their consumer, or fail with an error that names the cause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 
 @asynccontextmanager
 async def answering(cluster: Cluster, *, copies: int = 1) -> AsyncIterator[list[MessageExt]]:
-    """Have a consumer that replies with each request's body in upper case; yield the requests."""
+    """Run a consumer that replies with each request's body in upper case; yield the requests."""
     asked: list[MessageExt] = []
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = cluster.push_consumer("answerers", config)
@@ -52,7 +52,7 @@ async def answering(cluster: Cluster, *, copies: int = 1) -> AsyncIterator[list[
 
 
 async def stored_replies(cluster: Cluster) -> list[MessageExt]:
-    """Return what the reply topic's queues hold."""
+    """Return the messages of the reply topic."""
     async with cluster.pull_consumer() as reader:
         queues = await reader.fetch_subscribe_message_queues(REPLIES)
         found: list[MessageExt] = []
@@ -61,7 +61,7 @@ async def stored_replies(cluster: Cluster) -> list[MessageExt]:
         return found
 
 
-def test_a_request_returns_its_reply() -> None:
+def test_request_returns_its_reply() -> None:
     async def main() -> None:
         async with (
             recording() as w,
@@ -86,7 +86,7 @@ def test_a_request_returns_its_reply() -> None:
     run_virtual(main())
 
 
-def test_many_requests_at_once_get_each_its_own_reply() -> None:
+def test_concurrent_requests_get_their_own_replies() -> None:
     async def main() -> None:
         async with (
             recording(brokers=2) as w,
@@ -103,7 +103,7 @@ def test_many_requests_at_once_get_each_its_own_reply() -> None:
 
 
 @pytest.mark.parametrize("broker_name", ["broker-0", "broker-1"])
-def test_a_reply_goes_by_the_broker_that_stored_its_request(broker_name: str) -> None:
+def test_reply_is_sent_to_the_broker_that_stored_the_request(broker_name: str) -> None:
     async def main() -> None:
         async with (
             recording(brokers=2) as w,
@@ -119,7 +119,7 @@ def test_a_reply_goes_by_the_broker_that_stored_its_request(broker_name: str) ->
     run_virtual(main())
 
 
-def test_a_reply_goes_by_another_broker_where_one_has_forgotten_the_requester() -> None:
+def test_reply_is_sent_to_another_broker_if_requester_is_unknown() -> None:
     async def main() -> None:
         async with (
             recording(brokers=2) as w,
@@ -142,7 +142,7 @@ def test_a_reply_goes_by_another_broker_where_one_has_forgotten_the_requester() 
     run_virtual(main())
 
 
-def test_the_first_of_several_replies_counts() -> None:
+def test_first_of_several_replies_is_returned() -> None:
     async def main() -> None:
         async with (
             recording() as w,
@@ -156,7 +156,7 @@ def test_the_first_of_several_replies_counts() -> None:
     run_virtual(main())
 
 
-def test_a_large_reply_is_compressed_on_its_way() -> None:
+def test_large_reply_is_compressed() -> None:
     async def main() -> None:
         async with (
             recording() as w,
@@ -174,7 +174,7 @@ def test_a_large_reply_is_compressed_on_its_way() -> None:
     run_virtual(main())
 
 
-def test_without_a_consumer_a_request_ends_in_time_and_says_that_it_was_stored() -> None:
+def test_request_without_consumer_times_out_as_stored() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.producer("askers") as producer:
             began_s = asyncio.get_running_loop().time()
@@ -185,14 +185,14 @@ def test_without_a_consumer_a_request_ends_in_time_and_says_that_it_was_stored()
             assert asyncio.get_running_loop().time() - began_s == pytest.approx(2, abs=0.01)
             assert await w.committed() == 0
             async with answering(w.cluster) as asked:
-                await w.until(lambda: bool(asked))  # and its reply reaches nobody, harmlessly
+                await w.until(lambda: bool(asked))  # its late reply is dropped
                 reply = await producer.request(Message(TOPIC, b"again"), timeout_ms=5_000)
                 assert reply.body == b"AGAIN"
 
     run_virtual(main())
 
 
-def test_as_many_requests_as_allowed_wait_for_replies() -> None:
+def test_waiting_requests_are_limited() -> None:
     async def main() -> None:
         config = ProducerConfig(requests_waiting_max=2)
         async with recording() as w, w.cluster.producer("askers", config) as producer:
@@ -209,7 +209,7 @@ def test_as_many_requests_as_allowed_wait_for_replies() -> None:
     run_virtual(main())
 
 
-def test_a_request_that_is_cancelled_waits_no_more() -> None:
+def test_cancelled_request_stops_waiting() -> None:
     async def main() -> None:
         config = ProducerConfig(requests_waiting_max=1)
         async with recording() as w, w.cluster.producer("askers", config) as producer:
@@ -224,7 +224,7 @@ def test_a_request_that_is_cancelled_waits_no_more() -> None:
     run_virtual(main())
 
 
-def test_closing_ends_the_wait_for_replies() -> None:
+def test_close_ends_the_wait_for_replies() -> None:
     async def main() -> None:
         config = ProducerConfig(close_timeout_ms=1_000)
         async with recording() as w:
@@ -241,7 +241,7 @@ def test_closing_ends_the_wait_for_replies() -> None:
     run_virtual(main())
 
 
-def test_what_was_sent_plainly_cannot_be_replied_to() -> None:
+def test_plain_message_cannot_be_replied_to() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.producer() as producer:
             await w.send(b"no question")
@@ -255,7 +255,7 @@ def test_what_was_sent_plainly_cannot_be_replied_to() -> None:
     run_virtual(main())
 
 
-def test_a_reply_to_a_requester_that_left_is_refused_and_stored() -> None:
+def test_reply_to_a_disconnected_requester_is_refused_and_stored() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.producer("answerers") as answerer:
             async with w.cluster.producer("askers") as asker:
@@ -273,7 +273,7 @@ def test_a_reply_to_a_requester_that_left_is_refused_and_stored() -> None:
     run_virtual(main())
 
 
-def test_replies_are_not_stored_where_that_is_switched_off() -> None:
+def test_replies_are_not_stored_if_switched_off() -> None:
     async def main() -> None:
         async with (
             recording(store_reply_message_enable=False) as w,
@@ -287,7 +287,7 @@ def test_replies_are_not_stored_where_that_is_switched_off() -> None:
     run_virtual(main())
 
 
-def test_a_request_survives_a_restart_of_the_broker() -> None:
+def test_request_survives_a_broker_restart() -> None:
     async def main() -> None:
         async with recording() as w, w.cluster.producer("askers") as producer:
             await producer.send(Message(TOPIC, b"warm"))
@@ -298,7 +298,7 @@ def test_a_request_survives_a_restart_of_the_broker() -> None:
             await w.cluster.kill_broker()
             await asyncio.sleep(1)
             await w.cluster.restart_broker()
-            await asyncio.sleep(31)  # the heartbeats of both sides
+            await asyncio.sleep(31)  # until both sides have sent heartbeats
             async with answering(w.cluster):
                 reply = await waiting
                 assert reply.body == b"STILL THERE?"

@@ -1,4 +1,4 @@
-"""Whoever cancels a send finds the message whole, or not at all: at every point of its way."""
+"""A send that is cancelled at any point leaves the complete message or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS_MAX = 400
 
 
 def body_of(number: int) -> bytes:
-    """Return a body that shows whether it is whole: half of it compresses, half of it does not."""
+    """Return a body that can be checked for completeness; only half of it is compressible."""
     return (b"%08d" % number) * (SIZE // 8)
 
 
@@ -59,10 +59,10 @@ async def stored(cluster: Cluster) -> list[MessageExt]:
 
 
 async def cancel_after(cluster: Cluster, config: ProducerConfig, send: Send, number: int) -> bool:
-    """Cancel a send of a new producer after so many steps; return whether it had ended before."""
+    """Cancel a send of a new producer after `number` steps; return whether it had ended before."""
     async with cluster.producer(config=config) as producer:
         sending = asyncio.ensure_future(send(producer, body_of(number)))
-        # Even numbers stop between two turns of the loop, odd ones right after a turn's start.
+        # Even numbers cancel between two turns of the loop, odd ones at the start of a turn.
         await asyncio.sleep(number // 2 * STEP_S)
         for _ in range(number % 2):
             await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def cancel_after(cluster: Cluster, config: ProducerConfig, send: Send, num
         sending.cancel()
         await asyncio.wait({sending})
         assert has_ended or sending.cancelled() or sending.exception() is None
-        # A batch goes on for those who have not given up.
+        # A batch continues for messages that are not cancelled.
         assert config.linger_ms or producer.stats().in_flight == 0
         return has_ended
 
@@ -80,11 +80,11 @@ async def cancel_after(cluster: Cluster, config: ProducerConfig, send: Send, num
     ("send", "copies"),
     [(send_alone, 1), (send_by_key, 1), (send_in_batch, 2), (submit, 1), (send_oneway, 1)],
 )
-def test_a_send_cancelled_anywhere_leaves_the_message_whole_or_absent(
+def test_send_cancelled_at_any_point_leaves_message_complete_or_absent(
     send: Send, copies: int, linger_ms: int
 ) -> None:
     async def main() -> None:
-        compress_over = None if linger_ms else 4_096  # what is compressed does not linger
+        compress_over = None if linger_ms else 4_096  # compressed messages do not linger
         config = ProducerConfig(linger_ms=linger_ms, compress_body_over_bytes=compress_over)
         async with Cluster(seed=11) as cluster:
             async with cluster.admin() as admin:

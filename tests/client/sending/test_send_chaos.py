@@ -1,4 +1,4 @@
-"""Whatever a broker does and whoever gives up: every send ends, in time, and is counted once."""
+"""Each send ends in time and is counted once, with random broker behaviour and cancellations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.client.sending.test_first_try import Broker, against, answered, hang_
 SENDS = 300
 UNDER_WAY_MAX = 20
 TICK_S = 0.0101
-"""What a timeout may be late, and rounding."""
+"""Tolerance for late timeouts and rounding."""
 
 
 class Chaos:
-    """A broker and callers that do anything, the same for the same seed."""
+    """A broker and callers with random behaviour, reproducible by seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -55,13 +55,13 @@ class Chaos:
         request.connection.send_frames(self.rng.randbytes(30))
 
     def select(self, queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
-        """Take any queue, or fail."""
+        """Choose any queue, or fail."""
         if self.rng.random() < 0.1:
             raise self.rng.choice([LookupError, StopIteration, KourouError])
         return self.rng.choice(queues)
 
     async def send(self, producer: Producer) -> None:
-        """Send one message in some way, give it up sometimes, and note how it ended."""
+        """Send one message by a random method, sometimes cancel it, and record the outcome."""
         rng, loop = self.rng, asyncio.get_running_loop()
         await asyncio.sleep(rng.random() * 0.1)
         timeout_ms = rng.choice([5, 50, 300])
@@ -75,7 +75,7 @@ class Chaos:
             )
         else:
             sending = await producer.submit(message, timeout_ms=timeout_ms, queue=queue)
-            began_s = loop.time()  # the timeout counts from the end of the wait for a place
+            began_s = loop.time()  # the timeout begins after the wait for other messages in flight
         assert len(producer._in_flight) <= UNDER_WAY_MAX
         if rng.random() < 0.3:
             loop.call_later(rng.choice([0, 0.001, 0.01, 0.1]), sending.cancel)
@@ -88,7 +88,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_send_ends_in_time_and_is_counted_once(seed: int) -> None:
+def test_each_send_ends_in_time_and_is_counted_once(seed: int) -> None:
     chaos = Chaos(seed)
 
     async def body(producer: Producer, broker: Broker) -> None:
@@ -99,7 +99,7 @@ def test_every_send_ends_in_time_and_is_counted_once(seed: int) -> None:
         stats, in_flight = producer.stats(), producer._in_flight
         assert (stats.in_flight, in_flight._messages, in_flight._bytes) == (0, 0, 0)
         assert not producer._sender.handed_over
-        # What ends in the turn in which it is cancelled may be counted as it ended.
+        # A send that ends in the turn of its cancellation may be counted by its outcome.
         assert chaos.ends["stored"] <= stats.sent_total - 1
         assert chaos.ends["failed"] <= stats.failed_total
         assert stats.sent_total - 1 + stats.failed_total <= SENDS

@@ -1,4 +1,4 @@
-"""Frames from templates are, byte for byte, those of the ordinary encoder."""
+"""Frames from templates equal those of the general encoder byte for byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ int32 = st.integers(-(2**31), 2**31 - 1)
     texts,
     st.binary(min_size=1, max_size=50),
 )
-def test_a_frame_is_that_of_the_ordinary_encoder(
+def test_template_frame_equals_the_frame_of_the_general_encoder(
     group: str,
     topic: str,
     broker_name: str,
@@ -54,7 +54,7 @@ def test_a_frame_is_that_of_the_ordinary_encoder(
     assert made == encode_frame(command)
 
 
-def test_a_frame_too_large_for_peers_is_not_made() -> None:
+def test_frame_above_the_maximum_size_is_not_built() -> None:
     frames = SendFrames("g", "T", "b", 4)
     room = FRAME_SIZE_MAX - 4 - len(frames.frame(0, 0, 0, b'""', 0, b"") or b"") + 8
     assert frames.frame(0, 0, 0, b'""', 0, bytes(room)) is not None
@@ -62,6 +62,6 @@ def test_a_frame_too_large_for_peers_is_not_made() -> None:
 
 
 @pytest.mark.parametrize("name", ["2147483543", "x-2147483629"])
-def test_a_name_that_looks_like_a_mark_makes_no_template(name: str) -> None:
+def test_name_with_a_marker_disables_the_template(name: str) -> None:
     assert not SendFrames(name, "T", "b", 4).is_usable
     assert not SendFrames("g", "T", name, 4).is_usable

@@ -1,4 +1,4 @@
-"""Counts are exact, and rates are those of the last minute."""
+"""Statistics of sends: exact totals, and rates of the last minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kourou.client.sending.send_stats import SendStats
 
 
-def test_rates_are_of_the_time_since_the_start_and_later_of_the_last_minute() -> None:
+def test_rates_cover_the_time_since_start_up_to_one_minute() -> None:
     stats = SendStats(started_s=100.0)
     for second in range(100, 110):
         stats.on_begun(3)
@@ -23,7 +23,7 @@ def test_rates_are_of_the_time_since_the_start_and_later_of_the_last_minute() ->
     assert (late.sent_total, late.sent_per_s, late.send_time_mean_ms) == (30, 0.0, 0.0)
 
 
-def test_a_slot_is_used_again_after_a_minute() -> None:
+def test_slot_is_reused_after_a_minute() -> None:
     stats = SendStats(started_s=0.0)
     for second in (5.0, 65.0):
         stats.on_begun(1)
@@ -33,7 +33,7 @@ def test_a_slot_is_used_again_after_a_minute() -> None:
     assert stats.snapshot(65.0).sent_total == 2
 
 
-def test_failures_retries_and_what_is_under_way_are_told_apart() -> None:
+def test_failures_retries_and_in_flight_are_counted_separately() -> None:
     stats = SendStats(started_s=0.0)
     stats.on_begun(5)
     assert stats.snapshot(1.0).in_flight == 5
@@ -47,7 +47,7 @@ def test_failures_retries_and_what_is_under_way_are_told_apart() -> None:
     assert found.failed_per_s == pytest.approx(0.2)
 
 
-def test_messages_that_are_stored_apart_count_alike_together_and_one_by_one() -> None:
+def test_separate_sends_count_the_same_together_and_one_by_one() -> None:
     together, one_by_one = SendStats(started_s=0.0), SendStats(started_s=0.0)
     times_s = [0.005, 0.25, 0.01]
     for stats in (together, one_by_one):

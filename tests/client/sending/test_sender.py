@@ -1,4 +1,4 @@
-"""How a message finds its broker: by key, around slow brokers, compressed, watched by hooks."""
+"""Sends by key, with slow brokers, compression and hooks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Body = Callable[[Cluster, Producer], Coroutine[Any, Any, None]]
 
 
 def sending(body: Body, *, brokers: int = 1, hooks: Any = (), **options: Any) -> None:
-    """Run `body` with a topic T of two queues a broker, and a producer that knows its route."""
+    """Run `body` with a topic T of two queues per broker, and a producer with its route cached."""
 
     async def main() -> None:
         async with Cluster(seed=9, brokers=brokers) as cluster:
@@ -60,7 +60,7 @@ async def stored(cluster: Cluster) -> list[MessageExt]:
     return messages
 
 
-def test_messages_of_one_key_share_a_queue_in_their_order_and_carry_the_key() -> None:
+def test_messages_with_one_sharding_key_share_a_queue_in_order() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         queues = await producer.fetch_publish_message_queues("T")
         for number in range(30):
@@ -79,7 +79,7 @@ def test_messages_of_one_key_share_a_queue_in_their_order_and_carry_the_key() ->
     sending(body, brokers=2)
 
 
-def test_a_function_chooses_the_queue_before_each_try() -> None:
+def test_selector_is_called_before_each_try() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         asked: list[Message] = []
 
@@ -98,7 +98,7 @@ def test_a_function_chooses_the_queue_before_each_try() -> None:
     sending(body, brokers=2)
 
 
-def test_a_place_that_cannot_be_is_refused_and_nothing_is_sent() -> None:
+def test_invalid_queue_is_refused_and_nothing_is_sent() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         elsewhere = MessageQueue("U", "broker-0", 0)
         message = Message("T", b"x")
@@ -122,7 +122,7 @@ def test_a_place_that_cannot_be_is_refused_and_nothing_is_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", list(CompressionType))
-def test_each_kind_of_compression_arrives_as_it_was(kind: CompressionType) -> None:
+def test_each_kind_of_compression_arrives_unchanged(kind: CompressionType) -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         await producer.send(Message("T", b"abc" * 2_000))
         [found] = await stored(cluster)
@@ -133,7 +133,7 @@ def test_each_kind_of_compression_arrives_as_it_was(kind: CompressionType) -> No
 
 
 class Seen:
-    """A hook that writes down what it sees."""
+    """A hook that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, object]] = []
@@ -156,7 +156,7 @@ class Broken:
         raise RuntimeError(attempt.group)
 
 
-def test_hooks_see_each_try_and_its_end_and_cannot_harm_the_message(
+def test_hooks_are_called_for_each_try_and_their_errors_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = Seen()
@@ -188,7 +188,7 @@ def test_hooks_see_each_try_and_its_end_and_cannot_harm_the_message(
     assert "send_hook.failed hook=Broken method=before_send" in caplog.text
 
 
-def test_a_slow_broker_is_spared_until_its_time_is_over() -> None:
+def test_slow_broker_is_avoided_until_its_time_has_passed() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         at_zero = MessageQueue("T", "broker-0", 0)
         cluster.network.stall(cluster.broker_address(0))
@@ -209,7 +209,7 @@ def test_a_slow_broker_is_spared_until_its_time_is_over() -> None:
     sending(body, brokers=2, latency_fault_tolerance=True)
 
 
-def test_the_detector_finds_a_broker_that_answers_again() -> None:
+def test_detector_finds_a_recovered_broker() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         cluster.network.cut(cluster.broker_address(0))
         queue = MessageQueue("T", "broker-0", 0)
@@ -226,7 +226,7 @@ def test_the_detector_finds_a_broker_that_answers_again() -> None:
     sending(body, brokers=2, latency_fault_tolerance=True, latency_detector=True)
 
 
-def test_sends_of_the_vip_channel_go_two_ports_below() -> None:
+def test_vip_channel_sends_to_the_port_two_below() -> None:
     assert vip_address("127.0.0.1:10911") == "127.0.0.1:10909"
     assert vip_address("[::1]:10911") == "[::1]:10909"
 
@@ -243,7 +243,7 @@ def test_sends_of_the_vip_channel_go_two_ports_below() -> None:
     sending(body, vip_channel=True)
 
 
-def test_closing_waits_no_longer_than_it_is_told_and_fails_what_is_left(
+def test_close_waits_until_its_timeout_and_fails_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
@@ -266,7 +266,7 @@ def test_closing_waits_no_longer_than_it_is_told_and_fails_what_is_left(
     assert "producer.cut_short group=p messages=2" in caplog.text
 
 
-def test_a_cancelled_close_ends_the_wait_and_disconnects_all_the_same() -> None:
+def test_cancelled_close_ends_the_wait_and_disconnects() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         await producer.send(Message("T", b"x"))
         cluster.network.stall(cluster.broker_address())
@@ -286,7 +286,7 @@ def test_a_cancelled_close_ends_the_wait_and_disconnects_all_the_same() -> None:
     sending(body, linger_ms=5)
 
 
-def test_health_says_what_does_not_answer_and_that_it_does_again() -> None:
+def test_health_reports_servers_without_answer_until_they_recover() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         assert producer.health().is_ok
         addresses = [cluster.broker_address(), ("127.0.0.1", 9876)]
@@ -307,7 +307,7 @@ def test_health_says_what_does_not_answer_and_that_it_does_again() -> None:
     sending(body)
 
 
-def test_a_producer_that_was_not_started_says_so() -> None:
+def test_producer_not_started_is_reported() -> None:
     async def main() -> None:
         async with Cluster() as cluster:
             producer = cluster.producer()
@@ -318,7 +318,7 @@ def test_a_producer_that_was_not_started_says_so() -> None:
     run_virtual(main())
 
 
-def test_a_broker_that_stops_sends_producers_away_and_nothing_is_lost_or_doubled() -> None:
+def test_stopping_broker_answers_go_away_without_loss_or_duplicates() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
         sent: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""Answers taken straight from a read end first tries as the ordinary way does."""
+"""Answers decoded by the fast path give the results of the general path."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def frame_of(header: bytes, body: bytes = b"") -> bytes:
 
 
 def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object, ...]:
-    """Return all that shows how a send went whose first answer is made of these bytes."""
+    """Return the observable results of a send whose first answer has these bytes."""
     seen: list[object] = []
 
     def scripted(request: Request) -> RemotingCommand | None:
@@ -118,7 +118,7 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_answer_that_is_not_the_usual_one_ends_as_the_ordinary_way_does(change: str) -> None:
+def test_unusual_answer_gives_the_result_of_the_general_path(change: str) -> None:
     def answer(request: Request) -> bytes:
         members = members_of(request)
         CHANGES[change](members)
@@ -146,7 +146,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", BYTES)
-def test_a_frame_that_is_not_the_usual_one_ends_as_the_ordinary_way_does(kind: str) -> None:
+def test_unusual_frame_gives_the_result_of_the_general_path(kind: str) -> None:
     def answer(request: Request) -> bytes:
         return BYTES[kind](json.dumps(members_of(request)).encode())
 
@@ -154,7 +154,7 @@ def test_a_frame_that_is_not_the_usual_one_ends_as_the_ordinary_way_does(kind: s
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_frames_with_flipped_bits_end_as_the_ordinary_way_has_them_end(seed: int) -> None:
+def test_frames_with_flipped_bits_give_the_result_of_the_general_path(seed: int) -> None:
     def answer(request: Request) -> bytes:
         rng = random.Random(seed)
         header = bytearray(json.dumps(members_of(request)).encode())
@@ -165,7 +165,7 @@ def test_frames_with_flipped_bits_end_as_the_ordinary_way_has_them_end(seed: int
     assert end_of(answer, is_fast=True) == end_of(answer, is_fast=False)
 
 
-def test_answers_cut_anywhere_among_others_all_arrive() -> None:
+def test_answers_split_at_any_byte_are_all_processed() -> None:
     requests: asyncio.Queue[Request] = asyncio.Queue()
 
     async def body(producer: Producer, broker: Broker) -> None:
@@ -189,7 +189,7 @@ def test_answers_cut_anywhere_among_others_all_arrive() -> None:
     against([requests.put_nowait], body)
 
 
-def test_sends_and_submits_answered_in_one_read_give_their_places_back() -> None:
+def test_sends_and_submits_answered_in_one_read_are_all_released() -> None:
     requests: asyncio.Queue[Request] = asyncio.Queue()
 
     async def body(producer: Producer, broker: Broker) -> None:
@@ -214,8 +214,8 @@ def test_sends_and_submits_answered_in_one_read_give_their_places_back() -> None
     against([requests.put_nowait], body)
 
 
-def test_what_brokers_answer_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the comparisons above rest on; both kinds of broker."""
+def test_broker_answers_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above depend on this; for both kinds of broker."""
 
     def fail(_first: FirstTry, answer: RemotingCommand) -> None:
         raise AssertionError(answer)

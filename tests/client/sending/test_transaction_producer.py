@@ -1,4 +1,4 @@
-"""Producers of transactions, with a whole cluster in virtual time."""
+"""Transaction producers, with a whole cluster in virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState
 
 
 class Seen:
-    """What a consumer group has seen."""
+    """Messages that a consumer group has consumed."""
 
     def __init__(self) -> None:
         self.messages: list[MessageExt] = []
@@ -66,7 +66,7 @@ def run(
     run_virtual(main())
 
 
-def test_a_committed_message_is_consumed_and_a_rolled_back_one_never() -> None:
+def test_committed_message_is_consumed_and_rolled_back_one_is_not() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
 
@@ -87,7 +87,7 @@ def test_a_committed_message_is_consumed_and_a_rolled_back_one_never() -> None:
     run(test)
 
 
-def test_a_block_that_is_left_commits_and_one_that_raises_rolls_back() -> None:
+def test_block_commits_on_exit_and_rolls_back_on_error() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             async with producer.transaction(Message("T", b"kept")) as kept:
@@ -104,7 +104,7 @@ def test_a_block_that_is_left_commits_and_one_that_raises_rolls_back() -> None:
     run(test)
 
 
-def test_what_the_local_transaction_raises_is_raised_and_the_check_decides() -> None:
+def test_error_of_local_transaction_is_raised_and_the_check_decides() -> None:
     checked: list[MessageExt] = []
     told: list[tuple[TransactionState, bool]] = []
 
@@ -144,7 +144,7 @@ def test_what_the_local_transaction_raises_is_raised_and_the_check_decides() -> 
     run(test)
 
 
-def test_a_cancelled_block_leaves_the_decision_to_the_check() -> None:
+def test_cancelled_block_leaves_the_outcome_to_the_check() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(lambda _: ROLLBACK) as producer:
 
@@ -163,7 +163,7 @@ def test_a_cancelled_block_leaves_the_decision_to_the_check() -> None:
     run(test)
 
 
-def test_what_is_no_state_is_an_error_and_asked_for_again() -> None:
+def test_invalid_state_is_an_error_and_checked_again() -> None:
     answers: list[Any] = ["yes", None, ZeroDivisionError(), UNKNOWN, COMMIT]
 
     def check(_: MessageExt) -> Any:
@@ -185,7 +185,7 @@ def test_what_is_no_state_is_an_error_and_asked_for_again() -> None:
     run(test)
 
 
-def test_another_producer_of_the_group_answers_for_one_that_died() -> None:
+def test_another_producer_of_the_group_answers_the_check() -> None:
     asked: list[str] = []
 
     def answering(name: str) -> Callable[[MessageExt], TransactionState]:
@@ -211,7 +211,7 @@ def test_another_producer_of_the_group_answers_for_one_that_died() -> None:
     run(test)
 
 
-def test_ends_are_told_to_hooks() -> None:
+def test_end_hooks_are_called() -> None:
     ends: list[TransactionEnd] = []
 
     class Hook:
@@ -241,7 +241,7 @@ def test_ends_are_told_to_hooks() -> None:
     run(test)
 
 
-def test_request_hooks_see_each_end_once_also_where_it_answers_a_check() -> None:
+def test_request_hooks_are_called_once_for_each_end() -> None:
     seen_ends: list[str] = []
 
     class Watching:
@@ -268,7 +268,7 @@ def test_request_hooks_see_each_end_once_also_where_it_answers_a_check() -> None
     run(test)
 
 
-def test_what_does_not_fit_beside_the_marks_of_a_half_message_is_not_sent() -> None:
+def test_half_message_with_too_large_properties_is_not_sent() -> None:
     async def test(cluster: Cluster, _: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             message = Message("T", b"x", properties={"long": "v" * 29_930})
@@ -278,7 +278,7 @@ def test_what_does_not_fit_beside_the_marks_of_a_half_message_is_not_sent() -> N
     run(test)
 
 
-def test_as_many_checks_as_allowed_are_asked_and_the_others_in_a_later_round(
+def test_checks_above_the_limit_are_answered_in_a_later_round(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     may_answer = asyncio.Event()
@@ -304,7 +304,7 @@ def test_as_many_checks_as_allowed_are_asked_and_the_others_in_a_later_round(
     run(test)
 
 
-def test_a_message_that_is_delayed_or_cannot_be_sent_begins_nothing() -> None:
+def test_delayed_or_invalid_message_starts_no_transaction() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         producer = cluster.transaction_producer(never)
         with pytest.raises(ClosedError):
@@ -323,7 +323,7 @@ def test_a_message_that_is_delayed_or_cannot_be_sent_begins_nothing() -> None:
     run(test)
 
 
-def test_a_broker_may_refuse_half_messages() -> None:
+def test_broker_may_refuse_half_messages() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             with pytest.raises(NoPermissionError, match="rejectTransactionMessage"):
@@ -333,7 +333,7 @@ def test_a_broker_may_refuse_half_messages() -> None:
     run(test, transactions=TransactionConfig(reject_transaction_message=True))
 
 
-def test_an_end_that_the_broker_never_heard_of_is_not_confirmed_and_asked_for() -> None:
+def test_lost_end_is_not_confirmed_and_is_checked() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(lambda _: COMMIT) as producer:
             transaction = await producer.begin_transaction(Message("T", b"x"))
@@ -347,7 +347,7 @@ def test_an_end_that_the_broker_never_heard_of_is_not_confirmed_and_asked_for() 
     run(test)
 
 
-def test_ending_a_transaction_twice_changes_nothing() -> None:
+def test_second_end_of_a_transaction_has_no_effect() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             transaction = await producer.begin_transaction(Message("T", b"x"))
@@ -365,7 +365,7 @@ def test_ending_a_transaction_twice_changes_nothing() -> None:
     run(test)
 
 
-def test_a_half_message_that_is_not_safe_is_rolled_back() -> None:
+def test_half_message_that_is_not_durable_is_rolled_back() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             await producer.send(Message("T", b"first"))
@@ -383,7 +383,7 @@ def test_a_half_message_that_is_not_safe_is_rolled_back() -> None:
     run(test)
 
 
-def test_an_end_that_is_not_synced_in_time_is_not_confirmed_and_takes_effect() -> None:
+def test_end_with_late_sync_is_not_confirmed_and_takes_effect() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(never) as producer:
             transaction = await producer.begin_transaction(Message("T", b"x"))
@@ -399,7 +399,7 @@ def test_an_end_that_is_not_synced_in_time_is_not_confirmed_and_takes_effect() -
     run(test)
 
 
-def test_a_power_cut_before_the_sync_of_an_end_leaves_it_to_the_check() -> None:
+def test_power_loss_before_the_sync_of_an_end_leaves_it_to_the_check() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async with cluster.transaction_producer(lambda _: COMMIT) as producer:
             transaction = await producer.begin_transaction(Message("T", b"x"))
@@ -415,7 +415,7 @@ def test_a_power_cut_before_the_sync_of_an_end_leaves_it_to_the_check() -> None:
     run(test)
 
 
-def test_closing_waits_for_transactions_under_way() -> None:
+def test_close_waits_for_transactions_in_progress() -> None:
     async def test(cluster: Cluster, seen: Seen) -> None:
         async def local(_: Transaction) -> TransactionState:
             await asyncio.sleep(10)
@@ -433,7 +433,7 @@ def test_closing_waits_for_transactions_under_way() -> None:
     run(test)
 
 
-def test_within_a_namespace_transactions_are_checked_and_ended_too() -> None:
+def test_transactions_are_checked_and_ended_within_a_namespace() -> None:
     async def main() -> None:
         async with Cluster(seed=4) as cluster:
             config = ProducerConfig(namespace="ns")
