@@ -256,7 +256,7 @@ def test_binary_requests_are_signed_without_their_empty_fields() -> None:
 @pytest.mark.parametrize(
     ("credentials", "texts"),
     [
-        (None, ["username cannot be null", "wants signed requests", "credentials=Credentials"]),
+        (None, ["username cannot be null", "requires signed requests", "credentials=Credentials"]),
         (IMPOSTOR, ["check signature failed", "access key alice", "correct the access key"]),
     ],
     ids=["none", "wrong secret"],
@@ -306,7 +306,7 @@ def test_consumer_health_reports_refused_heartbeats(
                 await w.until(lambda: network.refused[RequestCode.HEART_BEAT] > 0)
                 await w.until(lambda: bool(consumer.health().problems))
                 assert any(
-                    re.search("refuses heartbeats: .*access key alice", one)
+                    re.search("rejects heartbeats: .*access key alice", one)
                     for one in consumer.health().problems
                 )
                 given = ALICE

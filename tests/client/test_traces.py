@@ -312,7 +312,7 @@ def test_message_trace_returns_the_steps_in_order() -> None:
             async with w.cluster.admin() as admin:
                 steps = await admin.message_trace(receipt.msg_id)
                 for unknown in (other.msg_id[:-1], "no-index"):
-                    with pytest.raises(QueryNotFoundError, match="no trace in"):
+                    with pytest.raises(QueryNotFoundError, match="has no trace of"):
                         await admin.message_trace(unknown)
             sent, consumed = steps
             assert isinstance(sent.record, SentTrace)

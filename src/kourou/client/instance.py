@@ -359,7 +359,7 @@ class ClientInstance:
             level = logging.DEBUG if is_told else logging.WARNING
             is_silent = isinstance(error, TransportError)
             self._unheard[address] = (
-                "does not answer heartbeats" if is_silent else f"refuses heartbeats: {error}"
+                "does not answer heartbeats" if is_silent else f"rejects heartbeats: {error}"
             )
             log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False
