@@ -15,7 +15,7 @@ import pytest
 
 from kourou.broker.clients import SUBSCRIPTIONS_MAX
 from kourou.broker.components import Components
-from kourou.broker.wiring import make_handlers
+from kourou.broker.wiring import build_handlers
 from kourou.filter.tags import parse_tags
 from kourou.model.topic import TopicConfig
 from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
@@ -60,7 +60,7 @@ class Served:
             flusher=SimFlusher(asyncio.get_running_loop(), 0),
             store=store,
         )
-        self.asker = Asker(make_handlers(self.parts).table())
+        self.asker = Asker(build_handlers(self.parts).table())
 
     async def fill(self) -> None:
         """Create the objects that the requests name."""
@@ -128,7 +128,7 @@ def served_codes() -> list[RequestCode]:
 
     async def main() -> list[RequestCode]:
         async with served() as running:
-            return sorted(map(RequestCode, make_handlers(running.parts).table()))
+            return sorted(map(RequestCode, build_handlers(running.parts).table()))
 
     return run_virtual(main())
 

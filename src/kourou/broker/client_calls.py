@@ -165,7 +165,7 @@ class ClientCalls:
         Members that do not answer in time are left out.
         """
         header = request.command.header(GetConsumerStatusRequestHeader)
-        live = self._live(header.group)
+        live = self._connected_group(header.group)
         if live is None:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
@@ -201,7 +201,7 @@ class ClientCalls:
             RemoteSystemError: a member's version does not support the request, or the group has
                 too many members. Nothing was sent.
         """
-        live = self._live(group)
+        live = self._connected_group(group)
         if live is None:
             return False
         _check_versions(live)
@@ -214,7 +214,7 @@ class ClientCalls:
             )
         return True
 
-    def _live(self, group: str) -> ConsumerGroup | None:
+    def _connected_group(self, group: str) -> ConsumerGroup | None:
         """Return the group; None if it has no connected member.
 
         Raises:

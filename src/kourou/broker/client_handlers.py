@@ -144,7 +144,7 @@ class ClientHandlers:
                 log.info("heartbeat.group_unknown group=%s client=%s", data.group, member.client_id)
                 continue
             is_new |= self._ensure_retry_topic(group, host, unit_mode=data.unit_mode)
-            must_send |= self._subscriptions.note(
+            must_send |= self._subscriptions.update(
                 member,
                 data,
                 fingerprint=heartbeat.fingerprint,

@@ -102,7 +102,7 @@ class Components:
         )
         self.tables: Final = Tables(config, disk, runtime, store)
         self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, self.live)
-        self.clients: Final = self._make_clients()
+        self.clients: Final = self._build_clients()
         self.queue_locks: Final = self.tables.locks.locks
         self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
         self.commit: Final = GroupCommit(
@@ -111,16 +111,16 @@ class Components:
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             self.commit.on_write = store.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
-        self.age_clock: Final = self._make_age_clock()
-        self.retention: Final = self._make_retention()
+        self.age_clock: Final = self._build_age_clock()
+        self.retention: Final = self._build_retention()
         self.live.on_changed.append(self._on_config_changed)
         self.reads: Final = CheckedReads(store, self.live, runtime.offload)
         self.held_pulls: Final = HeldPulls(self.live)
-        self.subscriptions: Final = self._make_subscriptions()
-        self.pull_checks: Final = self._make_pull_checks()
-        self.pulls: Final = self._make_pulls()
-        self.delay: Final = self._make_delay(disk)
-        self.transactions: Final = self._make_transactions(disk)
+        self.subscriptions: Final = self._build_subscriptions()
+        self.pull_checks: Final = self._build_pull_checks()
+        self.pulls: Final = self._build_pulls()
+        self.delay: Final = self._build_delay(disk)
+        self.transactions: Final = self._build_transactions(disk)
         self.timers: Final = make_timers(
             disk,
             runtime,
@@ -132,30 +132,30 @@ class Components:
         )
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
 
-    def _make_clients(self) -> Clients:
+    def _build_clients(self) -> Clients:
         return Clients(
             self.ids_notifier,
             clients_max=self.config.clients_max,
             expiry_ms=self.config.channel_expired_timeout_ms,
         )
 
-    def _make_age_clock(self) -> AgeClock:
+    def _build_age_clock(self) -> AgeClock:
         file = ConfigFile(self.disk, CLOCK_FILE, parse_age_clock, restores=True)
         runtime = self.runtime
         return AgeClock(self.live, self.store, runtime.clock, file, runtime.offload)
 
-    def _make_retention(self) -> Retention:
+    def _build_retention(self) -> Retention:
         return Retention(
             self.live,
             self.store,
             self.disk,
-            deletions=self.queue_deletion.turn,
+            deletion_lock=self.queue_deletion.lock,
             offload=self.runtime.offload,
             clock=self.runtime.clock,
             age_clock=self.age_clock,
         )
 
-    def _make_subscriptions(self) -> Subscriptions:
+    def _build_subscriptions(self) -> Subscriptions:
         tables = self.tables
         self.clients.on_emptied = tables.filters.unregister
         self.store.set_bit_map_function(FilterBitMaps(self.live, tables.filters, self.store))
@@ -163,11 +163,11 @@ class Components:
             self.clients, tables.topics, tables.filters, self.held_pulls, call_connection
         )
 
-    def _make_pull_checks(self) -> PullChecks:
+    def _build_pull_checks(self) -> PullChecks:
         tables = self.tables
         return PullChecks(self.live, tables.topics, tables.groups, self.clients, tables.filters)
 
-    def _make_pulls(self) -> PullHandler:
+    def _build_pulls(self) -> PullHandler:
         return PullHandler(
             self.live,
             checks=self.pull_checks,
@@ -175,12 +175,12 @@ class Components:
             store=self.store,
             reads=self.reads,
             held=self.held_pulls,
-            ask_member=self.subscriptions.ask,
+            ask_member=self.subscriptions.request_from_member,
             later=self.later,
             stats=self.stats,
         )
 
-    def _make_delay(self, disk: Disk) -> DelayDelivery:
+    def _build_delay(self, disk: Disk) -> DelayDelivery:
         return DelayDelivery(
             store=self.store,
             topics=self.tables.topics,
@@ -195,7 +195,7 @@ class Components:
             segment_bytes=self.config.store.commitlog_segment_bytes,
         )
 
-    def _make_transactions(self, disk: Disk) -> Transactions:
+    def _build_transactions(self, disk: Disk) -> Transactions:
         return Transactions(
             config=self.live,
             tables=self.tables,

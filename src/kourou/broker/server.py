@@ -27,10 +27,10 @@ from kourou.broker.ports import BrokerPorts
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS
 from kourou.broker.registration import Registration
 from kourou.broker.wiring import (
-    make_fast_paths,
-    make_handlers,
-    make_slow_consumers,
-    make_unused_groups,
+    build_fast_paths,
+    build_handlers,
+    build_slow_consumers,
+    build_unused_groups,
 )
 from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.kernel_flusher import KernelFlusher
@@ -206,7 +206,7 @@ class _RunningBroker:
 
     def __init__(self, components: Components) -> None:
         self._components = components
-        self._handlers = make_handlers(components)
+        self._handlers = build_handlers(components)
         self._periodic_tasks = PeriodicTasks()
         self._registration: Registration | None = None
         self._ports = BrokerPorts(
@@ -214,7 +214,7 @@ class _RunningBroker:
             components.runtime,
             self._handlers.table(),
             self._on_connection_closed,
-            make_fast_paths(components),
+            build_fast_paths(components),
         )
 
     @property
@@ -290,12 +290,12 @@ class _RunningBroker:
         tasks.start(
             "check slow consumers",
             SLOW_CHECK_INTERVAL_MS,
-            make_slow_consumers(self._components).check,
+            build_slow_consumers(self._components).check,
         )
         tasks.start(
             "forget unused groups",
             UNUSED_CHECK_INTERVAL_MS,
-            make_unused_groups(self._components).check,
+            build_unused_groups(self._components).check,
         )
         timers = self._components.timers.storage
         tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
@@ -373,7 +373,7 @@ class _RunningBroker:
     def _on_connection_closed(self, connection: Connection) -> None:
         self._components.held_pulls.on_connection_closed(connection)
         self._components.clients.remove_connection(connection)
-        self._components.stats.on_closed()
+        self._components.stats.on_connection_closed()
 
     async def _flush(self) -> None:
         """Write the consume queues and the checkpoint, in steps that do not block the loop long."""
@@ -383,7 +383,7 @@ class _RunningBroker:
 
     async def _sample(self) -> None:
         now_s = self._components.runtime.clock.now_ms() / 1000
-        self._components.stats.store.note_day(datetime.fromtimestamp(now_s).astimezone().date())
+        self._components.stats.store.set_day(datetime.fromtimestamp(now_s).astimezone().date())
         self._components.stats.sample(steady_ms())
 
     async def _expire_clients(self) -> None:

@@ -64,13 +64,13 @@ class Subscriptions:
         self._filters = filters
         self._held = held
         self._call_client = call_client
-        self._asking: dict[tuple[Peer, str], asyncio.Task[None]] = {}
+        self._requests: dict[tuple[Peer, str], asyncio.Task[None]] = {}
 
     def begin_heartbeat(self) -> None:
-        """See `ConsumerFilters.begin_heartbeat`; call once before the `note` calls of a request."""
+        """See `ConsumerFilters.begin_heartbeat`; call once before the `update`s of a request."""
         self._filters.begin_heartbeat()
 
-    def note(
+    def update(
         self, member: Member, data: ConsumerData, *, fingerprint: int = 0, without_sub: bool = False
     ) -> bool:
         """Register a member and its subscriptions; serve held pulls whose subscription changed.
@@ -81,15 +81,17 @@ class Subscriptions:
             return self._clients.register_consumer(
                 member, data, fingerprint=fingerprint, without_sub=True
             )
-        before = dict(self._wanted(data.group))
+        before = dict(self._subscriptions_of(data.group))
         must_send = self._clients.register_consumer(member, data, fingerprint=fingerprint)
         is_all = self._filters.register(
-            data.group, self._wanted(data.group).values(), member.peer.remote_address[0]
+            data.group, self._subscriptions_of(data.group).values(), member.peer.remote_address[0]
         )
         self._serve_changed(data.group, before)
         return must_send or not is_all
 
-    def ask(self, peer: Peer, group: str, topic: str, then: Callable[[], None]) -> bool:
+    def request_from_member(
+        self, peer: Peer, group: str, topic: str, then: Callable[[], None]
+    ) -> bool:
         """Ask a member for its subscriptions, apply the answer, and call `then`.
 
         While one request to a member is under way, no second one is sent. `then` is called even if
@@ -104,34 +106,34 @@ class Subscriptions:
         member = live.members.get(peer) if live is not None else None
         if member is None or member.version < RELAY_VERSION_MIN:
             return False
-        asking = self._asking.get((peer, group))
-        if asking is None:
-            asking = asyncio.get_running_loop().create_task(self._ask(member, group, topic))
-            self._asking[peer, group] = asking
-            asking.add_done_callback(lambda _: self._asking.pop((peer, group)))
-        asking.add_done_callback(lambda task: None if task.cancelled() else then())
+        task = self._requests.get((peer, group))
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._request(member, group, topic))
+            self._requests[peer, group] = task
+            task.add_done_callback(lambda _: self._requests.pop((peer, group)))
+        task.add_done_callback(lambda task: None if task.cancelled() else then())
         return True
 
     def close(self) -> None:
         """Cancel all requests that are under way."""
-        for task in self._asking.values():
+        for task in self._requests.values():
             task.cancel()
 
-    async def _ask(self, member: Member, group: str, topic: str) -> None:
+    async def _request(self, member: Member, group: str, topic: str) -> None:
         header = GetConsumerRunningInfoRequestHeader(group, member.client_id)
         asked = request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
         try:
             answer = await self._call_client(member.peer, asked, ASK_TIMEOUT_S)
             raise_for_response(answer)
-            told = decode_consumer_running_info(answer.body).subscriptions
-            self._note_told(member, group, topic, told)
+            answered = decode_consumer_running_info(answer.body).subscriptions
+            self._apply_answer(member, group, topic, answered)
         except (TransportError, ProtocolError, RemoteError) as error:
             log.info(
                 "subscription.not_told group=%s client=%s reason=%s", group, member.client_id, error
             )
 
-    def _note_told(
-        self, member: Member, group: str, topic: str, told: Sequence[SubscriptionData]
+    def _apply_answer(
+        self, member: Member, group: str, topic: str, answered: Sequence[SubscriptionData]
     ) -> None:
         """Apply the subscriptions that a member answered, unless it left in the meantime.
 
@@ -141,16 +143,16 @@ class Subscriptions:
         live = self._clients.consumer_group(group)
         if live is None or member.peer not in live.members:
             return
-        if all(one.topic != topic for one in told):
+        if all(one.topic != topic for one in answered):
             raise ProtocolError(f"the answer contains no subscription to topic {topic}")
         data = ConsumerData(
-            group, live.consume_type, live.message_model, live.consume_from_where, told
+            group, live.consume_type, live.message_model, live.consume_from_where, answered
         )
         self.begin_heartbeat()
-        self.note(live.members[member.peer], data, fingerprint=live.fingerprint)
+        self.update(live.members[member.peer], data, fingerprint=live.fingerprint)
         log.info("subscription.told group=%s client=%s", group, member.client_id)
 
-    def _wanted(self, group: str) -> Mapping[str, SubscriptionData]:
+    def _subscriptions_of(self, group: str) -> Mapping[str, SubscriptionData]:
         live = self._clients.consumer_group(group)
         return {} if live is None else live.subscriptions
 
@@ -159,7 +161,7 @@ class Subscriptions:
 
         They are held until a message matches the old subscription.
         """
-        for name, wanted in self._wanted(group).items():
+        for name, wanted in self._subscriptions_of(group).items():
             old, topic = before.get(name, wanted), self._topics.get(name)
             is_other = (old.sub_string, old.expression_type) != (
                 wanted.sub_string,

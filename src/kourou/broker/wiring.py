@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kourou.broker.administration.admin_handlers import make_admin_handlers
+from kourou.broker.administration.admin_handlers import build_admin_handlers
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
@@ -33,7 +33,7 @@ from kourou.remoting.connection import FastPath
 from kourou.remoting.steady_time import steady_ms
 
 
-def make_slow_consumers(components: Components) -> SlowConsumers:
+def build_slow_consumers(components: Components) -> SlowConsumers:
     """Build the check for groups that are far behind."""
     return SlowConsumers(
         components.live,
@@ -45,7 +45,7 @@ def make_slow_consumers(components: Components) -> SlowConsumers:
     )
 
 
-def make_unused_groups(components: Components) -> UnusedGroups:
+def build_unused_groups(components: Components) -> UnusedGroups:
     """Build the removal of unused groups."""
     tables = components.tables
     return UnusedGroups(
@@ -59,14 +59,14 @@ def make_unused_groups(components: Components) -> UnusedGroups:
     )
 
 
-def make_handlers(components: Components) -> Handlers:
+def build_handlers(components: Components) -> Handlers:
     """Build the handlers of all requests."""
     tables = components.tables
     return Handlers(
-        sends=_sends(components),
-        replies=_replies(components),
-        send_backs=_send_backs(components),
-        stats=_stats(components),
+        sends=_build_sends(components),
+        replies=_build_replies(components),
+        send_backs=_build_send_backs(components),
+        stats=_build_stats(components),
         configs=ConfigHandlers(components.live, components.disk.root, components.runtime.clock),
         pulls=components.pulls,
         clients=ClientHandlers(
@@ -78,7 +78,7 @@ def make_handlers(components: Components) -> Handlers:
             components.later,
         ),
         locks=LockHandlers(components.queue_locks, tables.topics),
-        assignments=_assignments(components),
+        assignments=_build_assignments(components),
         offsets=OffsetHandlers(
             groups=tables.groups,
             topics=tables.topics,
@@ -90,14 +90,14 @@ def make_handlers(components: Components) -> Handlers:
         messages=MessageQueryHandler(
             tables.topics, components.store, components.runtime.offload, components.later
         ),
-        topics=_admin_topics(components),
+        topics=_build_admin_topics(components),
         transactions=components.transactions,
-        timers=_timers(components),
-        admin=make_admin_handlers(components),
+        timers=_build_timers(components),
+        admin=build_admin_handlers(components),
     )
 
 
-def make_fast_paths(components: Components) -> dict[int, FastPath]:
+def build_fast_paths(components: Components) -> dict[int, FastPath]:
     """Build the fast paths of sends, batches, pulls and commits of transactions, by code."""
     tables = components.tables
     sends = FastSend(
@@ -107,7 +107,7 @@ def make_fast_paths(components: Components) -> dict[int, FastPath]:
         commit=components.commit,
         stats=components.stats,
         clock=components.runtime.clock,
-        unique_ids=_unique_ids(components),
+        unique_ids=_build_unique_ids(components),
         transactions=components.transactions,
         ends=components.transactions.fast_end,
         store_host=store_host(components.config),
@@ -119,7 +119,7 @@ def make_fast_paths(components: Components) -> dict[int, FastPath]:
         commit=components.commit,
         stats=components.stats,
         clock=components.runtime.clock,
-        unique_ids=_unique_ids(components),
+        unique_ids=_build_unique_ids(components),
         store_host=store_host(components.config),
     )
     pulls = FastPull(
@@ -139,7 +139,7 @@ def make_fast_paths(components: Components) -> dict[int, FastPath]:
     }
 
 
-def _assignments(components: Components) -> AssignmentHandlers:
+def _build_assignments(components: Components) -> AssignmentHandlers:
     config, tables = components.config, components.tables
     return AssignmentHandlers(
         components.live,
@@ -156,7 +156,7 @@ def _assignments(components: Components) -> AssignmentHandlers:
     )
 
 
-def _sends(components: Components) -> SendHandlers:
+def _build_sends(components: Components) -> SendHandlers:
     topics, groups = components.tables.topics, components.tables.groups
     return SendHandlers(
         config=components.live,
@@ -169,7 +169,7 @@ def _sends(components: Components) -> SendHandlers:
         stats=components.stats,
         clock=components.runtime.clock,
         random=components.runtime.random,
-        unique_ids=_unique_ids(components),
+        unique_ids=_build_unique_ids(components),
         offload=components.runtime.offload,
         transactions=components.transactions,
         timers=components.timers.sends(components.runtime.random),
@@ -177,7 +177,7 @@ def _sends(components: Components) -> SendHandlers:
     )
 
 
-def _timers(components: Components) -> TimerHandlers:
+def _build_timers(components: Components) -> TimerHandlers:
     return TimerHandlers(
         config=components.live,
         topics=components.tables.topics,
@@ -190,7 +190,7 @@ def _timers(components: Components) -> TimerHandlers:
     )
 
 
-def _replies(components: Components) -> ReplyHandler:
+def _build_replies(components: Components) -> ReplyHandler:
     topics, groups = components.tables.topics, components.tables.groups
     return ReplyHandler(
         config=components.live,
@@ -207,14 +207,14 @@ def _replies(components: Components) -> ReplyHandler:
     )
 
 
-def _unique_ids(components: Components) -> UniqueIdGenerator:
+def _build_unique_ids(components: Components) -> UniqueIdGenerator:
     """Build a generator of message ids; a random number makes its ids unique."""
     host, random = store_host(components.config), components.runtime.random
     address = host[0] if host is not None else "127.0.0.1"
     return UniqueIdGenerator(address, random.getrandbits(16), lambda: random.getrandbits(32))
 
 
-def _send_backs(components: Components) -> SendBackHandler:
+def _build_send_backs(components: Components) -> SendBackHandler:
     return SendBackHandler(
         config=components.live,
         topics=components.tables.topics,
@@ -230,13 +230,13 @@ def _send_backs(components: Components) -> SendBackHandler:
     )
 
 
-def _admin_topics(components: Components) -> TopicAdminHandlers:
+def _build_admin_topics(components: Components) -> TopicAdminHandlers:
     return TopicAdminHandlers(
         config=components.live,
         topics=components.tables.topics,
         offsets=components.tables.offsets,
         store=components.store,
-        queues=components.queue_deletion,
+        queue_deletion=components.queue_deletion,
         offload=components.runtime.offload,
         later=components.later,
         stats=components.stats,
@@ -244,7 +244,7 @@ def _admin_topics(components: Components) -> TopicAdminHandlers:
     )
 
 
-def _stats(components: Components) -> StatsHandlers:
+def _build_stats(components: Components) -> StatsHandlers:
     return StatsHandlers(
         stats=components.stats,
         store=components.store,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from kourou.broker.administration.admin_handlers import make_admin_handlers
+from kourou.broker.administration.admin_handlers import build_admin_handlers
 from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
 from kourou.broker.clients import Clients, Member, Peer
 from kourou.broker.components import Components
@@ -36,7 +36,7 @@ from kourou.broker.transactions.transactions import Transactions
 from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
 from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
 from kourou.broker.writing.group_commit import GroupCommit
-from kourou.broker.writing.placement import place
+from kourou.broker.writing.placement import choose_placement
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
@@ -174,7 +174,7 @@ class BrokerParts:
             self.live,
             self.store,
             disk,
-            deletions=self.queue_deletion.turn,
+            deletion_lock=self.queue_deletion.lock,
             offload=runtime.offload,
             clock=self.clock,
             age_clock=self.age_clock,
@@ -192,7 +192,7 @@ class BrokerParts:
         self._make_handlers()
         self._make_what_reads_the_log()
         # It has what is used there of a broker's parts.
-        self.admin = make_admin_handlers(cast(Components, self), self._call_client)
+        self.admin = build_admin_handlers(cast(Components, self), self._call_client)
 
     def _make_handlers(self) -> None:
         """Make what serves requests from the tables."""
@@ -222,7 +222,7 @@ class BrokerParts:
             store=self.store,
             reads=self.reads,
             held=self.held_pulls,
-            ask_member=self.subscriptions.ask,
+            ask_member=self.subscriptions.request_from_member,
             later=self.later,
             stats=self.stats,
         )
@@ -357,7 +357,7 @@ class BrokerParts:
         if delay_level:
             said[names.DELAY] = str(delay_level)
         now_ms = self.clock.now_ms()
-        placed = place(topic, queue_id, said, len(self.config.delay_levels_ms))
+        placed = choose_placement(topic, queue_id, said, len(self.config.delay_levels_ms))
         return RecordDraft(
             topic=placed.topic.encode(),
             queue_id=placed.queue_id,

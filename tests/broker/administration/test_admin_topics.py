@@ -51,7 +51,7 @@ class AdminBench:
             topics=parts.topics,
             offsets=parts.offsets,
             store=parts.store,
-            queues=parts.queue_deletion,
+            queue_deletion=parts.queue_deletion,
             offload=offload,
             later=parts.later,
             stats=parts.stats,

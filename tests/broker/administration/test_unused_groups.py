@@ -7,7 +7,7 @@ from typing import cast
 
 from kourou.broker.administration.unused_groups import UnusedGroups
 from kourou.broker.components import Components
-from kourou.broker.wiring import make_unused_groups
+from kourou.broker.wiring import build_unused_groups
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
@@ -18,7 +18,7 @@ KEEP_S = 1_000
 
 
 def unused(parts: BrokerParts) -> UnusedGroups:
-    return make_unused_groups(cast(Components, parts))
+    return build_unused_groups(cast(Components, parts))
 
 
 def config(**options: object) -> object:

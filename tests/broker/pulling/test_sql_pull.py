@@ -367,6 +367,6 @@ def test_an_expression_above_its_length_is_refused() -> None:
         assert outcome(pull(parts, longest))[0] in (19, 21)
         answer = pull(parts, "a" + longest)
         assert outcome(answer)[0] == 23
-        assert f"at most {LENGTH_MAX} are taken" in str(answer.remark)
+        assert f"at most {LENGTH_MAX} are allowed" in str(answer.remark)
 
     run_with_parts(test, config=config())

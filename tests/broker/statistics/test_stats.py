@@ -212,7 +212,7 @@ def test_removing_an_idle_item_of_a_deleted_topic_keeps_the_new_item() -> None:
 
 def test_closed_connections_are_counted() -> None:
     stats = BrokerStats(CLUSTER, 0)
-    stats.on_closed()
+    stats.on_connection_closed()
     sampled(stats)
     assert minute(stats, "CHANNEL_ACTIVITY", "CLOSE") == (1, 1 / 60, 1.0)
 

@@ -69,13 +69,13 @@ def test_the_slowest_put_is_known_at_once_and_stays() -> None:
 
 def test_a_new_day_shifts_the_morning_totals() -> None:
     stats = StoreStats(0)
-    stats.note_day(1)
+    stats.set_day(1)
     stats.put_messages, stats.get_messages, stats.system_puts = 10, 8, 1
-    stats.note_day(1)
+    stats.set_day(1)
     assert stats.morning == (0, 0)
-    stats.note_day(2)
+    stats.set_day(2)
     assert (stats.morning, stats.morning_before) == ((9, 8), (0, 0))
     stats.put_messages = 25
-    stats.note_day(3)
+    stats.set_day(3)
     assert (stats.morning, stats.morning_before) == ((24, 8), (9, 8))
     assert stats.today == (24, 8)

@@ -145,7 +145,7 @@ def test_any_other_failure_makes_the_store_read_only_with_a_remedy(caplog: Any) 
 
 
 @pytest.mark.parametrize(
-    ("behind_bytes", "feed_fullness", "turn_ms", "slice_ms"),
+    ("lag_max_bytes", "feed_fullness", "turn_ms", "slice_ms"),
     [
         (1 << 60, 0.0, 5, SLICE_MS),
         (1, 0.0, 5, SLICE_MS + 5),
@@ -154,13 +154,13 @@ def test_any_other_failure_makes_the_store_read_only_with_a_remedy(caplog: Any) 
     ],
 )
 def test_a_slice_ends_by_the_duration_of_its_steps(
-    behind_bytes: int,
+    lag_max_bytes: int,
     feed_fullness: float,
     turn_ms: float,
     slice_ms: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(index_follower, "BEHIND_BYTES", behind_bytes)
+    monkeypatch.setattr(index_follower, "LAG_MAX_BYTES", lag_max_bytes)
     monkeypatch.setattr(IndexFeed, "fullness", feed_fullness)
     taken: dict[int, list[int]] = {}  # records of each step, by when its slice was
 

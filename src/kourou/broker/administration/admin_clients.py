@@ -117,8 +117,10 @@ class ClientAdminHandlers:
     def on_query_subscription_by_consumer(self, request: Request) -> RemotingCommand:
         """Return the connected group's subscription to the topic, or none (345)."""
         header = request.command.header(QuerySubscriptionByConsumerRequestHeader)
-        wanted = self._clients.subscription(header.group, header.topic or "")
-        body = encode_group_subscription(GroupSubscription(header.group, header.topic, wanted))
+        subscription = self._clients.subscription(header.group, header.topic or "")
+        body = encode_group_subscription(
+            GroupSubscription(header.group, header.topic, subscription)
+        )
         return response(request.command, body=body)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from kourou.broker.administration.admin_saving import when_saved
+from kourou.broker.administration.admin_saving import save_and_answer
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.groups import Groups
 from kourou.broker.reserved import check_not_reserved
@@ -50,7 +50,7 @@ from kourou.remoting.later import LaterReplies
 PAGE_GROUPS_MAX: Final = 2000
 """Most groups in one page of an answer to 201."""
 GROUPS_AT_ONCE: Final = 100
-"""Groups of one request that are checked or stored before other tasks run: 10 ms at most."""
+"""Groups of one request that are validated or stored before other tasks run: 10 ms at most."""
 RETRY_QUEUES_MAX: Final = 1024
 """Most queues that may be requested for a group's retry topic."""
 
@@ -80,27 +80,27 @@ class GroupAdminHandlers:
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
         """Create or replace the group of the body (200)."""
-        self._put(self._checked(decode_subscription_group(request.command.body)))
-        self._later.answer(request, partial(self._saved, request))
+        self._put(self._validated(decode_subscription_group(request.command.body)))
+        self._later.answer(request, partial(self._save_and_answer, request))
 
     def on_update_and_create_subscription_group_list(self, request: Request) -> None:
         """Create or replace the groups of the body, and save them together (225).
 
-        All groups are checked before the first one is stored. Other requests are served meanwhile.
+        All groups are validated before the first one is stored. Other tasks run meanwhile.
         """
         groups = decode_subscription_group_list(request.command.body)
 
         async def serve() -> RemotingCommand:
-            checked = []
+            validated = []
             for number, group in enumerate(groups, 1):
-                checked.append(self._checked(group))
+                validated.append(self._validated(group))
                 if not number % GROUPS_AT_ONCE:
                     await asyncio.sleep(0)
-            for number, group in enumerate(checked, 1):
+            for number, group in enumerate(validated, 1):
                 self._put(group)
                 if not number % GROUPS_AT_ONCE:
                     await asyncio.sleep(0)
-            return await self._saved(request)
+            return await self._save_and_answer(request)
 
         self._later.answer(request, serve)
 
@@ -116,7 +116,7 @@ class GroupAdminHandlers:
         self._stats.on_group_deleted(header.group_name)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
-        self._later.answer(request, partial(self._saved, request))
+        self._later.answer(request, partial(self._save_and_answer, request))
 
     def on_get_subscription_group_config(self, request: Request) -> RemotingCommand:
         """Return one group, created now if its first use may create it (352)."""
@@ -153,7 +153,7 @@ class GroupAdminHandlers:
                 raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         is_readable = not self._groups.is_read_forbidden(header.group, header.topic)
         body = encode_group_forbidden(GroupForbidden(header.group, header.topic, is_readable))
-        self._later.answer(request, partial(self._saved, request, body))
+        self._later.answer(request, partial(self._save_and_answer, request, body))
 
     def _page(self, header: GetAllSubscriptionGroupRequestHeader) -> list[str]:
         """Return the names of the groups on the requested page."""
@@ -163,7 +163,7 @@ class GroupAdminHandlers:
         count = PAGE_GROUPS_MAX if header.max_group_num is None else header.max_group_num
         return sorted(self._groups.names())[first : first + max(0, min(count, PAGE_GROUPS_MAX))]
 
-    def _checked(self, group: SubscriptionGroup) -> SubscriptionGroup:
+    def _validated(self, group: SubscriptionGroup) -> SubscriptionGroup:
         """Check the group, and return it with its attributes after the change.
 
         Attributes that the change does not name keep their values.
@@ -173,9 +173,11 @@ class GroupAdminHandlers:
             RemoteSystemError: the change of attributes is refused.
         """
         _check(group)
-        known = self._groups.get(group.group_name)
+        existing = self._groups.get(group.group_name)
         attributes = change_group_attributes(
-            known.attributes if known is not None else {}, group.attributes, is_new=known is None
+            existing.attributes if existing is not None else {},
+            group.attributes,
+            is_new=existing is None,
         )
         return replace(group, attributes=attributes)
 
@@ -190,10 +192,10 @@ class GroupAdminHandlers:
         except InvalidGroupError as error:
             raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
 
-    async def _saved(self, request: Request, body: bytes = b"") -> RemotingCommand:
+    async def _save_and_answer(self, request: Request, body: bytes = b"") -> RemotingCommand:
         """Save the tables, and return the answer once they are durable."""
         answer = response(request.command, body=body)
-        return await when_saved(answer, self._groups, self._offsets)
+        return await save_and_answer(answer, self._groups, self._offsets)
 
 
 def _check(group: SubscriptionGroup) -> None:

@@ -86,12 +86,12 @@ class AdminHandlers:
         }
 
 
-def make_admin_handlers(
+def build_admin_handlers(
     components: Components, call_client: CallClient = call_connection
 ) -> AdminHandlers:
     """Build the handlers of a broker; `call_client` sends a request to a client."""
     tables, clients = components.tables, components.clients
-    calls = _calls(components, call_client)
+    calls = _build_calls(components, call_client)
     return AdminHandlers(
         groups=GroupAdminHandlers(
             tables.groups, tables.offsets, components.stats, components.later
@@ -99,15 +99,15 @@ def make_admin_handlers(
         clients=ClientAdminHandlers(
             components.config, clients, tables.offsets, components.runtime.clock
         ),
-        progress=_progress(components),
-        offsets=_offsets(components, calls),
+        progress=_build_progress(components),
+        offsets=_build_offsets(components, calls),
         calls=calls,
         store=StoreAdminHandlers(
             topics=tables.topics,
             clients=clients,
             filters=tables.filters,
             store=components.store,
-            queues=components.queue_deletion,
+            queue_deletion=components.queue_deletion,
             retention=components.retention,
             offload=components.runtime.offload,
             later=components.later,
@@ -115,7 +115,7 @@ def make_admin_handlers(
     )
 
 
-def _calls(components: Components, call_client: CallClient) -> ClientCalls:
+def _build_calls(components: Components, call_client: CallClient) -> ClientCalls:
     return ClientCalls(
         broker_name=components.config.broker_name,
         topics=components.tables.topics,
@@ -128,7 +128,7 @@ def _calls(components: Components, call_client: CallClient) -> ClientCalls:
     )
 
 
-def _progress(components: Components) -> ProgressHandlers:
+def _build_progress(components: Components) -> ProgressHandlers:
     return ProgressHandlers(
         config=components.config,
         topics=components.tables.topics,
@@ -144,7 +144,7 @@ def _progress(components: Components) -> ProgressHandlers:
     )
 
 
-def _offsets(components: Components, calls: ClientCalls) -> OffsetAdminHandlers:
+def _build_offsets(components: Components, calls: ClientCalls) -> OffsetAdminHandlers:
     return OffsetAdminHandlers(
         config=components.config,
         topics=components.tables.topics,

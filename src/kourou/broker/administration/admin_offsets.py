@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from kourou.broker.administration.admin_saving import when_saved
+from kourou.broker.administration.admin_saving import save_and_answer
 from kourou.broker.client_calls import ClientCalls
 from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
@@ -167,7 +167,9 @@ class OffsetAdminHandlers:
                 continue
             if self._offsets.clone(source, destination, name):
                 log.info("consumer_offset.cloned topic=%s from=%s to=%s", name, source, destination)
-        self._later.answer(request, lambda: when_saved(response(request.command), self._offsets))
+        self._later.answer(
+            request, lambda: save_and_answer(response(request.command), self._offsets)
+        )
 
     def on_get_all_consumer_offset(self, request: Request) -> None:
         """Serve 43: return the committed offsets of all groups, as a replica copies them."""
@@ -206,7 +208,7 @@ class OffsetAdminHandlers:
         body = encode_reset_offsets(
             {self._queue(topic, queue_id): offset for queue_id, offset in found.items()}
         )
-        return await when_saved(response(request.command, body=body), self._offsets)
+        return await save_and_answer(response(request.command, body=body), self._offsets)
 
     async def _push(
         self, request: Request, header: ResetOffsetRequestHeader, topic: TopicConfig
@@ -230,20 +232,20 @@ class OffsetAdminHandlers:
                 f"topic {topic.name}",
             )
         found = await self._by_time(topic.name, queue_ids, header.timestamp)
-        told = {
+        offsets = {
             self._queue(topic.name, queue_id): (
                 offset if header.is_force else min(offset, committed[queue_id])
             )
             for queue_id, offset in found.items()
         }
-        if not self._calls.push_reset(topic.name, group, header.timestamp, told):
+        if not self._calls.push_reset(topic.name, group, header.timestamp, offsets):
             raise ConsumerNotOnlineError(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {group} "
                 f"Topic: {topic.name} Timestamp: {header.timestamp}",
             )
         log.info("consumer_offset.reset_pushed group=%s topic=%s", group, topic.name)
-        return response(request.command, body=encode_reset_offsets(told))
+        return response(request.command, body=encode_reset_offsets(offsets))
 
     async def _by_time(self, topic: str, queue_ids: range, at_ms: int) -> dict[int, int]:
         """Return the offsets of the queues at a time; for a negative time, their ends."""

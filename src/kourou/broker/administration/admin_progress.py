@@ -69,7 +69,7 @@ class QueueTimes(Protocol):
     def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
 
 
-class _Place(NamedTuple):
+class _QueueProgress(NamedTuple):
     """Progress of a group in one queue; `consumed` is None if it never committed there."""
 
     queue: MessageQueue
@@ -173,14 +173,17 @@ class ProgressHandlers:
                 table[group] = await self._all_stats(
                     group, topics_of.get(group, ()), is_order=is_order
                 )
-            places = [
-                place for stats in table.values() for one in stats for place in one.offsets.values()
+            all_offsets = [
+                offset
+                for all_stats in table.values()
+                for stats in all_stats
+                for offset in stats.offsets.values()
             ]
             found = ConsumeStatsList(
                 table,
                 address,
-                sum(place.broker_offset - place.consumer_offset for place in places),
-                sum(place.pull_offset - place.consumer_offset for place in places),
+                sum(offset.broker_offset - offset.consumer_offset for offset in all_offsets),
+                sum(offset.pull_offset - offset.consumer_offset for offset in all_offsets),
             )
             return response(
                 request.command, body=await self._offload(encode_consume_stats_list, found)
@@ -200,11 +203,11 @@ class ProgressHandlers:
             raise TopicNotFoundError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist"
             )
-        places = self._places(header.group, topic, topic.write_queue_nums)
+        queues = self._queue_progress(header.group, topic, topic.write_queue_nums)
         now_ms = self._clock.now_ms()
 
         async def serve() -> RemotingCommand:
-            spans = await self._offload(_time_spans, self._store, places, now_ms)
+            spans = await self._offload(_time_spans, self._store, queues, now_ms)
             body = encode_consume_time_spans(spans, zone=_local_zone(now_ms))
             return response(request.command, body=body)
 
@@ -257,27 +260,29 @@ class ProgressHandlers:
         topic = self._topics.get(name)
         if topic is None:
             return None
-        places = self._places(group, topic, topic.read_queue_nums)
+        queues = self._queue_progress(group, topic, topic.read_queue_nums)
         offsets = {
-            place.queue: ConsumeOffset(
-                place.max_offset,
-                place.consumed or 0,
+            progress.queue: ConsumeOffset(
+                progress.max_offset,
+                progress.consumed or 0,
                 max(
-                    place.consumed or 0,
-                    self._offsets.pulled(group, name, place.queue.queue_id) or 0,
+                    progress.consumed or 0,
+                    self._offsets.pulled(group, name, progress.queue.queue_id) or 0,
                 ),
-                lock_holder=self._lock_holder(group, place.queue),
+                lock_holder=self._lock_holder(group, progress.queue),
             )
-            for place in places
+            for progress in queues
         }
         tps = self._consume_tps(group, name)
-        if any(place.consumed for place in places):
+        if any(progress.consumed for progress in queues):
             offsets = await self._offload(_with_times, self._store, offsets)
         return ConsumeStats(offsets, tps)
 
-    def _places(self, group: str, topic: TopicConfig, queue_nums: int) -> list[_Place]:
+    def _queue_progress(
+        self, group: str, topic: TopicConfig, queue_nums: int
+    ) -> list[_QueueProgress]:
         return [
-            _Place(
+            _QueueProgress(
                 MessageQueue(topic.name, self._config.broker_name, queue_id),
                 self._store.min_offset(topic.name, queue_id),
                 self._store.max_offset(topic.name, queue_id),
@@ -302,21 +307,23 @@ def _last_time(store: QueueTimes, queue: MessageQueue, consumed: int) -> int:
     return max(0, store.store_time(queue.topic, queue.queue_id, consumed - 1)) if consumed else 0
 
 
-def _time_spans(store: QueueTimes, places: Sequence[_Place], now_ms: int) -> list[QueueTimeSpan]:
+def _time_spans(
+    store: QueueTimes, queues: Sequence[_QueueProgress], now_ms: int
+) -> list[QueueTimeSpan]:
     """Return the time spans of queues; may read the disk."""
-    return [_time_span(store, place, now_ms) for place in places]
+    return [_time_span(store, progress, now_ms) for progress in queues]
 
 
-def _time_span(store: QueueTimes, place: _Place, now_ms: int) -> QueueTimeSpan:
-    stored_at = partial(store.store_time, place.queue.topic, place.queue.queue_id)
-    is_empty = place.max_offset <= place.min_offset
-    oldest_ms = -1 if is_empty else stored_at(place.min_offset)
-    newest_ms = -1 if is_empty else stored_at(place.max_offset - 1)
-    consumed_ms = stored_at(place.consumed - 1) if place.consumed else oldest_ms
-    next_offset = max(place.consumed or 0, place.min_offset)
-    next_ms = stored_at(next_offset) if next_offset < place.max_offset else -1
+def _time_span(store: QueueTimes, progress: _QueueProgress, now_ms: int) -> QueueTimeSpan:
+    stored_at = partial(store.store_time, progress.queue.topic, progress.queue.queue_id)
+    is_empty = progress.max_offset <= progress.min_offset
+    oldest_ms = -1 if is_empty else stored_at(progress.min_offset)
+    newest_ms = -1 if is_empty else stored_at(progress.max_offset - 1)
+    consumed_ms = stored_at(progress.consumed - 1) if progress.consumed else oldest_ms
+    next_offset = max(progress.consumed or 0, progress.min_offset)
+    next_ms = stored_at(next_offset) if next_offset < progress.max_offset else -1
     return QueueTimeSpan(
-        place.queue, oldest_ms, newest_ms, consumed_ms, now_ms - next_ms if next_ms >= 0 else 0
+        progress.queue, oldest_ms, newest_ms, consumed_ms, now_ms - next_ms if next_ms >= 0 else 0
     )
 
 

@@ -15,7 +15,7 @@ class SavedTable(Protocol):
     async def persist(self) -> object: ...
 
 
-async def when_saved(answer: RemotingCommand, *tables: SavedTable) -> RemotingCommand:
+async def save_and_answer(answer: RemotingCommand, *tables: SavedTable) -> RemotingCommand:
     """Save the tables, and return the answer.
 
     Raises:

@@ -57,7 +57,7 @@ class StoreAdminHandlers:
         clients: Clients,
         filters: ConsumerFilters,
         store: MessageStore,
-        queues: QueueDeletion,
+        queue_deletion: QueueDeletion,
         retention: Retention,
         offload: Offload,
         later: LaterReplies,
@@ -69,7 +69,7 @@ class StoreAdminHandlers:
             clients: source of the subscriptions of groups.
             filters: source of the property filters of groups.
             store: is only read here.
-            queues: deletes the queues of a topic, durably.
+            queue_deletion: deletes the queues of a topic, durably.
             retention: removes expired files.
             offload: runs reads off the event loop.
             later: answers when the work is done.
@@ -78,7 +78,7 @@ class StoreAdminHandlers:
         self._clients = clients
         self._filters = filters
         self._store = store
-        self._queues = queues
+        self._queue_deletion = queue_deletion
         self._retention = retention
         self._offload = offload
         self._later = later
@@ -99,7 +99,7 @@ class StoreAdminHandlers:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR, f"{queue_id}@{header.topic} is not exist!"
             )
-        wanted, filter_data, may_match = self._wanted(header)
+        subscription, filter_data, may_match = self._group_filter(header)
         first, end = (
             self._store.min_offset(header.topic, queue_id),
             self._store.max_offset(header.topic, queue_id),
@@ -113,32 +113,32 @@ class StoreAdminHandlers:
             offsets = range(header.index, header.index + count)
             entries = await self._offload(_entries, self._store, header.topic, queue_id, offsets)
             found = QueryConsumeQueueResponse(
-                tuple(_told(entry, unit, may_match) for entry, unit in entries),
+                tuple(_entry_data(entry, unit, may_match) for entry, unit in entries),
                 end,
                 first,
-                wanted,
+                subscription,
                 filter_data,
             )
             return response(command, body=encode_consume_queue(found))
 
         self._later.answer(request, serve)
 
-    def _wanted(
+    def _group_filter(
         self, header: QueryConsumeQueueRequestHeader
     ) -> tuple[SubscriptionData | None, str | None, MayMatch | None]:
         """Return the subscription of the request's group, its filter as text, and its matcher."""
         group, topic = header.consumer_group, header.topic
         if group is None:
             return None, None, None
-        wanted = self._clients.subscription(group, topic)
-        if wanted is None:
+        subscription = self._clients.subscription(group, topic)
+        if subscription is None:
             return None, f"{group}@{topic} is not online!", None
         known = self._filters.get(topic, group)
         if known is None:
-            return wanted, "null", lambda unit: matches_code(wanted, unit.tags_code)
+            return subscription, "null", lambda unit: matches_code(subscription, unit.tags_code)
         text = dumps(consumer_filter_to_json(self._filters.text_of(known)), pretty=True).decode()
         bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
-        return wanted, text, MessageFilter(known.compiled, bits).may_match
+        return subscription, text, MessageFilter(known.compiled, bits).may_match
 
     def on_clean_unused_topic(self, request: Request) -> None:
         """Serve 316: remove the queues of topics that do not exist any more.
@@ -152,7 +152,7 @@ class StoreAdminHandlers:
                 if self._topics.get(name) is not None or is_system_topic(name):
                     continue
                 try:
-                    await self._queues.delete(name)
+                    await self._queue_deletion.delete(name)
                 except StoreError as error:
                     raise RemoteSystemError(
                         ResponseCode.SYSTEM_ERROR,
@@ -199,7 +199,7 @@ def _entries(
     return found
 
 
-def _told(
+def _entry_data(
     entry: QueueEntry, unit: ExtensionUnit | None, may_match: MayMatch | None
 ) -> ConsumeQueueData:
     """Return an entry in the form of the answer to 321, with the data of its extension unit."""
@@ -208,17 +208,17 @@ def _told(
         is_missing = is_address(entry.tags_code)
         msg = f"Cq extend not exist!addr: {entry.tags_code}" if is_missing else None
         return replace(data, msg=msg)
-    said: dict[str, object] = {
+    extension: dict[str, object] = {
         "msgStoreTime": unit.store_at_ms,
         "size": len(encode_unit(unit)),
         "tagsCode": unit.tags_code,
     }
     if unit.bit_map:
-        said = {"filterBitMap": b64encode(unit.bit_map).decode()} | said
+        extension = {"filterBitMap": b64encode(unit.bit_map).decode()} | extension
     return replace(
         data,
         tags_code=unit.tags_code,
-        extend_data_json=dumps(said).decode(),
+        extend_data_json=dumps(extension).decode(),
         bit_map=_bits(unit.bit_map) if unit.bit_map else None,
         eval=may_match is not None and may_match(unit),
     )

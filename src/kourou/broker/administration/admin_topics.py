@@ -81,7 +81,7 @@ class TopicAdminHandlers:
         topics: Topics,
         offsets: ConsumerOffsets,
         store: MessageStore,
-        queues: QueueDeletion,
+        queue_deletion: QueueDeletion,
         offload: Offload,
         later: LaterReplies,
         stats: BrokerStats,
@@ -94,7 +94,7 @@ class TopicAdminHandlers:
             topics: the table that is read and changed.
             offsets: the offsets of a deleted topic are removed here.
             store: source of queue offsets and times.
-            queues: deletes the queues of a deleted topic.
+            queue_deletion: deletes the queues of a deleted topic.
             offload: runs reads of the store off the event loop.
             later: answers when a change is durable.
             stats: source of the rate of a topic.
@@ -106,7 +106,7 @@ class TopicAdminHandlers:
         self._topics = topics
         self._offsets = offsets
         self._store = store
-        self._queues = queues
+        self._queue_deletion = queue_deletion
         self._offload = offload
         self._later = later
         self._stats = stats
@@ -123,8 +123,8 @@ class TopicAdminHandlers:
             header.topic_sys_flag or 0,
             header.order,
         )
-        self._topics.put(self._checked(topic, header.attributes))
-        self._later.answer(request, partial(self._saved, request))
+        self._topics.put(self._validated(topic, header.attributes))
+        self._later.answer(request, partial(self._save_and_answer, request))
         return None
 
     def on_update_and_create_topic_list(self, request: Request) -> RemotingCommand | None:
@@ -133,9 +133,9 @@ class TopicAdminHandlers:
         The attributes of each topic are a change, as with 17: `{"+message.type": "FIFO"}`.
         """
         asked = decode_topic_config_list(request.command.body)
-        topics = [self._checked(topic, change_text(topic.attributes)) for topic in asked]
+        topics = [self._validated(topic, change_text(topic.attributes)) for topic in asked]
         self._topics.put_all(topics)
-        self._later.answer(request, partial(self._saved, request))
+        self._later.answer(request, partial(self._save_and_answer, request))
         return None
 
     def on_delete_topic(self, request: Request) -> None:
@@ -149,7 +149,7 @@ class TopicAdminHandlers:
 
         async def serve() -> RemotingCommand:
             try:
-                await self._queues.delete(name)
+                await self._queue_deletion.delete(name)
             except StoreError as error:
                 raise ServiceNotAvailableError(
                     ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {name} cannot be deleted: {error}"
@@ -160,7 +160,7 @@ class TopicAdminHandlers:
             self._stats.on_topic_deleted(name)
             if topic is not None:
                 self._on_deleted(topic)
-            return await self._saved(request)
+            return await self._save_and_answer(request)
 
         self._later.answer(request, serve)
 
@@ -217,7 +217,7 @@ class TopicAdminHandlers:
 
         self._later.answer(request, serve)
 
-    def _checked(self, topic: TopicConfig, change: str | None) -> TopicConfig:
+    def _validated(self, topic: TopicConfig, change: str | None) -> TopicConfig:
         """Check the topic, and return it with its attributes after the change.
 
         Raises:
@@ -225,9 +225,9 @@ class TopicAdminHandlers:
             RemoteSystemError: the change of attributes is refused.
         """
         self._check_not_system(topic.name)
-        known = self._topics.get(topic.name)
+        existing = self._topics.get(topic.name)
         attributes = change_attributes(
-            known.attributes if known is not None else {}, change, is_new=known is None
+            existing.attributes if existing is not None else {}, change, is_new=existing is None
         )
         topic = replace(topic, attributes=attributes)
         may_mix = self._config.now.enable_mixed_message_type or not change
@@ -257,7 +257,7 @@ class TopicAdminHandlers:
             return False
         return decode_data_version(data_version.encode()) == self._topics.data_version
 
-    async def _saved(self, request: Request) -> RemotingCommand:
+    async def _save_and_answer(self, request: Request) -> RemotingCommand:
         """Return success once the changes are durable and the name servers have the topics.
 
         Raises:

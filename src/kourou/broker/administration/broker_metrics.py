@@ -42,7 +42,7 @@ _TIMED_QUEUES_MAX: Final = 20_000
 """Most messages whose store time one reading looks up, which takes a second and more."""
 
 _Labels = dict[str, str]
-_Place = tuple[str, int, int]
+_Position = tuple[str, int, int]
 """Topic, queue id and offset of a message."""
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ async def read_metrics(components: Components) -> list[Family]:
     ]  # fmt: skip
 
 
-async def _in_turns(rows: Iterable[T]) -> AsyncIterator[T]:
+async def _with_pauses(rows: Iterable[T]) -> AsyncIterator[T]:
     """Yield the current rows; other tasks run after each `_ROWS_PER_TURN` of them."""
     for number, row in enumerate(list(rows), 1):
         yield row
@@ -87,7 +87,7 @@ async def _messages_in(stats: BrokerStats, base: _Labels) -> list[Family]:
     """Return the metrics of sent messages, without retries and dead letters, as in Java."""
     counts: list[Sample] = []
     sizes: list[Sample] = []
-    async for topic, items in _in_turns(stats.puts()):
+    async for topic, items in _with_pauses(stats.puts()):
         if is_retry_topic(topic) or is_dlq_topic(topic):
             continue
         totals = Counter[str]()
@@ -137,7 +137,7 @@ async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
     """Return the metrics of delivered messages, without retries, as in Java."""
     counts: list[Sample] = []
     sizes: list[Sample] = []
-    async for topic, group, items in _in_turns(stats.gets()):
+    async for topic, group, items in _with_pauses(stats.gets()):
         if is_retry_topic(topic) or is_dlq_topic(topic):
             continue
         labels = {
@@ -176,11 +176,11 @@ def _connections(clients: Clients, base: _Labels) -> list[Family]:
             "consume_mode": live.consume_type.value.removeprefix("CONSUME_").lower(),
             "is_system": bool_text(is_system_group(live.name)),
         }
-        for who, count in Counter(map(_of_member, live.members.values())).items():
-            consumers.append(({**labels, **dict(who)}, count))
+        for labels_of_member, count in Counter(map(_of_member, live.members.values())).items():
+            consumers.append(({**labels, **dict(labels_of_member)}, count))
     return [
         _gauge("producer_connections", "Connected producers.", base,
-               [(dict(who), count) for who, count in producers.items()]),
+               [(dict(labels_of_member), count) for labels_of_member, count in producers.items()]),
         _gauge("consumer_connections", "Connected consumers.", base, consumers),
     ]  # fmt: skip
 
@@ -207,15 +207,17 @@ class _Lag:
     labels: _Labels
     messages: int
     inflight: int
-    unconsumed: list[_Place]
-    unread: list[_Place]
+    unconsumed: list[_Position]
+    unread: list[_Position]
 
 
 async def _lags(components: Components, base: _Labels) -> list[Family]:
     """Return the metrics of consumer lag, for the groups that committed an offset."""
     rows = []
     committed = components.tables.offsets.topics_by_group().items()
-    async for group, topic in _in_turns((group, topic) for group, of in committed for topic in of):
+    async for group, topic in _with_pauses(
+        (group, topic) for group, topics in committed for topic in topics
+    ):
         labels = {
             **base,
             "consumer_group": group,
@@ -242,17 +244,17 @@ async def _lags(components: Components, base: _Labels) -> list[Family]:
 def _lag(components: Components, group: str, topic: str, labels: _Labels) -> _Lag:
     offsets, store = components.tables.offsets, components.store
     behind = held = 0
-    unconsumed: list[_Place] = []
-    unread: list[_Place] = []
+    unconsumed: list[_Position] = []
+    unread: list[_Position] = []
     for queue_id, consumed in offsets.of_topic(group, topic).items():
         end = store.max_offset(topic, queue_id)
         read = max(consumed, offsets.pulled(group, topic, queue_id) or 0)
         behind += max(0, end - consumed)
         held += read - consumed
         begin = store.min_offset(topic, queue_id)  # expired messages do not count as waiting
-        for offset, places in ((consumed, unconsumed), (read, unread)):
+        for offset, positions in ((consumed, unconsumed), (read, unread)):
             if offset < end:
-                places.append((topic, queue_id, max(begin, offset)))
+                positions.append((topic, queue_id, max(begin, offset)))
     return _Lag(labels, behind, min(held, behind), unconsumed, unread)
 
 
@@ -282,10 +284,10 @@ async def _latencies(
 
 def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
     """Return the age in ms of the oldest unconsumed message and of the oldest unread one."""
-    known = {place: store.store_time(*place) for place in {*row.unconsumed, *row.unread}}
+    times_ms = {at: store.store_time(*at) for at in {*row.unconsumed, *row.unread}}
     oldest_ms = [
-        min((known[place] for place in places if known[place] >= 0), default=now_ms)
-        for places in (row.unconsumed, row.unread)
+        min((times_ms[at] for at in positions if times_ms[at] >= 0), default=now_ms)
+        for positions in (row.unconsumed, row.unread)
     ]
     return max(0, now_ms - oldest_ms[0]), max(0, now_ms - oldest_ms[1])
 

@@ -84,8 +84,8 @@ class UnusedGroups:
                     idle[name] = self._idle_since_ms.get(name, steady_ms())
             await asyncio.sleep(0)
         self._idle_since_ms = idle
-        self._forget_groups([name for name, since_ms in idle.items() if since_ms <= before_ms])
-        self._forget_offsets(before_ms)
+        self._remove_groups([name for name, since_ms in idle.items() if since_ms <= before_ms])
+        self._remove_offsets(before_ms)
 
     def _is_unused(self, name: str, with_offsets: Collection[str]) -> bool:
         return (
@@ -105,24 +105,24 @@ class UnusedGroups:
             self._store.max_offset(retry_topic(group), queue_id) for queue_id in range(queue_nums)
         )
 
-    def _forget_groups(self, names: Collection[str]) -> None:
+    def _remove_groups(self, names: Collection[str]) -> None:
         """Remove those of the first `GROUPS_AT_ONCE` groups that are still unused."""
         with_offsets = self._offsets.groups() if names else ()
-        gone = set()
+        removed = set()
         for name in islice(names, GROUPS_AT_ONCE):
             if not self._is_unused(name, with_offsets):
                 continue
-            gone.add(name)
+            removed.add(name)
             del self._idle_since_ms[name]
             self._groups.delete(name)
             topic = self._topics.get(retry_topic(name))
             if topic is not None:
                 self._topics.delete(topic.name)
                 self._on_topic_deleted(topic)
-        if gone:
-            self._offsets.remove_groups(gone)  # they committed none, but may have pulled offsets
+        if removed:
+            self._offsets.remove_groups(removed)  # they committed none, but may have pulled offsets
 
-    def _forget_offsets(self, before_ms: int) -> None:
+    def _remove_offsets(self, before_ms: int) -> None:
         missing = self._offsets.topics() - self._topics.by_name.keys()
         self._missing_since_ms = {
             topic: self._missing_since_ms.get(topic, steady_ms()) for topic in missing

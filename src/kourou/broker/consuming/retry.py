@@ -37,7 +37,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.reserved import check_delivered, check_not_reserved
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.group_commit import GroupCommit
-from kourou.broker.writing.placement import place
+from kourou.broker.writing.placement import choose_placement
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.clock import Clock
 from kourou.errors import (
@@ -245,7 +245,7 @@ class SendBackHandler:
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_msg_id)
         properties[names.DELAY] = str(level)
         properties[names.WAIT] = "false"
-        placement = place(
+        placement = choose_placement(
             topic.name,
             self._random.randrange(max(1, topic.write_queue_nums)),
             properties,

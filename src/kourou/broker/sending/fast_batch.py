@@ -150,7 +150,7 @@ class FastBatch:
                 self._store.end_run(run)
                 connection.unanswered.add_all(batches.request_bytes, len(batches.replies))
                 batches.reads.append((connection, batches.replies, batches.request_bytes))
-                batches.shares.append((connection, batches.put_bytes))
+                batches.owner_sizes.append((connection, batches.put_bytes))
                 batches.follow(self._commit, run.position, batches.put_bytes, len(batches.replies))
         return at
 

@@ -196,7 +196,7 @@ class FastSend:
                 return start
             if self._kept_bytes <= _KEPT_BYTES_TOTAL_MAX:
                 if not self._kept:
-                    self._commit.before_write(self._take_kept)
+                    self._commit.call_before_write(self._take_kept)
                 self._kept.append((connection, buffer[start:end], 0, size))
                 self._kept_bytes += size
                 connection.before_next = self._take_kept
@@ -477,7 +477,7 @@ class FastSend:
             if replies:
                 sends.reads.append((connection, replies, at - start))
                 unsealed = position - began_at - SEAL_BYTES * len(replies)
-                sends.shares.append((connection, unsealed))
+                sends.owner_sizes.append((connection, unsealed))
             if at != end or len(replies) != puts_max:
                 unanswered.remove(end - at, puts_max - len(replies))
                 if at != end:

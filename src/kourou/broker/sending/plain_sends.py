@@ -132,14 +132,14 @@ class SendPath(Protocol):
 
 
 class PlainSends:
-    """Sends that pass through the group commit together; a `Waiting`.
+    """Sends that pass through the group commit together; a `Waiter`.
 
     They come from one read, or from several reads of one loop iteration and as many connections.
 
     Attributes:
         records: the stored records.
         kinds: index in `records` -> message type, for messages that are not normal; None for none.
-        shares: see `Waiting`.
+        owner_sizes: see `Waiter`.
         reads: (connection, answers if all goes well, bytes of the request frames) of each read.
     """
 
@@ -150,15 +150,15 @@ class PlainSends:
         "deadline_s",
         "end",
         "kinds",
+        "owner_sizes",
         "puts",
         "reads",
         "records",
-        "shares",
         "size",
         "waits_for_sync",
     )
 
-    # Set by `follow`; see `Waiting`.
+    # Set by `follow`; see `Waiter`.
     end: int
     size: int
     puts: int
@@ -168,7 +168,7 @@ class PlainSends:
     def __init__(self, path: SendPath, began_ms: int) -> None:
         self.began_ms = began_ms
         self.reads: list[tuple[Connection, list[bytes], int]] = []
-        self.shares: list[tuple[Connection, int]] = []
+        self.owner_sizes: list[tuple[Connection, int]] = []
         self.records: list[AppendedRecord] = []
         self.kinds: dict[int, str] | None = None
         self._path = path
@@ -180,7 +180,7 @@ class PlainSends:
         Args:
             commit: writes the records and reports the result.
             end: log position after the last record.
-            size: bytes of all records, the sum of `shares`.
+            size: bytes of all records, the sum of `owner_sizes`.
             puts: number of answers.
         """
         self.end = end
@@ -189,7 +189,7 @@ class PlainSends:
         # Counted from now: the frames may have been buffered while their peers did not read.
         self.deadline_s = commit.deadline_s()
         self.waits_for_sync = commit.is_sync_mode
-        commit.follow(self)
+        commit.commit_appended(self)
 
     def note_kind(self, kind: str) -> None:
         """Note that the next entry of `records` is not a normal message."""

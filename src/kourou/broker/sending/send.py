@@ -55,9 +55,9 @@ from kourou.broker.transactions.half_messages import place_half
 from kourou.broker.writing.group_commit import GroupCommit, PutResult
 from kourou.broker.writing.placement import (
     Placement,
+    choose_placement,
     drop_timers,
     has_timer,
-    place,
     queue_by_priority,
 )
 from kourou.clock import Clock
@@ -347,7 +347,7 @@ class SendHandlers:
             placement = place_half(name, send.queue_id, properties, send.header.producer_group)
         else:
             levels = len(self._config.now.delay_levels_ms)
-            placement = place(name, send.queue_id, properties, levels)
+            placement = choose_placement(name, send.queue_id, properties, levels)
             if has_timer(properties):
                 now_ms = self._clock.now_ms()
                 placement = self._timers.place(name, send.queue_id, properties, now_ms)

@@ -106,8 +106,8 @@ def runtime_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
         "sendThreadPoolQueueSize": str(pending),
         **facts.timer,
         **{
-            f"scheduleMessageOffset_{level}": f"{delivered},{came}"
-            for level, (delivered, came) in facts.delay_offsets.items()
+            f"scheduleMessageOffset_{level}": f"{delivered},{stored}"
+            for level, (delivered, stored) in facts.delay_offsets.items()
         },
     }
 
@@ -152,14 +152,14 @@ def _store_info(facts: BrokerFacts, stats: StoreStats) -> dict[str, str]:
 
 def _day_info(stats: StoreStats) -> dict[str, str]:
     """Return the keys of puts and gets per day."""
-    told = (
+    days = (
         ("YesterdayMorning", stats.morning_before),
         ("TodayMorning", stats.morning),
         ("TodayNow", stats.today),
     )
     return {
         f"msg{way}Total{when}": str(totals[at])
-        for when, totals in told
+        for when, totals in days
         for at, way in enumerate(("Put", "Get"))
     }
 

@@ -73,7 +73,7 @@ class BrokerStats:
         self._cluster_name = cluster_name
         self._items_max = items_max
         self._count = 0
-        self._is_filled = False  # so that the limit is logged once
+        self._is_limit_logged = False  # so that the limit is logged once
         self._puts: dict[str, dict[int, StatsItem]] = {}
         self._gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
         self._cold_gets: dict[str, dict[str, dict[int, StatsItem]]] = {}
@@ -84,9 +84,10 @@ class BrokerStats:
             "COLD": self._cold_gets,
         }
         self._uncounted_sizes = [0] * _SIZES
-        self._told: dict[str, int] = {}  # totals of `store` that are counted in `_named` already
+        # Totals of `store` that are already counted in `_named`, by name of the set.
+        self._counted_totals: dict[str, int] = {}
         # Shared by all queues and keys beyond `items_max`.
-        self._beyond = StatsItem((), sizes=self.sizes[NORMAL])
+        self._overflow_item = StatsItem((), sizes=self.sizes[NORMAL])
 
     # Counting ------------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ class BrokerStats:
         """Count a read that found nothing."""
         self.store.missed += 1
 
-    def on_closed(self) -> None:
+    def on_connection_closed(self) -> None:
         """Count a connection that was closed."""
         self.count("CHANNEL_ACTIVITY", "CLOSE")
 
@@ -212,8 +213,8 @@ class BrokerStats:
         items = self._named.setdefault(stats_name, {})
         item = items.get(key)
         if item is None:
-            item = self._new((stats_name, key))
-            if item is not self._beyond:
+            item = self._new_item((stats_name, key))
+            if item is not self._overflow_item:
                 items[key] = item
         if not item.is_touched:
             self._sampler.touch(item)
@@ -227,11 +228,14 @@ class BrokerStats:
         self.store.sample(now_ms)
         for stats_name, total in self.store.totals().items():
             self.count(
-                stats_name, self._cluster_name, total - self._told.get(stats_name, 0), calls=0
+                stats_name,
+                self._cluster_name,
+                total - self._counted_totals.get(stats_name, 0),
+                calls=0,
             )
-            self._told[stats_name] = total
+            self._counted_totals[stats_name] = total
         for item in self._sampler.sample(now_ms):
-            self._forget(item)
+            self._remove_item(item)
 
     def values(self, stats_name: str, key: str, window: Window) -> BrokerStatsItem | None:
         """Return the growth of a key of a set within the window; None if it was never counted."""
@@ -275,50 +279,52 @@ class BrokerStats:
 
     def on_topic_deleted(self, topic: str) -> None:
         """Remove the items of a topic."""
-        gone = [*self._puts.pop(topic, {}).values()]
+        removed = [*self._puts.pop(topic, {}).values()]
         for table in (self._gets, self._cold_gets):
             for queues in table.pop(topic, {}).values():
-                gone += queues.values()
+                removed += queues.values()
         for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
             items = self._named.get(stats_name, {})
-            gone += [items.pop(key) for key in list(items) if key.startswith(f"{topic}@")]
-        self._count -= len(gone)
+            removed += [items.pop(key) for key in list(items) if key.startswith(f"{topic}@")]
+        self._count -= len(removed)
 
     def on_group_deleted(self, group: str) -> None:
         """Remove the items of a consumer group."""
-        gone: list[StatsItem] = []
+        removed: list[StatsItem] = []
         for table in (self._gets, self._cold_gets):
             for groups in table.values():
-                gone += groups.pop(group, {}).values()
+                removed += groups.pop(group, {}).values()
         for stats_name in ("SNDBCK_PUT_NUMS", "SNDBCK2DLQ_TIMES"):
             items = self._named.get(stats_name, {})
-            gone += [items.pop(key) for key in list(items) if key.endswith(f"@{group}")]
-        self._count -= len(gone)
+            removed += [items.pop(key) for key in list(items) if key.endswith(f"@{group}")]
+        self._count -= len(removed)
 
     def _items(self, stats_name: str, key: str) -> tuple[list[StatsItem], Unit]:
         """Return the items of a key of a set, and the quantity that the set counts."""
-        known = SETS.get(stats_name)
-        if known is None:
+        stats_set = SETS.get(stats_name)
+        if stats_set is None:
             named = self._named.get(stats_name, {}).get(key)
             return ([named] if named is not None else []), MESSAGES
-        parts = known.parse(key)
+        parts = stats_set.parse(key)
         if parts is None:
-            return [], known.unit
+            return [], stats_set.unit
         topic = parts["topic"]
         if "group" in parts:
-            table = self._cold_gets if known.is_cold else self._gets
+            table = self._cold_gets if stats_set.is_cold else self._gets
             queues = table.get(topic, {}).get(parts["group"], {})
         else:
             queues = self._puts.get(topic, {})
         asked = parts.get("queue")
         items = [item for queue_id, item in queues.items() if asked in (None, str(queue_id))]
-        return items, known.unit
+        return items, stats_set.unit
 
     def _new_put(self, topic: str, queue_id: int) -> StatsItem:
-        is_again = is_retry_topic(topic) or is_dlq_topic(topic)
-        sizes = self._uncounted_sizes if is_again else self.sizes[NORMAL]
-        item = self._new(("PUT", topic, queue_id), is_system=is_system_topic(topic), sizes=sizes)
-        if item is not self._beyond:
+        is_retry = is_retry_topic(topic) or is_dlq_topic(topic)
+        sizes = self._uncounted_sizes if is_retry else self.sizes[NORMAL]
+        item = self._new_item(
+            ("PUT", topic, queue_id), is_system=is_system_topic(topic), sizes=sizes
+        )
+        if item is not self._overflow_item:
             self._puts.setdefault(topic, {})[queue_id] = item
         return item
 
@@ -328,25 +334,25 @@ class BrokerStats:
         group: str,
         topic: str,
         queue_id: int,
-        what: tuple[int, int, int],
+        amounts: tuple[int, int, int],
     ) -> StatsItem:
         """Add (messages, bytes, ms) to the item of a group and queue, and return the item."""
         try:
             item = table[topic][group][queue_id]
         except KeyError:
             kind = "COLD" if table is self._cold_gets else "GET"
-            item = self._new((kind, topic, group, queue_id), is_system=is_system_topic(topic))
-            if item is not self._beyond:
+            item = self._new_item((kind, topic, group, queue_id), is_system=is_system_topic(topic))
+            if item is not self._overflow_item:
                 table.setdefault(topic, {}).setdefault(group, {})[queue_id] = item
         if not item.is_touched:
             self._sampler.touch(item)
         item.calls += 1
-        item.messages += what[0]
-        item.size_bytes += what[1]
-        item.took_ms += what[2]
+        item.messages += amounts[0]
+        item.size_bytes += amounts[1]
+        item.took_ms += amounts[2]
         return item
 
-    def _new(
+    def _new_item(
         self,
         path: tuple[str | int, ...],
         *,
@@ -355,10 +361,10 @@ class BrokerStats:
     ) -> StatsItem:
         """Return a new item, or the shared one if `items_max` is reached."""
         if self._count >= self._items_max:
-            if not self._is_filled:
+            if not self._is_limit_logged:
                 log.warning("stats.filled items=%d", self._items_max)
-            self._is_filled = True
-            return self._beyond
+            self._is_limit_logged = True
+            return self._overflow_item
         self._count += 1
         return StatsItem(path, is_system=is_system, sizes=sizes)
 
@@ -373,7 +379,7 @@ class BrokerStats:
             sizes[(size_bytes // count - 1).bit_length()] += 1
             sizes[-1] += size_bytes
 
-    def _forget(self, item: StatsItem) -> None:
+    def _remove_item(self, item: StatsItem) -> None:
         """Remove an item that was idle for a day; a later count creates a new one."""
         kind, *key = item.path
         if kind in self._tables:

@@ -129,7 +129,7 @@ class Sampler:
         self._due_ms = [now_ms + interval for interval in INTERVALS_MS]
         self._touched: list[StatsItem] = []
         # By window, items to sample; filled by the samples of shorter windows. Ordered sets.
-        self._of_window: tuple[dict[StatsItem, None], ...] = ({}, {}, {})
+        self._touched_in: tuple[dict[StatsItem, None], ...] = ({}, {}, {})
         self._by_day_tick: deque[tuple[int, list[StatsItem]]] = deque()
 
     def touch(self, item: StatsItem) -> None:
@@ -142,14 +142,14 @@ class Sampler:
 
         To be called about every second. A call after a longer pause takes one sample per window.
         """
-        given_up: list[StatsItem] = []
+        idle: list[StatsItem] = []
         for window in Window:
             if now_ms < self._due_ms[window]:
                 continue
             interval = INTERVALS_MS[window]
             self._due_ms[window] += interval * (1 + (now_ms - self._due_ms[window]) // interval)
-            given_up += self._sample(window, now_ms)
-        return given_up
+            idle += self._sample(window, now_ms)
+        return idle
 
     def growth(self, window: Window, items: Iterable[StatsItem]) -> Growth:
         """Return the summed growth of the items, and the time since the oldest point.
@@ -165,10 +165,10 @@ class Sampler:
             points = item.points[window]
             if not points:
                 # Not sampled yet for the hour or day: use its totals at its last minute sample.
-                told = item.points[Window.MINUTE]
-                if told:
-                    calls, messages = calls + told[-4], messages + told[-3]
-                    size_bytes, took_ms = size_bytes + told[-2], took_ms + told[-1]
+                last_minute = item.points[Window.MINUTE]
+                if last_minute:
+                    calls, messages = calls + last_minute[-4], messages + last_minute[-3]
+                    size_bytes, took_ms = size_bytes + last_minute[-2], took_ms + last_minute[-1]
                 continue
             begin = 0
             for at in range(0, len(points), _WIDTH):
@@ -190,8 +190,8 @@ class Sampler:
     def _sample(self, window: Window, now_ms: int) -> list[StatsItem]:
         tick = self._ticks[window] = self._ticks[window] + 1
         self._instants[window].append(now_ms)
-        touched = self._of_window[window]
-        for narrower in self._of_window[:window]:
+        touched = self._touched_in[window]
+        for narrower in self._touched_in[:window]:
             touched.update(narrower)
         touched.update(dict.fromkeys(self._touched))
         for item in touched:
@@ -203,7 +203,7 @@ class Sampler:
         if window is Window.DAY:
             self._by_day_tick.append((tick, list(touched)))
         else:
-            self._of_window[window + 1].update(touched)
+            self._touched_in[window + 1].update(touched)
         touched.clear()
         return self._idle(tick) if window is Window.DAY else []
 

@@ -101,7 +101,7 @@ class StoreStats:
         self.put_took_max_ms = self.took_max_ms()
         self._last_took, self._took = self._took, {}
 
-    def note_day(self, day: object) -> None:
+    def set_day(self, day: object) -> None:
         """Set the current day; when it changes, record the totals as those of its begin."""
         if self._day is not None and day != self._day:
             self.morning_before, self.morning = self.morning, self.today

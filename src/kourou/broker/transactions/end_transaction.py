@@ -128,7 +128,7 @@ class EndTransactionHandler:
             return False
         if state is requested:
             # If the sync of the earlier end was late, the message may still be unsynced.
-            self._answer_put(request, reply, self._context.commit.doubt() or _STORED)
+            self._answer_put(request, reply, self._context.commit.late_result() or _STORED)
         elif state not in (State.OPEN, State.GIVEN_UP):
             how = state.name if state is not None else "before"
             text = f"the transaction has ended already ({how}): half message {half.queue_offset}"

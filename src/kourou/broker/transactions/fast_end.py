@@ -99,7 +99,7 @@ class _Commit(NamedTuple):
 
 
 class _Commits:
-    """Commits that pass through the group commit together; a `Waiting`.
+    """Commits that pass through the group commit together; a `Waiter`.
 
     Attributes:
         accepted, records: each commit, and the record of its message.
@@ -112,13 +112,13 @@ class _Commits:
         "accepted",
         "deadline_s",
         "end",
+        "owner_sizes",
         "records",
-        "shares",
         "size",
         "waits_for_sync",
     )
 
-    # Set by `follow`; see `Waiting`.
+    # Set by `follow`; see `Waiter`.
     end: int
     size: int
     deadline_s: float
@@ -127,7 +127,7 @@ class _Commits:
     def __init__(self, path: FastEnd, began_ms: int) -> None:
         self.accepted: list[_Commit] = []
         self.records: list[AppendedRecord] = []
-        self.shares: list[tuple[Connection, int]] = []
+        self.owner_sizes: list[tuple[Connection, int]] = []
         self._path = path
         self._began_ms = began_ms
         self._is_done = False
@@ -166,16 +166,16 @@ class _Commits:
         run.position = end
         self.accepted.append(one)
         self.records.append(appended)
-        self.shares.append((one.connection, size))
+        self.owner_sizes.append((one.connection, size))
         return True
 
     def follow(self, commit: GroupCommit) -> None:
         """Enter the group commit; no commit may be added afterwards."""
         self.end = self.records[-1].end
-        self.size = sum([size for _, size in self.shares])
+        self.size = sum([size for _, size in self.owner_sizes])
         self.deadline_s = commit.deadline_s()
         self.waits_for_sync = commit.is_sync_mode
-        commit.follow(self)
+        commit.commit_appended(self)
 
     def stored(self) -> None:
         """Complete the transactions as committed."""
@@ -298,7 +298,7 @@ class FastEnd:
             connection.unanswered.add_all(frame_bytes, 1)
         self.in_flight.add(offset)
         if not self._accepted:
-            self._commit.before_write(self.append_commits)
+            self._commit.call_before_write(self.append_commits)
         self._accepted.append(
             _Commit(connection, half, half.plain, header_fields.opaque, frame_bytes)
         )

@@ -69,7 +69,7 @@ class OpWriter:
         self._size += op_size(offsets)
         if self._size >= self._config.now.transactions.op_bytes_max and not self._is_due:
             self._is_due = True
-            self._commit.before_write(self.flush)
+            self._commit.call_before_write(self.flush)
         if self._timer is None and not self._is_closed:
             delay_s = self._config.now.transactions.op_interval_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.flush)
@@ -77,7 +77,7 @@ class OpWriter:
     def add_now(self, offsets: Sequence[int], done: Callable[[PutResult], None]) -> None:
         """Store the ends of these half records in this loop iteration; `done` gets the result."""
         if not self._urgent:
-            self._commit.before_write(self._flush_urgent)
+            self._commit.call_before_write(self._flush_urgent)
         self._urgent.append((offsets, done))
 
     def flush(self) -> None:

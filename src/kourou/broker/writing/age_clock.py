@@ -62,7 +62,7 @@ class AgeClock:
             live: source of the time after which a jump is followed.
             store: source of the store time of the last message.
             clock: the wall clock.
-            file: read now; written by `watch`.
+            file: read now; written by `check_wall_clock`.
             offload: runs the writes off the event loop.
         """
         self._saved_ms = self._saved_at_ms = 0
@@ -83,7 +83,7 @@ class AgeClock:
         """Return the time for ages of messages, in epoch milliseconds."""
         return self._settled.now_ms()
 
-    async def watch(self) -> None:
+    async def check_wall_clock(self) -> None:
         """Check the wall clock for a jump, and save the time if necessary.
 
         Raises:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.writing.flusher import Flusher
-from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, Waiting, WaitingPut
+from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, PutWaiter, Waiter
 from kourou.broker.writing.queue_syncs import QueueSyncs
 from kourou.errors import InvalidMessageError, StoreError, TopicRefusedError
 from kourou.protocol.message_layout import RecordDraft, record_size
@@ -77,17 +77,17 @@ class GroupCommit:
         self.is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._pending = PendingPuts(config)
         # A put moves from the first of these to the second, and to the third if it is late.
-        self._unwritten: list[Waiting] = []
-        self._unsynced: deque[Waiting] = deque()
-        self._late: deque[Waiting] = deque()
+        self._unwritten: list[Waiter] = []
+        self._unsynced: deque[Waiter] = deque()
+        self._late: deque[Waiter] = deque()
         self._plan: SyncPlan | None = None  # of the running sync
         self._idle = asyncio.Event()  # set while no sync runs
         self._idle.set()
         self._queue_syncs = QueueSyncs(store, flusher, loop, self._fail)
         self._timer: asyncio.TimerHandle | None = None  # next time-out; next sync in async mode
         self._is_scheduled = False
-        self._appending: list[Callable[[], None]] = []
-        self._closed_because = ""
+        self._before_write: list[Callable[[], None]] = []
+        self._closed_reason = ""
         self._late_reason = f"the sync did not end within {config.sync_flush_timeout_ms} ms"
         self.on_write: Callable[[], None] | None = None
 
@@ -125,7 +125,7 @@ class GroupCommit:
             wait_for_sync: False calls `done` once the records are written, even in sync mode;
                 consumers still see them only when they are synced.
         """
-        waiter = WaitingPut(
+        waiter = PutWaiter(
             done=done,
             owner=owner,
             waits_for_sync=wait_for_sync and self.is_sync_mode,
@@ -135,41 +135,41 @@ class GroupCommit:
         if refusal is not None:
             waiter.answer(refusal)
             return
-        self.follow(waiter)
+        self.commit_appended(waiter)
 
-    def follow(self, waiting: Waiting) -> None:
-        """Write the records that were just appended, and report their result to `waiting`.
+    def commit_appended(self, waiter: Waiter) -> None:
+        """Write the records that were just appended, and report their result to `waiter`.
 
         The result is reported in a later turn of the loop, in the order of the log.
         """
-        self._pending.add(waiting)
-        self._unwritten.append(waiting)
+        self._pending.add(waiter)
+        self._unwritten.append(waiter)
         self._schedule()
 
-    def before_write(self, append: Callable[[], None]) -> None:
+    def call_before_write(self, append: Callable[[], None]) -> None:
         """Call `append` once, at the end of this turn of the loop, just before the write.
 
         It is not called if the broker is killed before that.
         """
-        self._appending.append(append)
+        self._before_write.append(append)
         self._schedule()
 
     def has_room(self, owner: Hashable, size: int, puts: int) -> bool:
         """Return whether `puts` more puts of the owner, of `size` bytes in total, are accepted."""
-        return not self._closed_because and self._pending.has_room(owner, size, puts)
+        return not self._closed_reason and self._pending.has_room(owner, size, puts)
 
     def has_room_for_any(self, size: int, puts: int) -> bool:
         """Return whether these puts are accepted whatever their owners.
 
         False near a limit, where the result depends on the owners: then use `has_room`.
         """
-        return not self._closed_because and self._pending.has_room_for_any(size, puts)
+        return not self._closed_reason and self._pending.has_room_for_any(size, puts)
 
     def deadline_s(self) -> float:
         """Return the time, on the loop's clock, at which a put that starts now times out."""
         return self._loop.time() + self._config.sync_flush_timeout_ms / 1000
 
-    def doubt(self) -> PutResult | None:
+    def late_result(self) -> PutResult | None:
         """Return the current result of a put that was answered late; None if it is stored by now.
 
         FLUSH_DISK_TIMEOUT while the sync of any late put has not ended, SERVICE_NOT_AVAILABLE in
@@ -226,9 +226,9 @@ class GroupCommit:
 
         The store can be closed then. While the disk does not respond, this does not return.
         """
-        self._append_kept()
-        self._closed_because = "the broker is stopping"
-        self._turn()
+        self._run_before_write()
+        self._closed_reason = "the broker is stopping"
+        self._end_turn()
         while self._plan is not None or self._store.synced_position < self._store.written_position:
             self._start_sync()
             if self._plan is None:
@@ -239,8 +239,8 @@ class GroupCommit:
 
     def abandon(self) -> None:
         """Stop like a killed process: write nothing more, and answer no put."""
-        self._closed_because = "the broker was killed"
-        self._appending.clear()
+        self._closed_reason = "the broker was killed"
+        self._before_write.clear()
         self._unwritten.clear()
         self._unsynced.clear()
         self._late.clear()
@@ -248,11 +248,11 @@ class GroupCommit:
         self._cancel_timer()
         self._queue_syncs.abandon()
 
-    def _turn(self) -> None:
+    def _end_turn(self) -> None:
         """Advance, at the end of a turn of the loop or of a sync."""
         try:
-            if self._appending:
-                self._append_kept()
+            if self._before_write:
+                self._run_before_write()
             self._is_scheduled = False
             self._advance()
         except Exception as error:  # of any kind: all pending puts must be refused
@@ -260,18 +260,18 @@ class GroupCommit:
             self._is_scheduled = False
             self._fail(f"the group commit failed: {error}")
 
-    def _append_kept(self) -> None:
-        """Call the functions that were passed to `before_write`."""
+    def _run_before_write(self) -> None:
+        """Call the functions that were passed to `call_before_write`."""
         self._is_scheduled = True  # the caller writes after this
-        appending, self._appending = self._appending, []
-        for append in appending:
+        before_write, self._before_write = self._before_write, []
+        for append in before_write:
             append()
 
     def _schedule(self) -> None:
         """Advance at the end of this turn of the loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._end_turn)
 
     # The guarantees depend on the order in this function: no step may move before the one above it.
     def _advance(self) -> None:
@@ -291,11 +291,11 @@ class GroupCommit:
             self._refuse_all(self._store.read_only_reason)
 
     def _append(
-        self, waiter: WaitingPut, drafts: Sequence[RecordDraft], now_ms: int
+        self, waiter: PutWaiter, drafts: Sequence[RecordDraft], now_ms: int
     ) -> PutResult | None:
         """Append the records, and return None, or the result if they are refused."""
-        if self._closed_because:
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_because)
+        if self._closed_reason:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=self._closed_reason)
         try:
             waiter.size = sum(map(record_size, drafts))
             reason = self._pending.limit_reached(waiter.size, waiter.owner)
@@ -325,7 +325,7 @@ class GroupCommit:
             for waiter in waiters:
                 self._refuse(waiter, str(error))
             return
-        self._unwritten = []  # not earlier: after any other error `_turn` must find the puts here
+        self._unwritten = []  # not earlier: after other errors `_end_turn` must find the puts here
         self._unsynced.extend(waiters)
         self._schedule_expiry()
         if self.on_write is not None:
@@ -354,7 +354,7 @@ class GroupCommit:
             self._fail(f"a sync failed: {error}")
             return
         self._store.synced(plan)
-        self._turn()
+        self._end_turn()
 
     def _wake(self, arrivals: list[Arrival]) -> None:
         """Report new messages to `on_arrivals`, oldest first."""
@@ -385,7 +385,7 @@ class GroupCommit:
         for waiter in waiters:
             self._refuse(waiter, reason)
 
-    def _refuse(self, waiter: Waiting, reason: str) -> None:
+    def _refuse(self, waiter: Waiter, reason: str) -> None:
         self._pending.remove(waiter)
         waiter.answer(PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason))
 

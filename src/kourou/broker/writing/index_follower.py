@@ -30,7 +30,7 @@ SLICE_MS: Final = 1
 """Length of a slice, give or take a step. It is limited by time and not by messages, because a
 message that costs 2 us on a quiet machine costs ten times that on a busy one, or where all messages
 have different forms."""
-BEHIND_BYTES: Final = 32 * 1024 * 1024
+LAG_MAX_BYTES: Final = 32 * 1024 * 1024
 """Queries search at most this much of the log beyond the index. The nearer the lag of the index
 comes to it, the longer a slice may be: by a growing part of the time since the previous slice, up
 to all of it. Otherwise the index would fall behind for good on a busy loop, which starts each slice
@@ -110,7 +110,7 @@ class IndexFollower:
             try:
                 await self._follow()
             except OSError as error:
-                self._failed(error)
+                self._on_write_error(error)
             except Exception:  # retry: if the task ended, later messages would never be indexed
                 if not self._is_failing:
                     log.exception("index.following_failed")
@@ -123,11 +123,11 @@ class IndexFollower:
         if self._is_failing:
             await _event_or_time(self._stopping, RETRY_MS)
             return
-        await _event_or_time(self._wake, self._limit_ms())
+        await _event_or_time(self._wake, self._check_delay_ms())
         self._wake.clear()
         await _event_or_time(self._stopping, GATHER_MS)
 
-    def _limit_ms(self) -> int | None:
+    def _check_delay_ms(self) -> int | None:
         """Return after how long to check for work without `notify`; None for never."""
         index = self._store.index
         if index is None or self._store.read_only_reason is not None:
@@ -143,8 +143,8 @@ class IndexFollower:
         """Index the synced part of the log, and save the index when that is due."""
         store = self._store
         self._ended_s = self._time_s()
-        while not self._stopping.is_set() and (left := self._slice()) is not IndexStep.IDLE:
-            if left is IndexStep.BLOCKED:
+        while not self._stopping.is_set() and (step := self._slice()) is not IndexStep.IDLE:
+            if step is IndexStep.BLOCKED:
                 await self._offload(store.index_upkeep, self._clock.now_ms())
             else:
                 await asyncio.sleep(PAUSE_MS / 1000)
@@ -155,22 +155,22 @@ class IndexFollower:
         """Run steps until the slice's time is over, and adapt their number of records."""
         time_s = self._time_s
         now_s = time_s()
-        behind = max(self._store.index_lag_bytes / BEHIND_BYTES, self._store.index_feed_fullness)
+        behind = max(self._store.index_lag_bytes / LAG_MAX_BYTES, self._store.index_feed_fullness)
         share = min(behind, 1.0)
         allowed_s = SLICE_MS / 1000 + share * (now_s - self._ended_s)
         end_s = now_s + min(allowed_s, SLICE_MAX_MS / 1000)
         while True:
             began_s = now_s
-            left = self._store.index_step(self._step_records)
+            step = self._store.index_step(self._step_records)
             now_s = time_s()
             took_ms = (now_s - began_s) * 1000
             if took_ms > STEP_MS:
                 self._step_records = max(self._step_records // 2, STEP_RECORDS_MIN)
             elif took_ms < STEP_MS / 3:
                 self._step_records = min(self._step_records * 2, STEP_RECORDS_MAX)
-            if left is not IndexStep.MORE or now_s + (now_s - began_s) / 2 >= end_s:
+            if step is not IndexStep.MORE or now_s + (now_s - began_s) / 2 >= end_s:
                 self._ended_s = now_s
-                return left
+                return step
 
     async def _save_if_due(self) -> None:
         index = self._store.index
@@ -179,7 +179,7 @@ class IndexFollower:
             self._saved_at_ms = steady_ms()
             await self._offload(self._store.index_save)
 
-    def _failed(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         if error.errno not in _OUT_OF_SPACE:
             self._store.set_read_only(
                 f"the key index could not be written: {error}; if the disk is in order, remove the "

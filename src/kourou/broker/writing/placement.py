@@ -53,7 +53,7 @@ def delay_level_of(properties: Mapping[str, str]) -> int:
     return int(text)
 
 
-def place(
+def choose_placement(
     topic: str,
     queue_id: int,
     properties: dict[str, str],

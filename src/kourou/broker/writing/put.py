@@ -71,11 +71,11 @@ class PutResult:
 Done = Callable[[PutResult], None]
 
 
-class Waiting(Protocol):
+class Waiter(Protocol):
     """One or more puts whose records are appended and not stored yet, and their callbacks.
 
     Attributes:
-        shares: pairs of owner and bytes that count against the owner's limit. An owner is a
+        owner_sizes: pairs of owner and bytes that count against the owner's limit. An owner is a
             producer's connection; records that the broker itself stores have none.
         waits_for_sync: whether `stored` is called when the records are synced, else when they are
             written.
@@ -86,7 +86,7 @@ class Waiting(Protocol):
     """
 
     @property
-    def shares(self) -> Sequence[tuple[Hashable, int]]: ...
+    def owner_sizes(self) -> Sequence[tuple[Hashable, int]]: ...
 
     @property
     def waits_for_sync(self) -> bool: ...
@@ -114,8 +114,8 @@ class Waiting(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class WaitingPut:
-    """One put; see `Waiting`."""
+class PutWaiter:
+    """One put; see `Waiter`."""
 
     done: Done | None
     """None after it was called."""
@@ -127,7 +127,7 @@ class WaitingPut:
     puts: int = 1
 
     @property
-    def shares(self) -> Sequence[tuple[Hashable, int]]:
+    def owner_sizes(self) -> Sequence[tuple[Hashable, int]]:
         """All bytes count against its owner."""
         return () if self.owner is None else ((self.owner, self.size),)
 
@@ -169,18 +169,18 @@ class PendingPuts:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, puts: Waiting) -> None:
+    def add(self, puts: Waiter) -> None:
         self.size += puts.size
         self._count += puts.puts
         by_owner = self._by_owner
-        for owner, size in puts.shares:
+        for owner, size in puts.owner_sizes:
             by_owner[owner] = by_owner.get(owner, 0) + size
 
-    def remove(self, puts: Waiting) -> None:
+    def remove(self, puts: Waiter) -> None:
         self.size -= puts.size
         self._count -= puts.puts
         by_owner = self._by_owner
-        for owner, size in puts.shares:
+        for owner, size in puts.owner_sizes:
             left = by_owner[owner] - size
             if left:
                 by_owner[owner] = left

@@ -21,7 +21,7 @@ class QueueDeletion:
     """Deletes the queues of topics, one topic at a time, in the order of the calls.
 
     Attributes:
-        turn: held while a topic's files are removed. Any other code that removes queue files must
+        lock: held while a topic's files are removed. Any other code that removes queue files must
             hold it too, so that it does not remove a new file of the same name.
     """
 
@@ -29,7 +29,7 @@ class QueueDeletion:
         """Delete from the store of `commit`; `offload` runs the file calls off the loop."""
         self._commit = commit
         self._offload = offload
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
 
     async def delete(self, topic: str) -> None:
         """Delete the topic's queues durably; a topic without queues is no error.
@@ -41,7 +41,7 @@ class QueueDeletion:
             StoreError: the store refuses writes, and nothing was changed; or a file call failed,
                 and messages to the topic stay refused, as the text says.
         """
-        async with self.turn:
+        async with self.lock:
             deletion = self._commit.begin_deletion(topic)
             if deletion is None:
                 return

@@ -84,8 +84,8 @@ class QueueSyncs:
         self._store.synced(plan)
         if not self._is_closed:
             pause_s = max(_PAUSE_MS / 1000, self._loop.time() - self._began_s)
-            self._timer = self._loop.call_later(pause_s, self._go_on)
+            self._timer = self._loop.call_later(pause_s, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._timer = None
         self.start()

@@ -52,7 +52,7 @@ class Retention:
         store: MessageStore,
         disk: Disk,
         *,
-        deletions: asyncio.Lock,
+        deletion_lock: asyncio.Lock,
         offload: Offload,
         clock: Clock,
         age_clock: AgeClock,
@@ -63,7 +63,7 @@ class Retention:
             live: the current retention options.
             store: the store whose files are removed.
             disk: the store's disk, whose used space is checked.
-            deletions: lock of `QueueDeletion`, held while queue files are removed.
+            deletion_lock: lock of `QueueDeletion`, held while queue files are removed.
             offload: runs file calls off the event loop.
             clock: the current time, for the hour in local time.
             age_clock: the clock for the ages of messages.
@@ -71,7 +71,7 @@ class Retention:
         self._live = live
         self._store = store
         self._disk = disk
-        self._deletions = deletions
+        self._deletion_lock = deletion_lock
         self._offload = offload
         self._clock = clock
         self._age_clock = age_clock
@@ -79,7 +79,7 @@ class Retention:
         self._requested_runs = 0
         self._queues_begin = 0  # begin of the log when the queues were last cleaned
         self._is_warned = False
-        self._turn = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
 
     def request(self) -> None:
         """Let the next 20 runs remove expired messages at any hour of the day.
@@ -96,7 +96,9 @@ class Retention:
             OSError: a file could not be removed; the next run tries again.
         """
         now_ms = self._clock.now_ms()
-        await self._age_clock.watch()  # in every run: a jump's duration counts from its detection
+        await (
+            self._age_clock.check_wall_clock()
+        )  # in every run: a jump's duration counts from its detection
         is_requested = self._requested_runs > 0
         if steady_ms() < self._first_at_ms and not is_requested:
             return
@@ -107,7 +109,7 @@ class Retention:
         why = trigger(
             config, hour=_hour(now_ms), used_part=disk_ratio(space), is_requested=is_requested
         )
-        async with self._turn:
+        async with self._run_lock:
             if why is not None:
                 self._requested_runs -= is_requested
                 await self._remove_segments(config, why)
@@ -126,7 +128,7 @@ class Retention:
         reason = self._store.read_only_reason
         if reason is not None:
             raise StoreReadOnlyError(f"{self._disk.root} is read-only: {reason}")
-        async with self._turn:
+        async with self._run_lock:
             await self._clean_queues()
 
     async def _remove_segments(self, config: RetentionConfig, why: Trigger) -> None:
@@ -174,7 +176,7 @@ class Retention:
                 await asyncio.sleep(PART_PAUSE_MS / 1000)
             removed += await self._clean_some(queues[at : at + QUEUES_PER_PART])
         if self._store.index is not None:
-            await _to_its_end(self._offload(self._store.index.expire, begin))
+            await _await_to_end(self._offload(self._store.index.expire, begin))
         self._queues_begin = begin
         if removed:
             log.info("consumequeue.expired files=%d queues=%d", removed, len(queues))
@@ -182,7 +184,7 @@ class Retention:
     async def _clean_some(self, queues: list[ConsumeQueue]) -> int:
         """Remove files of these queues, and return their number."""
         expiry = self._store.expiry
-        async with self._deletions:
+        async with self._deletion_lock:
             found = await self._offload(expiry.look_at, queues)
             hidden = expiry.hide_files(found)
             count = sum(len(files.starts) for files in hidden)
@@ -194,7 +196,7 @@ class Retention:
 
     async def _remove(self, hidden: list[HiddenFiles]) -> None:
         try:
-            await _to_its_end(self._offload(self._store.expiry.remove, hidden))
+            await _await_to_end(self._offload(self._store.expiry.remove, hidden))
         finally:
             self._store.expiry.show_rest(hidden)
 
@@ -204,7 +206,7 @@ def _hour(now_ms: int) -> int:
     return datetime.fromtimestamp(now_ms / 1000).astimezone().hour
 
 
-async def _to_its_end(call: Awaitable[T]) -> T:
+async def _await_to_end(call: Awaitable[T]) -> T:
     """Await the call to its end, even when cancelled.
 
     Otherwise a store that is opened next could find files that a thread is still removing.
