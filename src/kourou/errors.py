@@ -22,13 +22,13 @@ ACL_EXCEPTION: Final = "AclException"
 
 _NO_PERMISSION: Final = 16
 _UNSIGNED: Final = re.compile(r"username cannot be null|no accesskey is configured", re.IGNORECASE)
-_NOT_ACCEPTED: Final = re.compile(
+_REJECTED: Final = re.compile(
     r"check signature failed|user:\S* (is )?(not found|disabled)|no acl config for"
     r"|authentication failed",
     re.IGNORECASE,
 )
 """Parts of the remarks of RocketMQ 4 and 5 brokers: `_UNSIGNED` for a request without a signature,
-`_NOT_ACCEPTED` for one with a wrong signature or user."""
+`_REJECTED` for one with a wrong signature or user."""
 
 
 class KourouError(Exception):
@@ -271,8 +271,8 @@ class RemoteError(KourouError):
         text = remark or ""
         # RocketMQ 4 sends ACL_EXCEPTION with code 1.
         if code == _NO_PERMISSION or ACL_EXCEPTION in text:
-            is_known = not (_UNSIGNED.search(text) or _NOT_ACCEPTED.search(text))
-            return (NoPermissionError if is_known else AuthenticationError)(code, text)
+            is_authenticated = not (_UNSIGNED.search(text) or _REJECTED.search(text))
+            return (NoPermissionError if is_authenticated else AuthenticationError)(code, text)
         return RemoteError._by_code.get(code, RemoteError)(code, text)
 
 

@@ -15,7 +15,7 @@ SECRET = "s3cr3t-key"  # noqa: S105 - of a test
 TOKEN = "t0ken"  # noqa: S105 - likewise
 
 
-def file_of(directory: Path, text: str | bytes, mode: int = 0o600) -> Path:
+def write_file(directory: Path, text: str | bytes, mode: int = 0o600) -> Path:
     path = directory / "credentials"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     path.chmod(mode)
@@ -74,26 +74,26 @@ def test_config_refuses_other_types_without_showing_the_value(given: object) -> 
     ids=["yaml", "properties", "quoted"],
 )
 def test_file_is_read(tmp_path: Path, text: str) -> None:
-    path = file_of(tmp_path, text)
+    path = write_file(tmp_path, text)
     assert Credentials.from_file(path) == Credentials("alice", SECRET, TOKEN)
     assert Credentials.from_file(str(path)) == Credentials("alice", SECRET, TOKEN)
 
 
 def test_value_may_contain_the_separators(tmp_path: Path) -> None:
-    path = file_of(tmp_path, "accessKey: a=b\nsecretKey=x:y==#z\\n\n")
+    path = write_file(tmp_path, "accessKey: a=b\nsecretKey=x:y==#z\\n\n")
     assert Credentials.from_file(path) == Credentials("a=b", "x:y==#z\\n")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o610, 0o644, 0o777])
 def test_file_accessible_to_other_users_is_refused(tmp_path: Path, mode: int) -> None:
-    path = file_of(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
+    path = write_file(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
     with pytest.raises(CredentialsError, match=f"mode {mode:04o}.*chmod 600 {path}"):
         Credentials.from_file(path)
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o700])
 def test_file_accessible_to_its_owner_only_is_read(tmp_path: Path, mode: int) -> None:
-    path = file_of(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
+    path = write_file(tmp_path, f"accessKey: alice\nsecretKey: {SECRET}", mode)
     assert Credentials.from_file(path).access_key == "alice"
 
 
@@ -113,7 +113,7 @@ def test_file_accessible_to_its_owner_only_is_read(tmp_path: Path, mode: int) ->
 def test_invalid_file_is_named_without_showing_its_content(
     tmp_path: Path, text: str | bytes, error: str
 ) -> None:
-    path = file_of(tmp_path, text)
+    path = write_file(tmp_path, text)
     with pytest.raises(CredentialsError, match=error) as raised:
         Credentials.from_file(path)
     assert str(path) in str(raised.value)
@@ -122,7 +122,7 @@ def test_invalid_file_is_named_without_showing_its_content(
 
 def test_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     keys = f"accessKey: alice\nsecretKey: {SECRET}\n"
-    path = file_of(tmp_path, keys + "#" * (FILE_BYTES_MAX - len(keys)))
+    path = write_file(tmp_path, keys + "#" * (FILE_BYTES_MAX - len(keys)))
     assert Credentials.from_file(path) == Credentials("alice", SECRET)
 
 
@@ -138,7 +138,7 @@ def test_environment_names_keys_or_a_file_or_neither(tmp_path: Path) -> None:
     assert Credentials.from_environment(keys) == Credentials("alice", SECRET)
     with_token = keys | {"KOUROU_SECURITY_TOKEN": TOKEN}
     assert Credentials.from_environment(with_token) == Credentials("alice", SECRET, TOKEN)
-    path = file_of(tmp_path, f"accessKey: bob\nsecretKey: {SECRET}")
+    path = write_file(tmp_path, f"accessKey: bob\nsecretKey: {SECRET}")
     from_file = Credentials.from_environment({"KOUROU_CREDENTIALS_FILE": str(path)})
     assert from_file == Credentials("bob", SECRET)
     with pytest.raises(CredentialsError, match="unset one of them"):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import FilterEvaluationError, FilterSyntaxError
-from kourou.filter.java_numbers import compare_doubles, read_double, read_int, read_long
+from kourou.filter.java_numbers import compare_doubles, parse_double, parse_int, parse_long
 from kourou.filter.parser import DEPTH_MAX, LENGTH_MAX
 from kourou.filter.sql92 import (
     CACHED_LENGTH_MAX,
@@ -234,7 +234,7 @@ def test_compiled_expressions_are_cached_up_to_the_limit(length: int) -> None:
 
 @given(st.integers(-(2**70), 2**70))
 def test_integers_out_of_range_are_refused(number: int) -> None:
-    for read, bits in ((read_int, 31), (read_long, 63)):
+    for read, bits in ((parse_int, 31), (parse_long, 63)):
         if -(1 << bits) <= number < 1 << bits:
             assert read(str(number)) == number
         else:
@@ -259,7 +259,7 @@ def test_integers_out_of_range_are_refused(number: int) -> None:
     ],
 )
 def test_doubles_are_read_as_java_reads_them(text: str, number: float) -> None:
-    assert read_double(text) == number
+    assert parse_double(text) == number
 
 
 @pytest.mark.parametrize(
@@ -267,18 +267,18 @@ def test_doubles_are_read_as_java_reads_them(text: str, number: float) -> None:
 )
 def test_text_that_java_refuses_as_a_double_is_refused(text: str) -> None:
     with pytest.raises(FilterEvaluationError):
-        read_double(text)
+        parse_double(text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("+5", 5), ("٣", 3), ("0" * 5000 + "1", 1)])
 def test_integers_are_read_as_java_reads_them(text: str, number: int) -> None:
-    assert read_int(text) == number
+    assert parse_int(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "-", "1_0", " 1", "1L", "\U0001d7cf", "²"])
 def test_text_that_java_refuses_as_an_integer_is_refused(text: str) -> None:
     with pytest.raises(FilterEvaluationError):
-        read_int(text)
+        parse_int(text)
 
 
 @pytest.mark.parametrize(

@@ -67,25 +67,25 @@ class Credentials:
             CredentialsError: the file cannot be read, users other than its owner have access to
                 it, it is longer than `FILE_BYTES_MAX`, or it lacks one of the two keys.
         """
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for number, line in enumerate(_read_private(Path(path)).splitlines(), 1):
             text = line.strip()
             if not text or text.startswith(("#", "---")):
                 continue
-            key, value = _split(text)
+            key, value = _split_line(text)
             name = _KEYS.get(key.replace("_", "").lower())
-            if name is None or name in found:
-                what = "repeats a key" if name in found else "has none of the expected keys"
+            if name is None or name in values:
+                what = "repeats a key" if name in values else "has none of the expected keys"
                 raise CredentialsError(
                     f"{path}: line {number} {what}: expected accessKey: ..., secretKey: ... and "
                     "optionally securityToken: ..., each on its own line"
                 )
-            found[name] = value
+            values[name] = value
         for key, name in (("accessKey", "access_key"), ("secretKey", "secret_key")):
-            if name not in found:
+            if name not in values:
                 raise CredentialsError(f"{path}: {key} is missing: add a line {key}: ...")
         try:
-            return cls(**found)
+            return cls(**values)
         except CredentialsError as error:
             raise CredentialsError(f"{path}: {error}") from None
 
@@ -105,8 +105,8 @@ class Credentials:
         names = (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE)
         access_key, secret_key, token = (environ.get(name, "").strip() for name in names)
         file = environ.get(FILE_VARIABLE, "").strip()
-        is_keyed = bool(access_key or secret_key or token)
-        if file and is_keyed:
+        has_keys = bool(access_key or secret_key or token)
+        if file and has_keys:
             raise CredentialsError(
                 f"{FILE_VARIABLE} is set, and so are the variables of the keys: unset one of them"
             )
@@ -115,7 +115,7 @@ class Credentials:
                 return cls.from_file(file)
             except CredentialsError as error:
                 raise CredentialsError(f"{FILE_VARIABLE}={error}") from error
-        if not is_keyed:
+        if not has_keys:
             return None
         for name, value in zip(names, (access_key, secret_key), strict=False):
             if not value:
@@ -149,7 +149,7 @@ def _check(name: str, value: object) -> None:
         raise CredentialsError(f"{name} has {size} bytes: at most {_FIELD_BYTES_MAX} are allowed")
 
 
-def _split(line: str) -> tuple[str, str]:
+def _split_line(line: str) -> tuple[str, str]:
     """Return the key and the value of a line, separated by its first `:` or `=`."""
     at = min((at for mark in ":=" if (at := line.find(mark)) >= 0), default=len(line))
     value = line[at + 1 :].strip()

@@ -48,12 +48,12 @@ def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
     Raises:
         UnicodeEncodeError: a value is not valid Unicode text (a lone surrogate).
     """
-    content = "".join([fields[name] for name in _ordered(fields) if name != SIGNATURE])
+    content = "".join([fields[name] for name in _sorted_names(fields) if name != SIGNATURE])
     digest = hmac.digest(secret_key.encode(), content.encode() + body, "sha1")
     return b64encode(digest).decode()
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _sorted_names(names: Iterable[str]) -> list[str]:
     """Return the names in Java's order, which differs from Python's only beyond U+FFFF."""
     if "".join(names).isascii():
         return sorted(names)

@@ -18,7 +18,7 @@ from kourou.errors import UsageError
 
 ERROR_PERCENT: Final = 20
 """RocketMQ's default false-positive rate in percent (maxErrorRateOfBloomFilter)."""
-CONSUMERS: Final = 32
+KEY_COUNT: Final = 32
 """RocketMQ's default number of consumer groups of a topic (expectConsumerNumUseFilter)."""
 
 _PERCENT: Final = 100
@@ -34,27 +34,29 @@ class BloomFilter:
     """Maps keys to bit positions, and builds and tests bit maps.
 
     Attributes:
-        hashes: number of positions of a key; some may be equal.
+        hash_count: number of positions of a key; some may be equal.
         bit_count: number of bits of a bit map, a multiple of 8.
     """
 
-    __slots__ = ("bit_count", "hashes")
+    __slots__ = ("bit_count", "hash_count")
 
-    def __init__(self, error_percent: int = ERROR_PERCENT, keys: int = CONSUMERS) -> None:
+    def __init__(self, error_percent: int = ERROR_PERCENT, key_count: int = KEY_COUNT) -> None:
         """Size the filter for a number of keys and a false-positive rate.
 
         Raises:
-            UsageError: `error_percent` is not 1 to 99, or `keys` is less than 1.
+            UsageError: `error_percent` is not 1 to 99, or `key_count` is less than 1.
         """
-        if not 1 <= error_percent < _PERCENT or keys < 1:
+        if not 1 <= error_percent < _PERCENT or key_count < 1:
             raise UsageError(
-                f"a Bloom filter of {keys} keys with {error_percent} % false positives: at least 1 "
-                "key and 1 to 99 % are required"
+                f"a Bloom filter of {key_count} keys with {error_percent} % false positives: at "
+                "least 1 key and 1 to 99 % are required"
             )
-        share = error_percent / 100.0
+        error_rate = error_percent / 100.0
         # The order of operations is Java's: the last bit of a quotient can change the rounding up.
-        self.hashes = math.ceil(math.log(share) / math.log(0.5))
-        size = keys * (math.log(1 / share) / math.log(2)) * (math.log(math.e) / math.log(2))
+        self.hash_count = math.ceil(math.log(error_rate) / math.log(0.5))
+        size = (
+            key_count * (math.log(1 / error_rate) / math.log(2)) * (math.log(math.e) / math.log(2))
+        )
         self.bit_count = _BITS_A_BYTE * math.ceil(math.ceil(size) / _BITS_A_BYTE)
 
     def positions(self, key: str) -> tuple[int, ...]:
@@ -62,7 +64,7 @@ class BloomFilter:
         hash_64 = murmur3(key.encode())
         low, high = hash_64 & _MASK_32, hash_64 >> 32
         positions = []
-        for number in range(1, self.hashes + 1):
+        for number in range(1, self.hash_count + 1):
             combined = (low + number * high) & _MASK_32
             if combined & _SIGN_32:
                 combined ^= _MASK_32
@@ -77,7 +79,7 @@ class BloomFilter:
                 bits[position // _BITS_A_BYTE] |= 1 << position % _BITS_A_BYTE
         return bytes(bits)
 
-    def has(self, bit_map: bytes, positions: Iterable[int]) -> bool:
+    def contains(self, bit_map: bytes, positions: Iterable[int]) -> bool:
         """Return whether all of the bits are set in the bit map.
 
         A bit map of another size was built with other settings and proves nothing: the result is
@@ -85,7 +87,10 @@ class BloomFilter:
         """
         if len(bit_map) * _BITS_A_BYTE != self.bit_count:
             return True
-        return all(bit_map[at // _BITS_A_BYTE] >> at % _BITS_A_BYTE & 1 for at in positions)
+        return all(
+            bit_map[position // _BITS_A_BYTE] >> position % _BITS_A_BYTE & 1
+            for position in positions
+        )
 
 
 def murmur3(data: bytes) -> int:
@@ -103,7 +108,7 @@ def murmur3(data: bytes) -> int:
     h2 ^= len(data)
     h1 = h1 + h2 & _MASK_64
     h2 = h2 + h1 & _MASK_64
-    return _finish(h1) + _finish(h2) & _MASK_64
+    return _finalize(h1) + _finalize(h2) & _MASK_64
 
 
 def _mix_1(block: int) -> int:
@@ -118,7 +123,7 @@ def _rotate(value: int, bits: int) -> int:
     return (value << bits | value >> (64 - bits)) & _MASK_64
 
 
-def _finish(value: int) -> int:
+def _finalize(value: int) -> int:
     value = (value ^ value >> 33) * 0xFF51_AFD7_ED55_8CCD & _MASK_64
     value = (value ^ value >> 33) * 0xC4CE_B9FE_1A85_EC53 & _MASK_64
     return value ^ value >> 33

@@ -28,7 +28,7 @@ _DOUBLE: Final = re.compile(
 _TRIMMED: Final = "".join(map(chr, range(0x21)))  # characters that String.trim removes
 
 
-def read_int(text: str) -> int:
+def parse_int(text: str) -> int:
     """Return the 32-bit integer of a text, as Integer.parseInt does.
 
     Raises:
@@ -36,10 +36,10 @@ def read_int(text: str) -> int:
     """
     if len(text) < len(str(INT_MAX)) and text.isascii() and text.isdigit():
         return int(text)
-    return _read_whole(text, INT_MAX)
+    return _parse_integer(text, INT_MAX)
 
 
-def read_long(text: str) -> int:
+def parse_long(text: str) -> int:
     """Return the 64-bit integer of a text, as Long.parseLong does.
 
     Raises:
@@ -47,19 +47,19 @@ def read_long(text: str) -> int:
     """
     if len(text) < _DIGITS_MAX and text.isascii() and text.isdigit():
         return int(text)
-    return _read_whole(text, LONG_MAX)
+    return _parse_integer(text, LONG_MAX)
 
 
-def read_double(text: str) -> float:
+def parse_double(text: str) -> float:
     """Return the floating-point number of a text, as Double.valueOf does; overflow is infinite.
 
     Raises:
         FilterEvaluationError: the text is not a number.
     """
-    found = _DOUBLE.fullmatch(text.strip(_TRIMMED))
-    if found is None:
-        raise FilterEvaluationError(f"{_shown(text)} is not a number")
-    sign, name, digits, exponent, hexadecimal = found.groups()
+    match = _DOUBLE.fullmatch(text.strip(_TRIMMED))
+    if match is None:
+        raise FilterEvaluationError(f"{_quote(text)} is not a number")
+    sign, name, digits, exponent, hexadecimal = match.groups()
     if digits is not None:
         return float(sign + digits + (exponent or ""))
     if name is not None:
@@ -70,9 +70,9 @@ def read_double(text: str) -> float:
         return math.copysign(math.inf, -1 if sign == "-" else 1)
 
 
-def read_number(kind: Kind) -> Callable[[str], int] | Callable[[str], float]:
+def number_parser(kind: Kind) -> Callable[[str], int] | Callable[[str], float]:
     """Return the function that parses numbers of the kind."""
-    return {Kind.INT: read_int, Kind.LONG: read_long}.get(kind, read_double)
+    return {Kind.INT: parse_int, Kind.LONG: parse_long}.get(kind, parse_double)
 
 
 def compare_doubles(left: float, right: float) -> int:
@@ -86,7 +86,7 @@ def compare_doubles(left: float, right: float) -> int:
     return _compare(math.isnan(left), math.isnan(right))
 
 
-def compare(left_kind: Kind, left: Value, right_kind: Kind, right: Value) -> int:
+def compare_values(left_kind: Kind, left: Value, right_kind: Kind, right: Value) -> int:
     """Compare two values that are not null: return a number below 0, 0 or above 0.
 
     One value is converted to the other's kind where Java does so. Kinds that cannot be compared
@@ -102,9 +102,9 @@ def compare(left_kind: Kind, left: Value, right_kind: Kind, right: Value) -> int
             "TRUE or FALSE is compared with a text: write the text on the left"
         )
     if isinstance(left, str) and right_kind is not Kind.STRING:
-        left = _as_kind(left, right_kind)
+        left = _convert(left, right_kind)
     elif isinstance(right, str) and left_kind is not Kind.STRING:
-        right = _as_kind(right, left_kind)
+        right = _convert(right, left_kind)
     if isinstance(left, str) and isinstance(right, str):
         return _compare(left, right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -123,29 +123,29 @@ def is_true_text(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _as_kind(text: str, kind: Kind) -> bool | float:
-    return is_true_text(text) if kind is Kind.BOOLEAN else read_number(kind)(text)
+def _convert(text: str, kind: Kind) -> bool | float:
+    return is_true_text(text) if kind is Kind.BOOLEAN else number_parser(kind)(text)
 
 
 def _compare(left: str | float, right: str | float) -> int:
     return (left > right) - (left < right)  # type: ignore[operator]  # both of one kind
 
 
-def _read_whole(text: str, limit: int) -> int:
+def _parse_integer(text: str, limit: int) -> int:
     # Java accepts the decimal digits of all scripts, except those beyond U+FFFF.
     if _WHOLE.fullmatch(text) is None or max(text) > "\uffff":
-        raise FilterEvaluationError(f"{_shown(text)} is not a whole number")
+        raise FilterEvaluationError(f"{_quote(text)} is not a whole number")
     digits = "".join(str(int(digit)) for digit in text.lstrip("+-")).lstrip("0")
     value = int(digits or "0") if len(digits) <= _DIGITS_MAX else limit + 2
     if text[0] == "-":
         value = -value
     if not -limit - 1 <= value <= limit:
-        raise FilterEvaluationError(f"{_shown(text)} does not fit {limit.bit_length() + 1} bits")
+        raise FilterEvaluationError(f"{_quote(text)} does not fit {limit.bit_length() + 1} bits")
     return value
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "...")
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= _QUOTED_CHARS_MAX else text[:_QUOTED_CHARS_MAX] + "...")
 
 
-_SHOWN_MAX: Final = 64
+_QUOTED_CHARS_MAX: Final = 64

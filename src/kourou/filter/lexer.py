@@ -93,7 +93,7 @@ class Lexer:
             self._next = self._read()
         return self._next
 
-    def take(self) -> Token:
+    def consume(self) -> Token:
         """Consume and return the next token.
 
         Raises:

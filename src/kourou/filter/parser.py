@@ -18,7 +18,7 @@ import math
 from typing import Final, NamedTuple
 
 from kourou.errors import FilterEvaluationError, FilterSyntaxError
-from kourou.filter.java_numbers import INT_MAX, LONG_MAX, compare
+from kourou.filter.java_numbers import INT_MAX, LONG_MAX, compare_values
 from kourou.filter.lexer import Lexer, Token, TokenKind
 from kourou.filter.tree import (
     And,
@@ -53,7 +53,7 @@ _CONSTANTS: Final = {
 }
 
 
-class Parsed(NamedTuple):
+class ParsedExpression(NamedTuple):
     """A parsed expression.
 
     Attributes:
@@ -64,7 +64,7 @@ class Parsed(NamedTuple):
     ignored_at: int | None
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedExpression:
     """Return the tree of an expression.
 
     Raises:
@@ -79,8 +79,8 @@ def parse(text: str) -> Parsed:
         )
     parser = _Parser(text)
     tree = parser.expression()
-    behind = parser.lexer.peek()
-    return Parsed(tree, None if behind.kind is TokenKind.END else behind.position)
+    next_token = parser.lexer.peek()
+    return ParsedExpression(tree, None if next_token.kind is TokenKind.END else next_token.position)
 
 
 class _Parser:
@@ -88,7 +88,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.lexer = Lexer(text)
-        self._open = 0  # open parentheses
+        self._open_parentheses = 0
         self._depths: dict[int, int] = {}  # depth by id of node; 1 for a node that is not in here
 
     def expression(self) -> Node:
@@ -103,35 +103,35 @@ class _Parser:
 
     def _chain(self, word: str) -> Node:
         """Parse operands joined by AND, or by OR, into one node, so that a chain is not deep."""
-        part = self._and if word == "OR" else self._equality
+        parse_operand = self._and if word == "OR" else self._equality
         begin = self.lexer.peek().position
-        first = part()
-        if not self._is_word(word):
+        first = parse_operand()
+        if not self._at_word(word):
             return first
-        parts = [self._boolean(first, begin)]
-        while self._is_word(word):
-            self.lexer.take()
+        operands = [self._boolean(first, begin)]
+        while self._at_word(word):
+            self.lexer.consume()
             begin = self.lexer.peek().position
-            parts.append(self._boolean(part(), begin))
-        node = Or(tuple(parts)) if word == "OR" else And(tuple(parts))
-        return self._made(node, begin, *parts)
+            operands.append(self._boolean(parse_operand(), begin))
+        node = Or(tuple(operands)) if word == "OR" else And(tuple(operands))
+        return self._record_depth(node, begin, *operands)
 
     def _equality(self) -> Node:
         left = self._comparison()
         while True:
             token = self.lexer.peek()
             if token.kind is TokenKind.SIGN and token.text in ("=", "<>"):
-                self.lexer.take()
+                self.lexer.consume()
                 left = self._equal(left, self._comparison(), token.position)
                 if token.text == "<>":
-                    left = self._made(Not(left), token.position, left)
+                    left = self._record_depth(Not(left), token.position, left)
             elif token == (TokenKind.WORD, "IS", token.position):
-                self.lexer.take()
-                is_negated = self._takes_word("NOT")
+                self.lexer.consume()
+                is_negated = self._accept_word("NOT")
                 self._expect("NULL")
-                left = self._made(Equal(left, _CONSTANTS["NULL"]), token.position, left)
+                left = self._record_depth(Equal(left, _CONSTANTS["NULL"]), token.position, left)
                 if is_negated:
-                    left = self._made(Not(left), token.position, left)
+                    left = self._record_depth(Not(left), token.position, left)
             else:
                 return left
 
@@ -140,18 +140,18 @@ class _Parser:
         while True:
             token = self.lexer.peek()
             if token.kind is TokenKind.SIGN and token.text in _ORDERS:
-                self.lexer.take()
+                self.lexer.consume()
                 left = self._ordered(token.text, left, self._operand(), token.position)
                 continue
             if token.kind is not TokenKind.WORD:
                 return left
-            is_negated = self._takes_word("NOT")
+            is_negated = self._accept_word("NOT")
             word = self.lexer.peek()
             if word.kind is TokenKind.WORD and word.text in _SEARCHES:
-                self.lexer.take()
+                self.lexer.consume()
                 text = self._string()
                 node: Node = Search(word.text, left, text, is_negated)
-                left = self._made(node, word.position, left)
+                left = self._record_depth(node, word.position, left)
             elif word == (TokenKind.WORD, "BETWEEN", word.position):
                 left = self._between(left, is_negated=is_negated)
             elif word == (TokenKind.WORD, "IN", word.position):
@@ -164,19 +164,19 @@ class _Parser:
     def _operand(self) -> Node:
         signs: list[Token] = []
         while (token := self.lexer.peek()).text in ("+", "-", "NOT") and token.kind in _PREFIXES:
-            signs.append(self.lexer.take())
+            signs.append(self.lexer.consume())
         begin = self.lexer.peek().position
         node = self._primary()
         for sign in reversed(signs):
             if sign.text == "-":
-                node = self._made(Negate(node), sign.position, node)
+                node = self._record_depth(Negate(node), sign.position, node)
             elif sign.text == "NOT":
                 node = self._boolean(node, begin)
-                node = self._made(Not(node), sign.position, node)
+                node = self._record_depth(Not(node), sign.position, node)
         return node
 
     def _primary(self) -> Node:
-        token = self.lexer.take()
+        token = self.lexer.consume()
         if token.kind is TokenKind.NAME:
             return Property(token.text)
         if token.kind is TokenKind.STRING:
@@ -189,12 +189,12 @@ class _Parser:
             return _CONSTANTS[token.text]
         if token != (TokenKind.SIGN, "(", token.position):
             raise _unexpected(token, "a property, a number, a string, TRUE, FALSE, NULL or (")
-        self._open += 1
-        if self._open > DEPTH_MAX:
+        self._open_parentheses += 1
+        if self._open_parentheses > DEPTH_MAX:
             raise _too_deep(token.position)
         node = self._or()
         self._expect(")")
-        self._open -= 1
+        self._open_parentheses -= 1
         return node
 
     def _equal(self, left: Node, right: Node, position: int) -> Node:
@@ -208,7 +208,7 @@ class _Parser:
             and right.kind is not Kind.BOOLEAN
         ):
             raise FilterSyntaxError(f"{left} cannot be compared with {right}", position)
-        return self._made(Equal(left, right), position, left, right)
+        return self._record_depth(Equal(left, right), position, left, right)
 
     def _ordered(self, sign: str, left: Node, right: Node, position: int) -> Node:
         for node in (left, right):
@@ -218,10 +218,10 @@ class _Parser:
                     f"{node} cannot be compared with {sign}: only numbers and properties can",
                     position,
                 )
-        return self._made(Ordered(sign, left, right), position, left, right)
+        return self._record_depth(Ordered(sign, left, right), position, left, right)
 
     def _between(self, left: Node, *, is_negated: bool) -> Node:
-        position = self.lexer.take().position
+        position = self.lexer.consume().position
         low = self._operand()
         self._expect("AND")
         high = self._operand()
@@ -231,14 +231,14 @@ class _Parser:
             self._ordered(signs[0], left, low, position),
             self._ordered(signs[1], left, high, position),
         )
-        return self._made(Or(parts) if is_negated else And(parts), position, *parts)
+        return self._record_depth(Or(parts) if is_negated else And(parts), position, *parts)
 
     def _in(self, left: Node, *, is_negated: bool) -> Node:
-        position = self.lexer.take().position
+        position = self.lexer.consume().position
         self._expect("(")
         texts = [self._string()]
         while self.lexer.peek().text == "," and self.lexer.peek().kind is TokenKind.SIGN:
-            self.lexer.take()
+            self.lexer.consume()
             texts.append(self._string())
         self._expect(")")
         if not isinstance(left, Property):
@@ -246,7 +246,7 @@ class _Parser:
         return In(left, tuple(texts), is_negated)
 
     def _string(self) -> str:
-        token = self.lexer.take()
+        token = self.lexer.consume()
         if token.kind is not TokenKind.STRING:
             raise _unexpected(token, "a string in single quotes")
         return token.text
@@ -259,22 +259,22 @@ class _Parser:
             raise FilterSyntaxError(f"{node} is neither true nor false", begin)
         return node
 
-    def _is_word(self, word: str) -> bool:
+    def _at_word(self, word: str) -> bool:
         token = self.lexer.peek()
         return token.kind is TokenKind.WORD and token.text == word
 
-    def _takes_word(self, word: str) -> bool:
-        if not self._is_word(word):
+    def _accept_word(self, word: str) -> bool:
+        if not self._at_word(word):
             return False
-        self.lexer.take()
+        self.lexer.consume()
         return True
 
     def _expect(self, text: str) -> None:
-        token = self.lexer.take()
+        token = self.lexer.consume()
         if token.text != text or token.kind not in (TokenKind.WORD, TokenKind.SIGN):
             raise _unexpected(token, text)
 
-    def _made(self, node: Node, position: int, *parts: Node) -> Node:
+    def _record_depth(self, node: Node, position: int, *parts: Node) -> Node:
         """Return the node after recording its depth; compilation and evaluation are recursive."""
         depth = 1 + max(self._depths.get(id(part), 1) for part in parts)
         if depth > DEPTH_MAX:
@@ -289,7 +289,7 @@ _PREFIXES: Final = (TokenKind.SIGN, TokenKind.WORD)
 def _integer(token: Token) -> Constant:
     digits = token.text.rstrip("lL")
     if len(digits) > _DIGITS_MAX or int(digits) > LONG_MAX:
-        raise FilterSyntaxError(f"{_shown(digits)} is above {LONG_MAX}", token.position)
+        raise FilterSyntaxError(f"{_shorten(digits)} is above {LONG_MAX}", token.position)
     value = int(digits)
     return Constant(Kind.INT if value <= INT_MAX else Kind.LONG, value)
 
@@ -297,10 +297,10 @@ def _integer(token: Token) -> Constant:
 def _float(token: Token) -> Constant:
     value = float(token.text)
     if math.isinf(value):
-        raise FilterSyntaxError(f"{_shown(token.text)} does not fit 64 bits", token.position)
+        raise FilterSyntaxError(f"{_shorten(token.text)} does not fit 64 bits", token.position)
     if value == 0:
         # A bug in Java: it treats the smallest positive double as the lowest one.
-        reason = f"RocketMQ does not accept {_shown(token.text)}: write the integer 0"
+        reason = f"RocketMQ does not accept {_shorten(token.text)}: write the integer 0"
         raise FilterSyntaxError(reason, token.position)
     return Constant(Kind.DOUBLE, value)
 
@@ -312,7 +312,7 @@ def _check_between(low: Node, high: Node, position: int) -> None:
     if low.value is None or high.value is None:
         raise FilterSyntaxError("NULL cannot be a limit of BETWEEN", position)
     try:
-        order = compare(high.kind, high.value, low.kind, low.value)
+        order = compare_values(high.kind, high.value, low.kind, low.value)
     except FilterEvaluationError as error:
         raise FilterSyntaxError(str(error), position) from error
     if order < 0:
@@ -322,8 +322,8 @@ def _check_between(low: Node, high: Node, position: int) -> None:
 
 
 def _unexpected(token: Token, wanted: str) -> FilterSyntaxError:
-    found = _shown(token.text) if token.text else token.kind.value
-    return FilterSyntaxError(f"expected {wanted}, found {found}", token.position)
+    actual = _shorten(token.text) if token.text else token.kind.value
+    return FilterSyntaxError(f"expected {wanted}, found {actual}", token.position)
 
 
 def _too_deep(position: int) -> FilterSyntaxError:
@@ -333,8 +333,8 @@ def _too_deep(position: int) -> FilterSyntaxError:
     )
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHORTENED_CHARS_MAX else text[:_SHORTENED_CHARS_MAX] + "..."
 
 
-_SHOWN_MAX: Final = 64
+_SHORTENED_CHARS_MAX: Final = 64

@@ -20,13 +20,13 @@ from typing import Final, TypeAlias
 
 from kourou.errors import FilterEvaluationError, FilterSyntaxError
 from kourou.filter.java_numbers import (
-    compare,
     compare_doubles,
+    compare_values,
     is_true_text,
-    read_double,
-    read_int,
-    read_long,
-    read_number,
+    number_parser,
+    parse_double,
+    parse_int,
+    parse_long,
 )
 from kourou.filter.parser import parse
 from kourou.filter.tree import (
@@ -44,8 +44,8 @@ from kourou.filter.tree import (
     Property,
     Search,
     Value,
+    constant_number,
     kind_of,
-    number,
 )
 
 CACHED_MAX: Final = 100
@@ -56,8 +56,8 @@ LONG_CACHED_MAX: Final = 4
 """Compiled expressions longer than `CACHED_LENGTH_MAX` that are cached."""
 
 Properties: TypeAlias = Mapping[str, str]
-Evaluate: TypeAlias = Callable[[Properties], Value]
-Decide: TypeAlias = Callable[[Properties], bool | None]
+Evaluator: TypeAlias = Callable[[Properties], Value]
+Predicate: TypeAlias = Callable[[Properties], bool | None]
 
 
 class SqlFilter:
@@ -82,7 +82,7 @@ class SqlFilter:
         tree, self.ignored_at = parse(expression)
         self.expression = expression
         self.text = str(tree)
-        self.evaluate: Decide = _decide(tree)
+        self.evaluate: Predicate = _compile_boolean(tree)
 
     def matches(self, properties: Properties) -> bool:
         """Return whether a message with these properties matches."""
@@ -132,20 +132,22 @@ def check_sql(expression: str) -> SqlFilter:
     return compiled
 
 
-def _decide(node: Node) -> Decide:
+def _compile_boolean(node: Node) -> Predicate:
     """Compile a boolean node: return the function that evaluates it."""
     if isinstance(node, And | Or):
-        return _logic(tuple(map(_decide, node.operands)), is_or=isinstance(node, Or))
+        return _compile_logic(
+            tuple(map(_compile_boolean, node.operands)), is_or=isinstance(node, Or)
+        )
     if isinstance(node, Not):
-        return _not(_decide(node.operand))
+        return _compile_not(_compile_boolean(node.operand))
     if isinstance(node, Equal):
-        return _equal(node.left, node.right)
+        return _compile_equal(node.left, node.right)
     if isinstance(node, Ordered):
-        return _ordered(_TESTS[node.sign], node.left, node.right)
+        return _compile_ordered(_TESTS[node.sign], node.left, node.right)
     if isinstance(node, In):
-        return _in(node.operand.name, frozenset(node.texts), is_negated=node.is_negated)
+        return _compile_in(node.operand.name, frozenset(node.texts), is_negated=node.is_negated)
     if isinstance(node, Search):
-        return _search(node)
+        return _compile_search(node)
     if isinstance(node, Cast):
         name = node.operand.name
         return lambda properties: None if properties.get(name) is None else False
@@ -155,34 +157,34 @@ def _decide(node: Node) -> Decide:
     return lambda _properties: value
 
 
-def _value(node: Node) -> Evaluate:
+def _compile_value(node: Node) -> Evaluator:
     """Compile a node of any kind: return the function that evaluates it."""
     if isinstance(node, Property):
         name = node.name
         return lambda properties: properties.get(name)
-    if isinstance(node, Constant) or number(node) is not None:
-        constant = node.value if isinstance(node, Constant) else number(node)
+    if isinstance(node, Constant) or constant_number(node) is not None:
+        constant = node.value if isinstance(node, Constant) else constant_number(node)
         return lambda _properties: constant
     if isinstance(node, Negate):
-        of = _value(node.operand)
+        evaluate = _compile_value(node.operand)
 
         def negated(properties: Properties) -> None:
-            of(properties)  # only for the error it may raise
+            evaluate(properties)  # only for the error it may raise
 
         return negated
-    return _decide(node)
+    return _compile_boolean(node)
 
 
-def _logic(operands: Sequence[Decide], *, is_or: bool) -> Decide:
+def _compile_logic(operands: Sequence[Predicate], *, is_or: bool) -> Predicate:
     """Compile AND, or OR, of the operands; evaluation stops at the first that decides it."""
 
     def logic(properties: Properties) -> bool | None:
         result: bool | None = not is_or
         for operand in operands:
-            decided = operand(properties)
-            if decided is is_or:
-                return decided
-            if decided is None:
+            value = operand(properties)
+            if value is is_or:
+                return value
+            if value is None:
                 result = None
         return result
 
@@ -203,15 +205,15 @@ def _logic(operands: Sequence[Decide], *, is_or: bool) -> Decide:
 _PAIR: Final = 2
 
 
-def _not(operand: Decide) -> Decide:
+def _compile_not(operand: Predicate) -> Predicate:
     def negation(properties: Properties) -> bool | None:
-        decided = operand(properties)
-        return None if decided is None else not decided
+        value = operand(properties)
+        return None if value is None else not value
 
     return negation
 
 
-def _in(name: str, texts: frozenset[str], *, is_negated: bool) -> Decide:
+def _compile_in(name: str, texts: frozenset[str], *, is_negated: bool) -> Predicate:
     def is_in(properties: Properties) -> bool | None:
         text = properties.get(name)
         return None if text is None else (text in texts) is not is_negated
@@ -219,56 +221,58 @@ def _in(name: str, texts: frozenset[str], *, is_negated: bool) -> Decide:
     return is_in
 
 
-def _search(node: Search) -> Decide:
+def _compile_search(node: Search) -> Predicate:
     """Compile a search; it is false if the operand is not a text or the search text is empty."""
-    sought, test, is_negated = node.text, _SEARCHES[node.word], node.is_negated
-    if not sought:
+    search_text, test, is_negated = node.text, _SEARCHES[node.word], node.is_negated
+    if not search_text:
         return lambda _properties: False
-    of = _value(node.operand)
+    evaluate = _compile_value(node.operand)
 
     def searched(properties: Properties) -> bool:
-        text = of(properties)
-        return test(text, sought) is not is_negated if isinstance(text, str) else False
+        text = evaluate(properties)
+        return test(text, search_text) is not is_negated if isinstance(text, str) else False
 
     return searched
 
 
-def _equal(left: Node, right: Node) -> Decide:
+def _compile_equal(left: Node, right: Node) -> Predicate:
     """Compile an equality.
 
     Null equals null. Otherwise null on the left gives unknown, null on the right gives false.
     """
     if isinstance(left, Property):
-        name, literal = left.name, number(right)
+        name, literal = left.name, constant_number(right)
         if literal is not None:
-            return _property_is(name, literal, read_number(kind_of(right)))
+            return _compile_property_equal(name, literal, number_parser(kind_of(right)))
         if isinstance(right, Constant) and isinstance(right.value, str):
-            return _property_is_text(name, right.value)
+            return _compile_property_equal_text(name, right.value)
         if isinstance(right, Constant) and isinstance(right.value, bool):
-            return _property_is(name, right.value, is_true_text)
-    first, second = _value(left), _value(right)
+            return _compile_property_equal(name, right.value, is_true_text)
+    evaluate_left, evaluate_right = _compile_value(left), _compile_value(right)
     left_kind, right_kind = kind_of(left), kind_of(right)
 
     def equal(properties: Properties) -> bool | None:
-        one, other = first(properties), second(properties)
-        if one is None:
-            return True if other is None else None
-        if other is None:
+        left_value, right_value = evaluate_left(properties), evaluate_right(properties)
+        if left_value is None:
+            return True if right_value is None else None
+        if right_value is None:
             return False
-        return compare(left_kind, one, right_kind, other) == 0
+        return compare_values(left_kind, left_value, right_kind, right_value) == 0
 
     return equal
 
 
-def _property_is(name: str, literal: Value, read: Callable[[str], Value]) -> Decide:
+def _compile_property_equal(
+    name: str, literal: Value, parse_text: Callable[[str], Value]
+) -> Predicate:
     def equal(properties: Properties) -> bool | None:
         text = properties.get(name)
-        return None if text is None else read(text) == literal
+        return None if text is None else parse_text(text) == literal
 
     return equal
 
 
-def _property_is_text(name: str, literal: str) -> Decide:
+def _compile_property_equal_text(name: str, literal: str) -> Predicate:
     def equal(properties: Properties) -> bool | None:
         text = properties.get(name)
         return None if text is None else text == literal
@@ -276,45 +280,52 @@ def _property_is_text(name: str, literal: str) -> Decide:
     return equal
 
 
-def _ordered(test: Callable[[float, float], bool], left: Node, right: Node) -> Decide:
+def _compile_ordered(test: Callable[[float, float], bool], left: Node, right: Node) -> Predicate:
     """Compile an order comparison of numbers; it is unknown if an operand is null."""
-    literal = number(right)
+    literal = constant_number(right)
     if isinstance(left, Property) and literal is not None:
         kind = kind_of(right)
         if kind is Kind.DOUBLE:
-            return _double_orders(test, left.name, literal)
-        return _whole_orders(test, left.name, literal, read_int if kind is Kind.INT else read_long)
-    first, second = _value(left), _value(right)
+            return _compile_double_order(test, left.name, literal)
+        return _compile_integer_order(
+            test, left.name, literal, parse_int if kind is Kind.INT else parse_long
+        )
+    evaluate_left, evaluate_right = _compile_value(left), _compile_value(right)
     left_kind, right_kind = kind_of(left), kind_of(right)
 
     def ordered(properties: Properties) -> bool | None:
-        one = first(properties)
-        if one is None:
+        left_value = evaluate_left(properties)
+        if left_value is None:
             return None
-        other = second(properties)
-        if other is None:
+        right_value = evaluate_right(properties)
+        if right_value is None:
             return None
-        if isinstance(one, str) and isinstance(other, str):
-            return test(compare_doubles(read_double(one), read_double(other)), 0)
-        return test(compare(left_kind, one, right_kind, other), 0)
+        if isinstance(left_value, str) and isinstance(right_value, str):
+            return test(compare_doubles(parse_double(left_value), parse_double(right_value)), 0)
+        return test(compare_values(left_kind, left_value, right_kind, right_value), 0)
 
     return ordered
 
 
-def _whole_orders(
-    test: Callable[[float, float], bool], name: str, literal: float, read: Callable[[str], int]
-) -> Decide:
+def _compile_integer_order(
+    test: Callable[[float, float], bool],
+    name: str,
+    literal: float,
+    parse_text: Callable[[str], int],
+) -> Predicate:
     def ordered(properties: Properties) -> bool | None:
         text = properties.get(name)
-        return None if text is None else test(read(text), literal)
+        return None if text is None else test(parse_text(text), literal)
 
     return ordered
 
 
-def _double_orders(test: Callable[[float, float], bool], name: str, literal: float) -> Decide:
+def _compile_double_order(
+    test: Callable[[float, float], bool], name: str, literal: float
+) -> Predicate:
     def ordered(properties: Properties) -> bool | None:
         text = properties.get(name)
-        return None if text is None else test(compare_doubles(read_double(text), literal), 0)
+        return None if text is None else test(compare_doubles(parse_double(text), literal), 0)
 
     return ordered
 

@@ -28,7 +28,7 @@ class Kind(Enum):
     NULL = "null"
 
 
-NUMBERS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
+NUMBER_KINDS = frozenset({Kind.INT, Kind.LONG, Kind.DOUBLE})
 
 Value: TypeAlias = str | bool | int | float | None
 
@@ -97,7 +97,7 @@ class And:
     operands: Sequence[Node]
 
     def __str__(self) -> str:
-        return _nested("&&", self.operands)
+        return _nest("&&", self.operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Or:
     operands: Sequence[Node]
 
     def __str__(self) -> str:
-        return _nested("||", self.operands)
+        return _nest("||", self.operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ Node: TypeAlias = (
     Constant | Property | Negate | Cast | Not | And | Or | Equal | Ordered | In | Search
 )
 
-BOOLEANS = (Cast, Not, And, Or, Equal, Ordered, In, Search)
+BOOLEAN_NODES = (Cast, Not, And, Or, Equal, Ordered, In, Search)
 """Nodes whose value is true, false or null. Constants may have such a value too."""
 
 
@@ -179,7 +179,7 @@ def is_boolean(node: Node) -> bool:
     """Return whether Java accepts the node as a boolean expression."""
     if isinstance(node, Constant):
         return node.kind in (Kind.BOOLEAN, Kind.NULL)
-    return isinstance(node, BOOLEANS)
+    return isinstance(node, BOOLEAN_NODES)
 
 
 def kind_of(node: Node) -> Kind:
@@ -190,21 +190,21 @@ def kind_of(node: Node) -> Kind:
         return Kind.STRING
     if isinstance(node, Negate):
         kind = kind_of(node.operand)
-        return kind if kind in NUMBERS else Kind.NULL
+        return kind if kind in NUMBER_KINDS else Kind.NULL
     return Kind.BOOLEAN
 
 
-def number(node: Node) -> int | float | None:
+def constant_number(node: Node) -> int | float | None:
     """Return the number that a constant, possibly negated node stands for; None for other nodes."""
     sign = 1
     while isinstance(node, Negate):
         node, sign = node.operand, -sign
-    if not isinstance(node, Constant) or node.kind not in NUMBERS:
+    if not isinstance(node, Constant) or node.kind not in NUMBER_KINDS:
         return None
     assert isinstance(node.value, int | float)
     return node.value if sign == 1 else -node.value
 
 
-def _nested(sign: str, operands: Sequence[Node]) -> str:
+def _nest(sign: str, operands: Sequence[Node]) -> str:
     """Return the operands nested in pairs from the left, as Java does."""
     return reduce(lambda left, right: f"({left} {sign} {right})", map(str, operands))

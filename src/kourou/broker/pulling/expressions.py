@@ -86,7 +86,7 @@ class MessageFilter:
         bits = self._bits
         if bits is None or unit.store_at_ms <= bits.born_at_ms:
             return True
-        return bits.bloom.has(unit.bit_map, bits.positions)
+        return bits.bloom.contains(unit.bit_map, bits.positions)
 
     def cost(self, properties_size: int) -> int:
         """Return the estimated cost of `matches`, in eighths of a us.
