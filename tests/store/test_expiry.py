@@ -56,7 +56,7 @@ def expire_log(store: MessageStore, now_ms: int, config: RetentionConfig = CONFI
 
 def expire_queues(store: MessageStore) -> int:
     """Remove the expired queue files; return how many."""
-    hidden = store.expiry.hide_files(store.expiry.look_at(store.expiry.queues()))
+    hidden = store.expiry.hide_files(store.expiry.find_expired(store.expiry.queues()))
     count = sum(len(files.starts) for files in hidden)
     store.expiry.remove(hidden)
     return count
@@ -158,7 +158,7 @@ def test_reads_between_the_steps_report_removed_messages() -> None:
     assert plan.status is GetStatus.MESSAGE_WAS_REMOVING
     assert plan.next_offset > 3
 
-    hidden = rig.store.expiry.hide_files(rig.store.expiry.look_at(rig.store.expiry.queues()))
+    hidden = rig.store.expiry.hide_files(rig.store.expiry.find_expired(rig.store.expiry.queues()))
     assert rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan.next_offset == 24
     rig.store.expiry.remove(hidden)
     assert numbers(rig) == [0, 1, 2]
@@ -170,7 +170,7 @@ def test_a_segment_that_cannot_be_removed_is_shown_again() -> None:
     rig.disk.fail_after(0, OSError(errno.EBUSY, os.strerror(errno.EBUSY)), ("unlink",))
     with pytest.raises(OSError, match="busy"):
         rig.store.expiry.remove([files])
-    rig.store.expiry.show_rest([files])
+    rig.store.expiry.show_remaining([files])
 
     assert rig.store.min_position == 0
     assert len(numbers(rig)) == 27
@@ -182,12 +182,12 @@ def test_a_queues_files_that_cannot_be_removed_are_shown_again() -> None:
     rig = old_rig()
     expire_log(rig.store, rig.now_ms)
     expiry = rig.store.expiry
-    hidden = expiry.hide_files(expiry.look_at(expiry.queues()))
+    hidden = expiry.hide_files(expiry.find_expired(expiry.queues()))
     expiry.remove([type(hidden[0])(hidden[0].segments, [hidden[0].starts.pop(0)])])
     rig.disk.fail_after(0, OSError(errno.EBUSY, os.strerror(errno.EBUSY)), ("unlink",))
     with pytest.raises(OSError, match="busy"):
         expiry.remove(hidden)
-    expiry.show_rest(hidden)
+    expiry.show_remaining(hidden)
     assert len(rig.disk.list(QUEUE)) == 3
 
     assert expire_queues(rig.store) == 2

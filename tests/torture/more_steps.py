@@ -89,7 +89,7 @@ class FullRun(Run):
         for _ in range(expiry.count_expired(RETENTION, self.now_ms)):
             expiry.remove([expiry.hide_segment()])
         expiry.sync_log()
-        expiry.remove(expiry.hide_files(expiry.look_at(expiry.queues())))
+        expiry.remove(expiry.hide_files(expiry.find_expired(expiry.queues())))
 
     def delete(self, _: int) -> None:
         """Delete a topic, in the steps that a broker takes."""

@@ -109,7 +109,7 @@ class StoreConfig:
     """How long messages are kept."""
 
     def __post_init__(self) -> None:
-        for name, least in (
+        for name, minimum in (
             ("commitlog_segment_bytes", _SEGMENT_BYTES_MIN),
             ("consumequeue_file_bytes", _ENTRY_BYTES),
             ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),
@@ -126,8 +126,8 @@ class StoreConfig:
             ("cold_get_bytes_max", 1),
             ("cold_get_messages_max", 1),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {minimum}")
         for name, size in (
             ("consumequeue_file_bytes", _ENTRY_BYTES),
             ("batch_queue_file_bytes", _BATCH_ENTRY_BYTES),

@@ -59,9 +59,11 @@ class TopicDeletion:
         """
         state = self._files.state
         deleted = {**state.deleted_topics, self.topic: self.below}
-        gone = state.deleted_files + count_files(self._files.queues.of_topic(self.topic))
+        removed_files = state.deleted_files + count_files(self._files.queues.of_topic(self.topic))
         self._files.save_state(
-            msgspec.structs.replace(state, deleted_topics=deleted, deleted_files=gone, begins=None)
+            msgspec.structs.replace(
+                state, deleted_topics=deleted, deleted_files=removed_files, begins=None
+            )
         )
 
     def forget(self) -> None:

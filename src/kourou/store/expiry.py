@@ -7,7 +7,7 @@ The caller runs these steps, a few files at a time, and never two steps concurre
     hide_segment     the loop    the log begins later for readers    everything
     remove           any thread  unlinks, oldest first               a log that begins here or later
     sync_log         any thread  makes the removal durable           a log that begins later
-    look_at          any thread  queues begin later for readers      the same; the next start looks
+    find_expired     any thread  queues begin later for readers      the same; the next start looks
     hide_files       the loop    queues drop their oldest files      the same
     remove           any thread  unlinks, oldest first               queues that begin here or later
 
@@ -101,18 +101,18 @@ class Expiry:
             OSError: a segment's date cannot be read.
         """
         segments = self._log.segments
-        done = self._durable_position()
+        durable = self._durable_position()
         starts = segments.starts()
         dates = (self._disk.modified_at_ms(segments.name(start)) for start in starts)
-        may_go = sum(start + segments.file_bytes <= done for start in starts[:-1])
-        return min(count_expired(dates, config, now_ms), may_go)
+        removable = sum(start + segments.file_bytes <= durable for start in starts[:-1])
+        return min(count_expired(dates, config, now_ms), removable)
 
     def hide_segment(self) -> HiddenFiles:
         """Hide the log's first segment from readers; on the store's thread."""
         return HiddenFiles(self._log.segments, self._log.segments.hide_first(1))
 
     def remove(self, hidden: Iterable[HiddenFiles]) -> None:
-        """Unlink the files; on any thread. After an error `show_rest` must be called.
+        """Unlink the files; on any thread. After an error `show_remaining` must be called.
 
         Raises:
             OSError: some files remain.
@@ -123,7 +123,7 @@ class Expiry:
                     self._disk.unlink(files.segments.name(files.starts[0]))
                 del files.starts[0]
 
-    def show_rest(self, hidden: Iterable[HiddenFiles]) -> None:
+    def show_remaining(self, hidden: Iterable[HiddenFiles]) -> None:
         """Show the files again that could not be removed; on the store's thread."""
         for files in hidden:
             files.segments.show_first(files.starts)
@@ -141,7 +141,7 @@ class Expiry:
         """Return all current queues; on the store's thread."""
         return list(self._queues)
 
-    def look_at(self, queues: Sequence[ConsumeQueue]) -> list[tuple[ConsumeQueue, int]]:
+    def find_expired(self, queues: Sequence[ConsumeQueue]) -> list[tuple[ConsumeQueue, int]]:
         """Advance the minimum offset of each queue to the log's begin; on any thread.
 
         Returns:
@@ -167,7 +167,7 @@ class Expiry:
     def hide_files(self, found: Sequence[tuple[ConsumeQueue, int]]) -> list[HiddenFiles]:
         """Hide the given number of files of each queue; on the store's thread.
 
-        None of the topics may have been deleted since `look_at`.
+        None of the topics may have been deleted since `find_expired`.
         """
         hidden = [
             HiddenFiles(queue.segments, self._queues.hide_first_files(queue, count))

@@ -33,10 +33,10 @@ BLANK_BYTES: Final = RECORD_START.size
 
 _CHECKPOINT: Final = struct.Struct(">6q")
 _COPY: Final = struct.Struct(">4s9q")
-_COPY_BEFORE: Final = struct.Struct(">4s7q")
+_COPY_V1: Final = struct.Struct(">4s7q")
 _COPY_CRC: Final = struct.Struct(">I")
 _COPY_MAGIC: Final = b"KOU2"
-_COPIES: Final = ((_COPY_MAGIC, _COPY), (b"KOU1", _COPY_BEFORE))
+_COPIES: Final = ((_COPY_MAGIC, _COPY), (b"KOU1", _COPY_V1))
 COPY_AT: Final = 512
 """The byte of the checkpoint at which Kourou's copy begins: in a sector that Java does not use."""
 _JAVA_NUMBERS: Final = 6
@@ -87,7 +87,7 @@ class Checkpoint(NamedTuple):
     deleted_files: int = 0
 
     @property
-    def java_knows(self) -> Checkpoint:
+    def java_values(self) -> Checkpoint:
         """The checkpoint with the values that only the copy has set to 0."""
         return Checkpoint._make((*self[:_JAVA_NUMBERS], 0, 0, 0))
 

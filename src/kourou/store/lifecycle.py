@@ -33,7 +33,7 @@ from kourou.store.paths import (
 )
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import AppendedRecord
-from kourou.store.recovery.noted_queues import begins_of, with_files_there
+from kourou.store.recovery.queue_totals import begin_totals, with_file_count
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
 from kourou.store.state.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
@@ -101,7 +101,7 @@ def _load(
     disk.sync_directory(CONFIG)  # a killed process may have renamed a file that is read below
     state_file = StoreStateFile(disk)
     last_run = read_last_run(disk)
-    state = _known_state(last_run, state_file.load(config))
+    state = _trusted_state(last_run, state_file.load(config))
     commitlog = CommitLog(disk, config.commitlog_segment_bytes)
     queues = ConsumeQueueTable(disk, config)
     checkpoint = load_checkpoint(disk)
@@ -123,14 +123,14 @@ def _load(
         report.truncated_bytes,
         report.end,
     )
-    checkpoint = with_files_there(checkpoint, queues, state)
+    checkpoint = with_file_count(checkpoint, queues, state)
     return StoreFiles(
         disk,
         commitlog,
         queues,
         CheckpointKeeper(disk, config, queues, checkpoint, now_ms),
         state_file,
-        _pruned(state, commitlog, queues, config, report.end),
+        _open_state(state, commitlog, queues, config, report.end),
         report,
         _open_index(disk, config, commitlog, checkpoint, state, last_run),
         unlock,
@@ -151,22 +151,22 @@ def _open_index(
     layout = IndexLayout(config.index_slots, config.index_entries)
     index = KeyIndex(disk, commitlog, layout)
     was_java_killed = not last_run.was_clean and not last_run.was_kourou
-    has_hole = state is not None and not last_run.was_kourou
+    may_have_gap = state is not None and not last_run.was_kourou
     index.open(
         durable_to_ms=checkpoint.index_at_ms if was_java_killed else None,
-        complete_to=state.index_position if state is not None and has_hole else None,
+        complete_to=state.index_position if state is not None and may_have_gap else None,
     )
     return index
 
 
-def _known_state(last_run: LastRun, state: StoreState | None) -> StoreState | None:
+def _trusted_state(last_run: LastRun, state: StoreState | None) -> StoreState | None:
     """Return the state without the values that a Java broker may have invalidated."""
     if state is None or last_run.was_kourou:
         return state
     return msgspec.structs.replace(state, closed=None, begins=None)
 
 
-def _pruned(
+def _open_state(
     state: StoreState | None,
     commitlog: CommitLog,
     queues: ConsumeQueueTable,
@@ -190,7 +190,7 @@ def _pruned(
         index_slots=config.index_slots,
         index_entries=config.index_entries,
         batch_queue_file_bytes=config.batch_queue_file_bytes,
-        begins=begins_of(queues, commitlog.min_position),
+        begins=begin_totals(queues, commitlog.min_position),
         deleted_files=queues.deleted_files,
     )
 
@@ -221,7 +221,7 @@ def close_files(files: StoreFiles, last_visible: AppendedRecord | None, now_ms: 
             files.state,
             closed=closed,
             index_position=index_position,
-            begins=begins_of(queues, commitlog.min_position),
+            begins=begin_totals(queues, commitlog.min_position),
         )
     )
     remove_abort(disk)

@@ -199,7 +199,7 @@ class MessageStore(StoreWriter):
         if self._guard.may_write:
             self._try_write(self._log.fill_ahead)
 
-    def pinned_to_sync(self, plan: SyncPlan) -> PinnedFile | None:
+    def pinned_sync_file(self, plan: SyncPlan) -> PinnedFile | None:
         """Return the plan's only file, for a caller that syncs it by other means than `run_sync`.
 
         None if the plan has more than one file, or only `run_sync` can sync it. If the sync fails,
@@ -226,16 +226,16 @@ class MessageStore(StoreWriter):
             return True
         if not self._queues.is_flushing:
             self._flush_target = self._last_visible
-        has_rest = False
+        is_unfinished = False
         if self._flush_queues(self._queues.flush_some):
-            has_rest = self._queues.is_flushing
-            if not has_rest:
+            is_unfinished = self._queues.is_flushing
+            if not is_unfinished:
                 self._checkpoint.begin_round(self._flush_target, now_ms)
             if self.index is not None:
                 self._checkpoint.index_is_durable(self.index.durable_at_ms)
             self._try_write(self._checkpoint.write)
-        self._guard.look_at_space()
-        return not has_rest
+        self._guard.check_space()
+        return not is_unfinished
 
     def close(self, now_ms: int) -> None:
         """Make everything durable and release the directory. A second call has no effect.

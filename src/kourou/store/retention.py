@@ -86,15 +86,15 @@ class RetentionConfig:
     """How often the broker looks for expired files; first a minute after the start."""
 
     def __post_init__(self) -> None:
-        for name, least in (
+        for name, minimum in (
             ("file_reserved_hours", 0),
             ("delete_files_max", 1),
             ("delete_pause_ms", 0),
             ("clock_settle_minutes", 0),
             ("clean_interval_ms", 1),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {minimum}")
         if not _PERCENT_MIN <= self.disk_max_used_percent <= _PERCENT_MAX:
             raise ConfigError(
                 f"disk_max_used_percent is {self.disk_max_used_percent}; it must be {_PERCENT_MIN} "
@@ -150,7 +150,7 @@ def count_expired(modified_at_ms: Iterable[int], config: RetentionConfig, now_ms
     """
     count = 0
     life_ms = config.file_reserved_hours * _HOUR_MS
-    for at_ms in _credible(modified_at_ms, now_ms):
+    for at_ms in _corrected(modified_at_ms, now_ms):
         if now_ms < at_ms + life_ms:
             break
         count += 1
@@ -159,7 +159,7 @@ def count_expired(modified_at_ms: Iterable[int], config: RetentionConfig, now_ms
     return count
 
 
-def _credible(modified_at_ms: Iterable[int], now_ms: int) -> Iterator[int]:
+def _corrected(modified_at_ms: Iterable[int], now_ms: int) -> Iterator[int]:
     """Yield the dates, corrected by the rules in the module's documentation.
 
     A date in the future that no valid date follows is not yielded.

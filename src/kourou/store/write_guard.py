@@ -51,11 +51,11 @@ class WriteGuard:
                 "start again; reads still work"
             )
         if not self.may_write:
-            self.look_at_space()
+            self.check_space()
             if not self.may_write:
                 raise self.full_error()
 
-    def look_at_space(self) -> None:
+    def check_space(self) -> None:
         """Check the free space of the file system."""
         self._unchecked_bytes = 0
         self._free = self._disk.free_bytes()
@@ -67,11 +67,11 @@ class WriteGuard:
         self._is_full = is_full
         self._update()
 
-    def wrote(self, size: int) -> None:
+    def count_written(self, size: int) -> None:
         """Count bytes written; check the free space after every 16 MiB."""
         self._unchecked_bytes += size
         if self._unchecked_bytes >= _CHECK_BYTES:
-            self.look_at_space()
+            self.check_space()
 
     def queues_flushed(self, error: OSError | None) -> None:
         """Record the result of a flush; after an error refuse writes until a flush succeeds.

@@ -53,7 +53,7 @@ class StoreWriter(StoreReader):
         self._size = sealed_size if config.append_property_crc else record_size
         self._delay_levels_ms = config.delay_levels_ms
         self._guard = WriteGuard(files.disk, config.free_bytes_needed)
-        self._guard.look_at_space()
+        self._guard.check_space()
         # Records appended but not dispatched yet.
         self._pending: Pending = deque()
         self._feed = IndexFeed(0) if files.index is None else files.index.feed
@@ -140,7 +140,7 @@ class StoreWriter(StoreReader):
                 position = appended[-1].end
         except (InvalidMessageError, StoreError):
             self._log.roll_back(mark)
-            self._forget_appends(mark.position)
+            self._drop_appends(mark.position)
             raise
         return appended
 
@@ -215,14 +215,14 @@ class StoreWriter(StoreReader):
             return before
         if self._guard.read_only_reason is not None:
             self._log.drop_appends()
-            self._forget_appends(before)
+            self._drop_appends(before)
             self._guard.check()
         try:
             self._log.write()
         except OSError as error:
             self._undo_write(error)
         self._written_store_at_ms = self._last_store_at_ms
-        self._guard.wrote(self._log.written_position - before)
+        self._guard.count_written(self._log.written_position - before)
         return self._log.written_position
 
     def _undo_write(self, error: OSError) -> None:
@@ -232,15 +232,15 @@ class StoreWriter(StoreReader):
         except OSError as undo_error:
             note_failed_sync(self._disk)
             self.set_read_only(f"a failed write could not be undone: {undo_error}")
-        self._forget_appends(self._log.written_position)
+        self._drop_appends(self._log.written_position)
         if error.errno not in _OUT_OF_SPACE:
             self.set_read_only(f"a write failed: {error}")
-        self._guard.look_at_space()
+        self._guard.check_space()
         if self._guard.read_only_reason is not None:
             raise StoreReadOnlyError(self._guard.read_only_reason) from error
         raise self._guard.full_error() from error
 
-    def _forget_appends(self, position: int) -> None:
+    def _drop_appends(self, position: int) -> None:
         """Drop the pending records at or after the position and free their queue offsets."""
         self._feed.drop_from(position)
         while self._pending and self._pending[-1][1].physical_offset >= position:

@@ -411,12 +411,12 @@ def test_a_refused_delivery_is_retried() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
         free_bytes, parts.disk.free = parts.disk.free, 0
-        parts.store._guard.look_at_space()
+        parts.store._guard.check_space()
         await asyncio.sleep(2)
         assert bodies(parts) == []
 
         parts.disk.free = free_bytes
-        parts.store._guard.look_at_space()
+        parts.store._guard.check_space()
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
         assert bodies(parts) == [b"0", b"1", b"2"]
 

@@ -43,7 +43,7 @@ class _Store:
         self.released = 0
         self._fd = fd
 
-    def pinned_to_sync(self, _: SyncPlan) -> PinnedFile:
+    def pinned_sync_file(self, _: SyncPlan) -> PinnedFile:
         if self._fd is None:
             raise FileNotFoundError(errno.ENOENT, "no such file")
         return PinnedFile(self._fd, self._release)

@@ -65,8 +65,8 @@ SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9)
         (b"1 kourou", None, SAVED),
         (b"1 kourou", 40, SAVED),  # a bit of Java's numbers: the copy knows better
         (b"1 kourou", COPY_AT + 20, Checkpoint()),
-        (b"1", None, SAVED.java_knows),
-        (b"1", COPY_AT + 20, SAVED.java_knows),
+        (b"1", None, SAVED.java_values),
+        (b"1", COPY_AT + 20, SAVED.java_values),
         (None, None, SAVED),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_checkpoint_without_our_copy_is_javas_or_an_older_kourous() -> None:
     disk.write("checkpoint", 0, [encode_checkpoint(SAVED), bytes(4048)])
     disk.write("abort", 0, [b"1 kourou"])
 
-    assert load_checkpoint(disk) == SAVED.java_knows
+    assert load_checkpoint(disk) == SAVED.java_values
 
 
 def test_opening_a_store_after_java_renews_the_copy() -> None:
@@ -136,7 +136,7 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
         synced_position=last.end,
         queue_files=1,
     )
-    assert read_checkpoint(rig.disk).numbers == checkpoint.java_knows
+    assert read_checkpoint(rig.disk).numbers == checkpoint.java_values
     assert rig.disk.size("checkpoint") == 4096
     rig.open()
 

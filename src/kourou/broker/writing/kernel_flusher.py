@@ -62,7 +62,7 @@ class KernelFlusher:
         If the file cannot be opened, the sync on the thread reports the error.
         """
         try:
-            file = store.pinned_to_sync(plan)
+            file = store.pinned_sync_file(plan)
         except OSError:
             return False
         if file is None:

@@ -185,7 +185,7 @@ class Retention:
         """Remove files of these queues, and return their number."""
         expiry = self._store.expiry
         async with self._deletion_lock:
-            found = await self._offload(expiry.look_at, queues)
+            found = await self._offload(expiry.find_expired, queues)
             hidden = expiry.hide_files(found)
             count = sum(len(files.starts) for files in hidden)
             try:
@@ -198,7 +198,7 @@ class Retention:
         try:
             await _await_to_end(self._offload(self._store.expiry.remove, hidden))
         finally:
-            self._store.expiry.show_rest(hidden)
+            self._store.expiry.show_remaining(hidden)
 
 
 def _hour(now_ms: int) -> int:

@@ -22,18 +22,18 @@ def finish_deletions(queues: ConsumeQueueTable, deleted_below: Mapping[str, int]
         OSError: a file cannot be read or removed.
     """
     for topic, below in deleted_below.items():
-        there = queues.of_topic(topic)
-        gone = [queue for queue in there if _is_from_before(queue, below)]
-        if len(gone) < len(there):  # the topic was created again
-            for queue in gone:
+        existing = queues.of_topic(topic)
+        outdated = [queue for queue in existing if _is_outdated(queue, below)]
+        if len(outdated) < len(existing):  # the topic was created again
+            for queue in outdated:
                 queues.remove(queue)
         elif queues.has_files(topic):
-            log.info("topic.deletion_finished name=%s queues=%d", topic, len(gone))
+            log.info("topic.deletion_finished name=%s queues=%d", topic, len(outdated))
             queues.forget(topic)
             queues.remove_files(topic)
 
 
-def _is_from_before(queue: ConsumeQueue, physical_offset: int) -> bool:
+def _is_outdated(queue: ConsumeQueue, physical_offset: int) -> bool:
     """Tell whether the queue's files begin with a record below that position.
 
     True for files without an entry: they remain from a removal, or belong to a newer queue, which

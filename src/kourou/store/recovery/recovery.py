@@ -50,7 +50,7 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.dispatch import AppendedRecord, is_visible
 from kourou.store.recovery.deletions import finish_deletions
-from kourou.store.recovery.noted_queues import begin_elsewhere, lacks_files
+from kourou.store.recovery.queue_totals import has_other_begins, lacks_files
 from kourou.store.recovery.replay import Replay
 from kourou.store.recovery.scan_start import clean_start, last_entry, unclean_start
 from kourou.store.state.abort_file import LastRun, note_failed_sync
@@ -124,7 +124,7 @@ class Recovery:
         self._was_clean = last_run.was_clean
         self._start_position = 0
         self._durable_end = 0
-        self._behind_gap: list[int] = []
+        self._after_gap: list[int] = []
         self._replay = self._new_replay()
 
     def run(self) -> RecoveryReport:
@@ -140,22 +140,22 @@ class Recovery:
         if self._was_clean and not self._is_full_scan and not self._has_all_queues(scan.position):
             log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             scan = self._scan_from(self._segments.first)
-        if self._must_cut(scan) and self._place_untouched(scan) and not self._is_full_scan:
+        if self._must_cut(scan) and self._end_untouched_queues(scan) and not self._is_full_scan:
             scan = self._scan_from(self._segments.first)
-            self._place_untouched(scan)
+            self._end_untouched_queues(scan)
         self._refuse_loss(scan)
         self._report_damage(scan)
         truncated_bytes = self._cut_log(scan.position)
         self._log.start_at(scan.position)
         self._finish_queues(scan)
-        if not self._is_full_scan and begin_elsewhere(
+        if not self._is_full_scan and has_other_begins(
             self._queues, self._segments.first, self._state
         ):
             log.warning("consumequeue.other_begin_found directory=%s", CONSUMEQUEUE)
             for queue in self._queues:
                 queue.min_offset = 0
             scan = self._scan_from(self._segments.first)
-            self._place_untouched(scan)
+            self._end_untouched_queues(scan)
             self._finish_queues(scan)
         return RecoveryReport(
             self._last_run,
@@ -171,7 +171,7 @@ class Recovery:
 
     def _load(self) -> bool:
         """Load the files; tell whether those of the queues are complete."""
-        self._behind_gap = self._segments.load()
+        self._after_gap = self._segments.load()
         durable = self._segments.end if self._was_clean else self._known_durable()
         are_recorded = self._state is not None
         check_log_sizes(
@@ -220,9 +220,9 @@ class Recovery:
         """Scan to the last whole record; if a queue lacks earlier entries, scan the whole log."""
         self._durable_end = max(self._durable_end, self._known_durable())
         scan = self._scan(start)
-        if not self._replay.lacking:
+        if not self._replay.incomplete:
             return scan
-        for queue in self._replay.lacking:
+        for queue in self._replay.incomplete:
             log.warning("consumequeue.entries_missed directory=%s", queue.segments.directory)
         return self._scan(self._segments.first)
 
@@ -234,13 +234,13 @@ class Recovery:
         end = self._durable_end
         is_end = end == self._known_end()
         scan = LogScan(self._disk, self._segments, start, durable_below=end, is_end=is_end)
-        self._replay.run(scan, lambda: self._tell(scan.position))
+        self._replay.run(scan, lambda: self._report_progress(scan.position))
         return scan
 
     def _new_replay(self) -> Replay:
         return Replay(self._queues, self._config, self._deleted_topics, is_full=self._is_full_scan)
 
-    def _tell(self, position: int) -> None:
+    def _report_progress(self, position: int) -> None:
         if self._progress is not None:
             start = self._start_position
             self._progress(position - start, self._segments.end - start)
@@ -252,9 +252,9 @@ class Recovery:
         therefore read from the device, not from the cache.
         """
         if not self._last_run.is_cache_suspect:
-            believed = max(start, self._checkpoint.synced_position)
+            trusted_below = max(start, self._checkpoint.synced_position)
         else:
-            believed = start
+            trusted_below = start
         for at in self._segments.starts():
             name, end = self._segments.name(at), at + self._segments.file_bytes
             if end <= start:
@@ -264,8 +264,8 @@ class Recovery:
             except OSError:
                 note_failed_sync(self._disk)  # the next start must not trust the cache
                 raise
-            if end > believed:
-                self._disk.drop_cache(name, max(0, believed - at))
+            if end > trusted_below:
+                self._disk.drop_cache(name, max(0, trusted_below - at))
 
     # After the scan ----------------------------------------------------------------------------
 
@@ -301,12 +301,12 @@ class Recovery:
         """Remove the data after the last whole record durably; return the number of bytes."""
         cut = sum(
             used_bytes(self._disk, self._segments, max(start, end))
-            for start in (*self._segments.starts(), *self._behind_gap)
+            for start in (*self._segments.starts(), *self._after_gap)
             if start + self._segments.file_bytes > end
         )
-        if cut or self._behind_gap or self._segments.end - end > self._segments.file_bytes:
+        if cut or self._after_gap or self._segments.end - end > self._segments.file_bytes:
             log.info("commitlog.truncated position=%d bytes=%d", end, cut)
-            self._segments.remove(self._behind_gap)
+            self._segments.remove(self._after_gap)
             for name in self._segments.truncate(end):
                 self._disk.sync(name)
         if not self._was_clean or cut:
@@ -318,7 +318,7 @@ class Recovery:
         is_as_left = self._was_clean and not scan.problem and self._replay.records > 0
         return not is_as_left or self._is_full_scan or bool(scan.damaged)
 
-    def _place_untouched(self, scan: LogScan) -> bool:
+    def _end_untouched_queues(self, scan: LogScan) -> bool:
         """Let the queues without a scanned record end below the scan's start.
 
         Returns:
@@ -330,7 +330,7 @@ class Recovery:
             at = entry.physical_offset
             is_lost = scan.position <= at < self._segments.end
             is_blank = not at and entry.size in (0, BLANK_ENTRY_SIZE)
-            return not (is_lost or is_blank or _note_span(scan.damaged, [], entry))
+            return not (is_lost or is_blank or _points_at_damage(scan.damaged, [], entry))
 
         strange = None
         for queue in self._queues:
@@ -345,10 +345,10 @@ class Recovery:
     def _finish_queues(self, scan: LogScan) -> None:
         """Cut the queues at the log's end, and find their minimum offsets."""
         must_cut = self._must_cut(scan)
-        self._keep_damaged_ends(scan)
+        self._add_damaged_ends(scan)
         self._queues.recovered()
         for queue in list(self._queues):
-            if must_cut and self._has_rest(queue):
+            if must_cut and self._has_data_after_end(queue):
                 self._queues.truncate(queue)
             if not queue.max_offset:
                 self._queues.remove(queue)
@@ -356,7 +356,7 @@ class Recovery:
             queue.correct_min_offset(self._segments.first)
             queue.next_offset = queue.max_offset
 
-    def _keep_damaged_ends(self, scan: LogScan) -> None:
+    def _add_damaged_ends(self, scan: LogScan) -> None:
         """Add entries for damaged records at the end of a queue, so that no offset is reused.
 
         The queue is known from its entry, if that reached the file, else from the record's header,
@@ -366,7 +366,7 @@ class Recovery:
             return
         for queue in self._queues:
             spans: list[DamagedSpan] = []
-            end = queue.end_of_matching(partial(_note_span, scan.damaged, spans))
+            end = queue.end_of_matching(partial(_points_at_damage, scan.damaged, spans))
             if spans:
                 self._queues.fill_damaged(queue, end, spans[0])
         for span in scan.damaged:
@@ -377,7 +377,7 @@ class Recovery:
             if named is not None and named.max_offset == header.queue_offset:
                 self._queues.fill_damaged(named, header.queue_offset + 1, span)
 
-    def _has_rest(self, queue: ConsumeQueue) -> bool:
+    def _has_data_after_end(self, queue: ConsumeQueue) -> bool:
         """Tell whether the queue's files hold data after its last entry."""
         segments, position = queue.segments, queue.file_end * queue.entry_bytes
         if not segments.first <= position < segments.end:
@@ -386,10 +386,12 @@ class Recovery:
         return not is_last_file or used_bytes(self._disk, segments, position) > 0
 
 
-def _note_span(damaged: Sequence[DamagedSpan], noted: list[DamagedSpan], entry: QueueEntry) -> bool:
-    """Tell whether the entry points at a damaged span, and append that span to `noted`."""
+def _points_at_damage(
+    damaged: Sequence[DamagedSpan], spans: list[DamagedSpan], entry: QueueEntry
+) -> bool:
+    """Tell whether the entry points at a damaged span, and append that span to `spans`."""
     at = bisect_right(damaged, entry.physical_offset, key=lambda span: span.position) - 1
     if at < 0 or entry.physical_offset >= damaged[at].position + damaged[at].size:
         return False
-    noted.append(damaged[at])
+    spans.append(damaged[at])
     return entry.size > 0

@@ -2,7 +2,7 @@
 
     found                            action
     record without queue entry       add the entry
-    queue lacks entries before it    add the queue to `lacking`; the caller scans the whole log
+    queue lacks entries before it    add the queue to `incomplete`; the caller scans the whole log
     gap in a queue, after damage     add entries that point at the damaged bytes, with tags code 0
     gap in a queue otherwise         add blanks, as where older records expired
     offset 0 again                   restart the queue: Java deleted the topic, without a note
@@ -52,7 +52,7 @@ class Replay:
 
     Attributes:
         touched: queues with a scanned record.
-        lacking: queues whose files lack entries from before the scan.
+        incomplete: queues whose files lack entries from before the scan.
         records: the number of scanned records.
         entries: the number of queue entries added.
         last: the last record with a queue entry.
@@ -83,7 +83,7 @@ class Replay:
         self._codes: dict[bytes, int] = {}  # by the encoded tag
         self._damaged: list[DamagedSpan] = []
         self.touched: set[ConsumeQueue] = set()
-        self.lacking: list[ConsumeQueue] = []
+        self.incomplete: list[ConsumeQueue] = []
         self.records = 0
         self.entries = 0
         self.last: AppendedRecord | None = None
@@ -96,7 +96,7 @@ class Replay:
         """
         self._damaged = scan.damaged
         by_key, put = self._by_key, self._queues.put
-        records = quick = last_store_at_ms = 0
+        records = fast = last_store_at_ms = 0
         for fields in scan.records():
             position, size, queue_id, queue_offset, flags, store_at_ms, topic, properties = fields
             records += 1
@@ -109,11 +109,11 @@ class Replay:
                 or flags & _UNUSUAL_FLAGS
                 or _LIGHT_OFFSETS in properties
             ):
-                self._take(fields)
-                if self.lacking:
+                self._replay_record(fields)
+                if self.incomplete:
                     break
             else:
-                quick += 1
+                fast += 1
                 code = self._code(topic, properties, store_at_ms)
                 self.last = AppendedRecord(
                     position, queue_offset, size, queue.topic, queue_id, code, store_at_ms
@@ -123,7 +123,7 @@ class Replay:
                 self._queues.flush_long()
                 on_round()
         self.records += records
-        self.entries += quick
+        self.entries += fast
         self.last_store_at_ms = last_store_at_ms
 
     def _code(self, topic: bytes, properties: bytes, store_at_ms: int) -> int:
@@ -143,7 +143,7 @@ class Replay:
             self._codes[tags] = code
         return code
 
-    def _take(self, fields: Fields) -> None:
+    def _replay_record(self, fields: Fields) -> None:
         """Add the queue entries of one record of any kind."""
         record = ScannedRecord._make(fields)
         topic = record.topic.decode()
@@ -180,8 +180,8 @@ class Replay:
                 return None
             queue = self._queues.get_or_add(topic, queue_id)
         is_first = queue not in self.touched
-        if is_first and not self._touch(queue, queue_offset, record.physical_offset):
-            self.lacking.append(queue)
+        if is_first and not self._continue_queue(queue, queue_offset, record.physical_offset):
+            self.incomplete.append(queue)
             return None
         if queue_offset == 0 < queue.max_offset:
             self._reset(queue, 0)
@@ -196,7 +196,7 @@ class Replay:
             )
             return None
         if gap and self._damaged:
-            span = self._span_behind(queue)
+            span = self._span_after(queue)
             queue.fill_to(queue_offset, span.position, span.size)
         self._queues.put_at(queue, queue_offset, record)
         self._queues.flush_long()
@@ -207,13 +207,15 @@ class Replay:
         """Return the largest plausible gap in a queue, in messages."""
         return max(_GAP_ENTRIES_MAX, sum(span.size for span in self._damaged) // _RECORD_BYTES_MIN)
 
-    def _span_behind(self, queue: ConsumeQueue) -> DamagedSpan:
+    def _span_after(self, queue: ConsumeQueue) -> DamagedSpan:
         """Return the damaged span that contains the queue's next message."""
         before = queue.entry(queue.max_offset - 1)
-        behind = -1 if before is None else before.physical_offset
-        return next((span for span in self._damaged if span.position > behind), self._damaged[-1])
+        last_position = -1 if before is None else before.physical_offset
+        return next(
+            (span for span in self._damaged if span.position > last_position), self._damaged[-1]
+        )
 
-    def _touch(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+    def _continue_queue(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
         """Let the queue continue at the offset of its first scanned record.
 
         Returns:

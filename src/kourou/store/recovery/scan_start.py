@@ -53,7 +53,7 @@ def clean_start(
     last_run: LastRun,
 ) -> int:
     """Return the start of the scan after a clean stop; `last` is the queues' last entry."""
-    if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
+    if last_run.was_kourou and _is_reliable(disk, segments, checkpoint):
         return checkpoint.queues_offset
     if last is None:
         return segments.first
@@ -66,7 +66,7 @@ def unclean_start(
     disk: Disk, segments: SegmentList, checkpoint: Checkpoint, *, last_run: LastRun
 ) -> int:
     """Return the start of the scan after a kill or a power cut."""
-    if last_run.was_kourou and _is_sure(disk, segments, checkpoint):
+    if last_run.was_kourou and _is_reliable(disk, segments, checkpoint):
         return checkpoint.queues_offset
     oldest = segments.first
     if last_run.was_java_killed:
@@ -83,7 +83,7 @@ def unclean_start(
     return oldest
 
 
-def _is_sure(disk: Disk, segments: SegmentList, checkpoint: Checkpoint) -> bool:
+def _is_reliable(disk: Disk, segments: SegmentList, checkpoint: Checkpoint) -> bool:
     """Tell whether the checkpoint certainly refers to a record, even a damaged one."""
     at = checkpoint.queues_offset
     if not segments.first < at < segments.end:

@@ -9,7 +9,7 @@ each queue file written since the previous one.
 
 The file begins with Java's six fields. Kourou's own copy adds a checksum, the synced position of
 the log, which advances each second, and the number of queue files when the round began: a start
-that finds fewer rebuilds the queues from the whole log (`kourou.store.recovery.noted_queues`).
+that finds fewer rebuilds the queues from the whole log (`kourou.store.recovery.queue_totals`).
 The last broker determines the valid numbers:
 
     last     copy        valid
@@ -91,7 +91,7 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
         return Checkpoint()
     if copy is None:
         return numbers
-    if copy.java_knows != numbers:
+    if copy.java_values != numbers:
         log.warning("checkpoint.differed path=%s file=%s byte=0", disk.root, CHECKPOINT)
     return copy
 

@@ -22,10 +22,10 @@ def lacks_files(
     queues: ConsumeQueueTable, checkpoint: Checkpoint, state: StoreState | None
 ) -> bool:
     """Tell whether the loaded queues have fewer files than recorded."""
-    return count_files(queues) < _noted_files(checkpoint, state)
+    return count_files(queues) < _recorded_files(checkpoint, state)
 
 
-def with_files_there(
+def with_file_count(
     checkpoint: Checkpoint, queues: ConsumeQueueTable, state: StoreState | None
 ) -> Checkpoint:
     """Return the checkpoint with the number of files after a recovery.
@@ -36,20 +36,20 @@ def with_files_there(
     return checkpoint._replace(queue_files=count_files(queues), deleted_files=queues.deleted_files)
 
 
-def _noted_files(checkpoint: Checkpoint, state: StoreState | None) -> int:
+def _recorded_files(checkpoint: Checkpoint, state: StoreState | None) -> int:
     """Return the recorded number of files, less those of topics deleted since; 0 if not known."""
     deleted = (0 if state is None else state.deleted_files) - checkpoint.deleted_files
     return max(checkpoint.queue_files - deleted, 0) if deleted >= 0 else 0
 
 
-def begins_of(queues: ConsumeQueueTable, log_first: int) -> QueueBegins:
+def begin_totals(queues: ConsumeQueueTable, log_first: int) -> QueueBegins:
     """Return the log's begin and the sum of the queues' minimum offsets; about 0.2 us a queue."""
     return QueueBegins(log_first, sum(queue.min_offset for queue in queues))
 
 
-def begin_elsewhere(queues: ConsumeQueueTable, log_first: int, state: StoreState | None) -> bool:
+def has_other_begins(queues: ConsumeQueueTable, log_first: int, state: StoreState | None) -> bool:
     """Tell whether the queues begin elsewhere than recorded, although the log does not."""
-    noted = None if state is None else state.begins
-    if noted is None or noted.log_first != log_first:
+    recorded = None if state is None else state.begins
+    if recorded is None or recorded.log_first != log_first:
         return False
-    return begins_of(queues, log_first) != noted
+    return begin_totals(queues, log_first) != recorded
