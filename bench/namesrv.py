@@ -35,10 +35,10 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_admin import CreateTopicRequestHeader
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 
 FEW: Final = 50

@@ -16,9 +16,9 @@ from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher

@@ -11,7 +11,7 @@ import pytest
 from kourou.cli.process import Plan, _found, _reachable, _renewal, _with_own_certificate
 from kourou.cli.serve import Profile, _plan
 from kourou.clock import SystemClock
-from kourou.remoting.own_certificate import RENEW_DAYS, VALID_DAYS
+from kourou.remoting.self_signed import RENEW_DAYS, VALID_DAYS
 from kourou.store.message_store import RecoveryReport
 from kourou.store.state.abort_file import LastRun
 from kourou.testing.clock import ManualClock
@@ -35,19 +35,19 @@ def test_a_process_that_runs_for_years_renews_its_certificate_and_its_ports_take
     clock = ManualClock(SystemClock().now_ms())  # OpenSSL judges by the machine's
     plan, certificate = _with_own_certificate(plan_at(tmp_path), clock)
     assert certificate is not None
-    entrance = plan.broker.transport.entrance(plan.broker.limits)
-    assert entrance.tls is not None
+    admission = plan.broker.transport.admission(plan.broker.limits)
+    assert admission.tls is not None
     assert plan.namesrv is not None
     assert plan.namesrv.transport.tls_server() == plan.broker.transport.tls_server()
-    before, context = certificate.read_bytes(), entrance.tls.current()
+    before, context = certificate.read_bytes(), admission.tls.current()
 
     asyncio.run(_renewal(plan, clock)())
-    assert (certificate.read_bytes(), entrance.tls.current()) == (before, context)
+    assert (certificate.read_bytes(), admission.tls.current()) == (before, context)
 
     clock.advance((VALID_DAYS - RENEW_DAYS) * DAY_MS)
     asyncio.run(_renewal(plan, clock)())
     assert certificate.read_bytes() != before
-    assert entrance.tls.current() is not context
+    assert admission.tls.current() is not context
 
 
 def test_a_certificate_that_cannot_be_made_leaves_plain_connections(

@@ -35,8 +35,8 @@ def test_messages_are_filtered_by_properties_onlooking_and_as_a_group(kourou: Ko
     ("options", "said"),
     [
         (("--sql", "amount >> 5"), "at character 8"),
-        (("--sql", "b LIKE 'x'"), "ignores what follows b"),
-        (("--sql", "a = 1", "--tag", "eu"), "give one"),
+        (("--sql", "b LIKE 'x'"), "ignores the text behind b"),
+        (("--sql", "a = 1", "--tag", "eu"), "pass only one"),
     ],
 )
 def test_a_wrong_expression_is_wrong_usage(

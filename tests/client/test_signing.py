@@ -38,7 +38,7 @@ from kourou.model.message import Message, MessageExt
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, SerializeType, response
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.remoting.entrance import Entrance
+from kourou.remoting.admission import Admission
 from kourou.remoting.network import Address, Listener, ProtocolFactory
 from kourou.testing import cluster as cluster_module
 from kourou.testing.cluster import Cluster
@@ -64,9 +64,9 @@ class Verifying(MemoryNetwork):
         self.passed, self.refused = Counter(), Counter()
 
     async def listen(
-        self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
+        self, address: Address, factory: ProtocolFactory, *, admission: Admission | None = None
     ) -> Listener:
-        return await super().listen(address, lambda: Verifier(self, factory()), entrance=entrance)
+        return await super().listen(address, lambda: Verifier(self, factory()), admission=admission)
 
     def refusal(self, command: RemotingCommand) -> str | None:
         if command.is_response or command.code in BROKER_OWN:

@@ -39,10 +39,10 @@ from kourou.protocol.headers_route import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime

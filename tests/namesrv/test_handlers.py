@@ -45,8 +45,8 @@ from kourou.protocol.headers_route import (
     RegisterBrokerRequestHeader,
     UnregisterBrokerRequestHeader,
 )
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Dispatcher
-from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Offload
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
@@ -76,9 +76,9 @@ class Asked:
             self.config,
             lambda: self.now_ms,
             offload=offload,
-            later=LaterReplies(),
+            later=DeferredReplies(),
         )
-        admin = NamesrvAdminHandlers(self.routes, self.kv, self.config, LaterReplies())
+        admin = NamesrvAdminHandlers(self.routes, self.kv, self.config, DeferredReplies())
         self._dispatch = Dispatcher({**handlers.table(), **admin.table()})
 
     def ask_command(self, command: RemotingCommand) -> RemotingCommand:

@@ -27,10 +27,10 @@ from kourou.protocol.headers_route import (
     GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
 )
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 from kourou.testing.loop import run_virtual
 from kourou.testing.raw_client import RawClient

@@ -23,8 +23,8 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_kv import PutKVConfigRequestHeader
 from kourou.protocol.headers_route import RegisterBrokerRequestHeader
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.later import LaterReplies
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import call_directly
 from tests.wrong_requests import NOBODY, Asker, check_answers, right_request
@@ -44,7 +44,7 @@ class Served:
         self.routes = RouteTable()
         self.kv = KvConfig(None, call_directly)
         self.config = LiveConfig(NamesrvConfig())
-        self.later = LaterReplies()
+        self.later = DeferredReplies()
         self.asker = Asker(self.table())
 
     def table(self) -> dict[int, Handler]:
@@ -54,7 +54,7 @@ class Served:
             self.config,
             lambda: 0,
             offload=call_directly,
-            later=LaterReplies(),
+            later=DeferredReplies(),
         )
         admin = NamesrvAdminHandlers(self.routes, self.kv, self.config, self.later)
         return {**handlers.table(), **admin.table()}

@@ -310,9 +310,9 @@ def test_without_fast_path_applies_to_connections_still_in_handshake() -> None:
         connections = Connections(
             lambda _: None, ConnectionLimits(), is_accepting=True, fast_path=broken_path
         )
-        connection = connections.make()  # a handshake is in progress here
+        connection = connections.create()  # a handshake is in progress here
 
-        connections.without_fast_path()
+        connections.disable_fast_path()
         connection.connection_made(RecordingTransport())
 
         assert connection.fast_path is None

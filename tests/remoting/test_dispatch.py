@@ -133,7 +133,7 @@ def test_a_leaving_server_sends_go_away_to_peers_that_support_it(
         return response(asked.command)
 
     dispatcher = Dispatcher({10: handler})
-    dispatcher.is_leaving = True
+    dispatcher.is_shutting_down = True
     peer = FakePeer()
     asked = peer.request(10)
     asked.command.version = version

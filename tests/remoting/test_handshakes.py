@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.remoting import entrance
+from kourou.remoting import admission
 from kourou.remoting.limits import ConnectionLimits
 from kourou.testing.raw_client import RawClient
 from tests.remoting.certificates import Authority
@@ -56,7 +56,7 @@ def test_a_handshake_above_the_limit_is_closed_and_plain_clients_are_served(
 
 def test_clients_that_connect_at_once_are_all_served(run: Any, authority: Authority) -> None:
     files = authority.issue("server", HOST)
-    count = 5 * entrance.HANDSHAKES_BEGUN_MAX
+    count = 5 * admission.HANDSHAKES_BEGUN_MAX
 
     async def test(served: Served) -> None:
         bodies = [str(number).encode() for number in range(count)]
@@ -72,7 +72,7 @@ def test_stop_closes_connections_queued_for_their_handshake(
     files = authority.issue("server", HOST)
 
     async def test(served: Served) -> None:
-        monkeypatch.setattr(entrance, "HANDSHAKES_BEGUN_MAX", 0)  # they wait forever
+        monkeypatch.setattr(admission, "HANDSHAKES_BEGUN_MAX", 0)  # they wait forever
         waiting = [await hello(served) for _ in range(3)]
         assert await served.ping(None) == b"ping"  # all are accepted by now
         async with asyncio.timeout(PATIENCE_S):

@@ -8,18 +8,18 @@ import socket
 import pytest
 
 from kourou.errors import ConfigError, ConnectFailedError, ListenFailedError
-from kourou.remoting.entrance import Entrance
+from kourou.remoting.admission import Admission
 from kourou.remoting.network import TcpNetwork, format_address, is_loopback, parse_address
 from kourou.testing.raw_client import RawClient
 
-PLAIN_ONLY = Entrance(
+PLAIN_ONLY = Admission(
     tls=None,
-    takes_plain=True,
+    accepts_plain=True,
     proxies=None,
-    silence_max_s=5,
-    handshake_max_s=5,
+    first_bytes_timeout_s=5,
+    handshake_timeout_s=5,
     handshakes_max=1,
-    arriving_max=1,
+    connecting_max=1,
 )
 
 
@@ -93,8 +93,8 @@ def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("entrance", [None, PLAIN_ONLY], ids=["bare", "entrance"])
-def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None:
+@pytest.mark.parametrize("admission", [None, PLAIN_ONLY], ids=["bare", "admission"])
+def test_tcp_sends_small_frames_without_delay(admission: Admission | None) -> None:
     async def main() -> None:
         network = TcpNetwork()
         accepted: asyncio.Queue[RawClient] = asyncio.Queue()
@@ -104,7 +104,7 @@ def test_tcp_sends_small_frames_without_delay(entrance: Entrance | None) -> None
             accepted.put_nowait(server)
             return server
 
-        listener = await network.listen(("127.0.0.1", 0), accept, entrance=entrance)
+        listener = await network.listen(("127.0.0.1", 0), accept, admission=admission)
         client = await RawClient.connect(network, listener.address)
         client.write(b"hello")
         server = await asyncio.wait_for(accepted.get(), 30)

@@ -51,7 +51,7 @@ def test_answered_requests_leave_a_bounded_number_of_ticks() -> None:
         pending = make()
         for step in range(20_000):
             answer = pending.add(10, 3_600, 3_600 + step)  # each in its own tick
-            pending.settle(RemotingCommand(0, opaque=answer.opaque))
+            pending.complete(RemotingCommand(0, opaque=answer.opaque))
             assert answer.done()
         assert len(pending) == 0
         assert len(pending._ticks) <= 513

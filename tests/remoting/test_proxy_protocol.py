@@ -113,8 +113,8 @@ async def served(trusted: str, test: Callable[[RawClient], Coroutine[Any, Any, N
     """Run `test` with a client of a server that answers with the request's address."""
     runtime = Runtime.system()
     limits = ConnectionLimits()
-    entrance = TransportConfig(proxy_protocol_trusted=(trusted,)).entrance(limits)
-    server = RemotingServer(runtime, {WHO: _who}, limits, "test", entrance=entrance)
+    admission = TransportConfig(proxy_protocol_trusted=(trusted,)).admission(limits)
+    server = RemotingServer(runtime, {WHO: _who}, limits, "test", admission=admission)
     address = await server.start(("127.0.0.1", 0))
     client = await RawClient.connect(runtime.network, address)
     await test(client)

@@ -240,7 +240,7 @@ def test_start_and_stop_are_logged_with_the_address(caplog: pytest.LogCaptureFix
 def test_a_connection_accepted_during_stop_is_aborted() -> None:
     async def main() -> None:
         connections = Connections(Dispatcher({}), ConnectionLimits(), is_accepting=True)
-        late, transport = connections.make(), RecordingTransport()
+        late, transport = connections.create(), RecordingTransport()
         await connections.close("stopping")
         late.connection_made(transport)
         assert transport.ending == "abort"

@@ -42,9 +42,9 @@ def test_rocketmq_s_keys_are_read(tmp_path: Path) -> None:
     assert client is not None
     assert not client.is_server_verified
     assert client.ciphers == ("ECDHE-RSA-AES128-GCM-SHA256",)
-    entrance = config.entrance(ConnectionLimits())
-    assert entrance is not None
-    assert not entrance.takes_plain
+    admission = config.admission(ConnectionLimits())
+    assert admission is not None
+    assert not admission.accepts_plain
 
 
 def test_tables_of_toml_are_read_as_dotted_keys(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_tables_of_toml_are_read_as_dotted_keys(tmp_path: Path) -> None:
 
 
 def test_without_certificate_and_proxies_the_transport_is_plain() -> None:
-    entrance = TransportConfig().entrance(ConnectionLimits())
-    assert (entrance.tls, entrance.takes_plain, entrance.proxies) == (None, True, None)
+    admission = TransportConfig().admission(ConnectionLimits())
+    assert (admission.tls, admission.accepts_plain, admission.proxies) == (None, True, None)
     assert TransportConfig().tls_client() is None
 
 
@@ -77,7 +77,7 @@ def test_without_certificate_and_proxies_the_transport_is_plain() -> None:
 def test_a_server_generates_a_certificate_only_if_none_is_configured(
     given: dict[str, Any], *, expected: bool
 ) -> None:
-    assert TransportConfig(**given).wants_own_certificate == expected
+    assert TransportConfig(**given).uses_self_signed == expected
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Served:
     def __init__(self, config: TransportConfig, limits: ConnectionLimits = LIMITS) -> None:
         self.runtime = Runtime.system()
         self.server = RemotingServer(
-            self.runtime, {ECHO: _echo}, limits, "test", entrance=config.entrance(limits)
+            self.runtime, {ECHO: _echo}, limits, "test", admission=config.admission(limits)
         )
         self.address: Address
 

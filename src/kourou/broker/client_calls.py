@@ -52,7 +52,7 @@ from kourou.protocol.headers_admin_offsets import (
     ResetOffsetRequestHeader,
 )
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
@@ -92,7 +92,7 @@ class ClientCalls:
         store: MessageStore,
         call_client: CallClient,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

@@ -33,7 +33,7 @@ from kourou.protocol.headers_consume import (
     UnregisterClientRequestHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class ClientHandlers:
         groups: Groups,
         topics: AnnouncedTopics,
         subscriptions: Subscriptions,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

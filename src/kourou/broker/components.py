@@ -38,7 +38,7 @@ from kourou.broker.writing.index_follower import IndexFollower
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
@@ -96,7 +96,7 @@ class Components:
         self.runtime: Final = runtime
         self.store: Final = store
         self.flusher: Final = flusher
-        self.later: Final = LaterReplies()
+        self.later: Final = DeferredReplies()
         self.pool: Final = ConnectionPool(
             runtime, {}, config.limits, tls=config.transport.tls_client()
         )

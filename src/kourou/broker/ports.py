@@ -66,7 +66,7 @@ class BrokerPorts:
         fast_paths: Mapping[int, FastPath] | None = None,
     ) -> None:
         self._config = config
-        entrance = config.transport.entrance(config.limits)
+        admission = config.transport.admission(config.limits)
         fast = fast_paths or {}
 
         def server(name: str, handlers: Mapping[int, Handler]) -> RemotingServer:
@@ -74,7 +74,7 @@ class BrokerPorts:
             fast_path = FastPaths(known) if known else None
             return RemotingServer(
                 runtime, handlers, config.limits, name, on_connection_closed,
-                entrance=entrance, fast_path=fast_path,
+                admission=admission, fast_path=fast_path,
             )  # fmt: skip
 
         self._main = server("broker", handlers)

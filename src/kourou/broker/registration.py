@@ -53,10 +53,10 @@ from kourou.protocol.headers_route import (
     RegisterBrokerRequestHeader,
     UnregisterBrokerRequestHeader,
 )
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)

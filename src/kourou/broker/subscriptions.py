@@ -31,7 +31,7 @@ from kourou.protocol.bodies_running import decode_consumer_running_info
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_admin_clients import GetConsumerRunningInfoRequestHeader
-from kourou.remoting.check import raise_for_response
+from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
-from kourou.remoting.own_certificate import OwnCertificate, ensure_certificate
 from kourou.remoting.runtime import Runtime
+from kourou.remoting.self_signed import SelfSignedCertificate, ensure_certificate
 from kourou.remoting.transport_config import TransportConfig
 from kourou.store.message_store import RecoveryReport
 from kourou.store.paths import COMMITLOG, TLS
@@ -147,7 +147,7 @@ def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
     Where none can be made, plain connections are served still, and the log says so.
     """
     transports = [plan.broker.transport, *([plan.namesrv.transport] if plan.namesrv else [])]
-    if not any(transport.wants_own_certificate for transport in transports):
+    if not any(transport.uses_self_signed for transport in transports):
         return plan, None
     try:
         own = _ensure_certificate(plan, clock)
@@ -156,7 +156,7 @@ def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
         return plan, None
 
     def given(transport: TransportConfig) -> TransportConfig:
-        if not transport.wants_own_certificate:
+        if not transport.uses_self_signed:
             return transport
         return replace(transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
 
@@ -165,7 +165,7 @@ def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
     return replace(plan, broker=broker, namesrv=namesrv), own.certificate
 
 
-def _ensure_certificate(plan: Plan, clock: Clock) -> OwnCertificate:
+def _ensure_certificate(plan: Plan, clock: Clock) -> SelfSignedCertificate:
     """Return the store's certificate, made anew where it has to be. Raises as that."""
     config = plan.broker
     hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]

@@ -58,8 +58,8 @@ from kourou.protocol.headers_consume import (
     topic_begin_of,
 )
 from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackRequestHeader
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 
 _FILTERS_SINCE_VERSION: Final = 232
 """First version of brokers that filter by properties: V4_1_0_SNAPSHOT in MQVersion.java."""

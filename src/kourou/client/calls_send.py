@@ -209,12 +209,12 @@ async def send_message(
     queue: MessageQueue,
     *,
     timeout_s: float,
-    is_asked_again: bool = False,
+    is_retry: bool = False,
     answers: list[RemotingCommand] | None = None,
 ) -> list[SendReceipt]:
     """Send once and return a receipt for each message, in order.
 
-    `is_asked_again` means that the server has answered an earlier try with GO_AWAY; a second
+    `is_retry` means that the server has answered an earlier try with GO_AWAY; a second
     GO_AWAY is then an error. The answer is appended to `answers`, if given.
 
     Raises:
@@ -222,7 +222,7 @@ async def send_message(
         RemoteError: the broker did not store the messages.
         MalformedHeaderError: the answer does not contain the offsets of the messages.
     """
-    answer = await pool.request(address, command, timeout_s, is_asked_again=is_asked_again)
+    answer = await pool.request(address, command, timeout_s, is_retry=is_retry)
     if answers is not None:
         answers.append(answer)
     return receipts(answer, outgoing.msg_ids, queue)

@@ -10,8 +10,8 @@ from kourou.client.namesrv_addr import NAMESRV_PORT, NamesrvLookup
 from kourou.errors import ConnectFailedError, RequestNotSupportedError, TransportError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

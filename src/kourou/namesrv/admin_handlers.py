@@ -50,8 +50,8 @@ from kourou.protocol.headers_route import (
 )
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 from kourou.remoting.connection import Request
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.later import LaterReplies
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class NamesrvAdminHandlers:
     """
 
     def __init__(
-        self, routes: RouteTable, kv: KvConfig, config: LiveConfig, later: LaterReplies
+        self, routes: RouteTable, kv: KvConfig, config: LiveConfig, later: DeferredReplies
     ) -> None:
         self._routes = routes
         self._kv = kv

@@ -59,8 +59,8 @@ from kourou.protocol.headers_route import (
 )
 from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.later import LaterReplies
 from kourou.remoting.network import is_loopback
 from kourou.remoting.runtime import Offload
 
@@ -93,7 +93,7 @@ class NamesrvHandlers:
         now_ms: Callable[[], int],
         *,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         self._offload = offload
         self._later = later

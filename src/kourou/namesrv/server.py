@@ -20,7 +20,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_ha import NotifyMinBrokerIdChangeRequestHeader
 from kourou.remoting.connection import Connection
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.network import Address
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.server import RemotingServer
@@ -62,7 +62,7 @@ class NameServer:
         )
         file = None if disk is None else ConfigFile(disk, FILE_NAME, parse_kv_config, restores=True)
         kv = KvConfig(file, runtime.offload, bytes_max=config.kv_config_bytes_max)
-        self._later = LaterReplies()
+        self._later = DeferredReplies()
         self._notices: set[asyncio.Task[None]] = set()
         handlers = NamesrvHandlers(
             self._routes,
@@ -79,7 +79,7 @@ class NameServer:
             config.limits,
             "namesrv",
             self._on_connection_closed,
-            entrance=config.transport.entrance(config.limits),
+            admission=config.transport.admission(config.limits),
         )
         self._scan_timer: asyncio.TimerHandle | None = None
 

@@ -22,7 +22,6 @@ from kourou.errors import ProtocolError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
-from kourou.remoting.asking import Asking
 from kourou.remoting.frame_buffer import FrameBuffer, PartialFrames
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
@@ -30,6 +29,7 @@ from kourou.remoting.network import Address, format_address
 from kourou.remoting.output import CLIENT_WRITE_BYTES, COUNTED_BYTES, Output, UnreadOutput
 from kourou.remoting.pending import PendingRequests
 from kourou.remoting.request import Request
+from kourou.remoting.requester import Requester
 from kourou.remoting.unanswered import Unanswered, UnansweredBytes
 
 __all__ = ["Connection", "FastPath", "Request"]
@@ -40,18 +40,18 @@ FastPath = Callable[["Connection", bytearray, int, int], int]
 """Fast path: called with the connection, a buffer, and the start and end of its unhandled bytes.
 Serves the leading complete frames that it recognizes and returns the position where it stopped;
 the frames from there on take the general path. It may keep copies of frames until the loop
-iteration ends: see `before_next` and `hand_back`."""
+iteration ends: see `before_next` and `replay_frames`."""
 
 PASS_S: Final = 0.02
 """Seconds after which a server's pass yields to other connections: the remaining frames of the
 read are handled in later loop iterations. A single frame is never split."""
 
-_NOWHERE: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before its name was read
+_NO_ADDRESS: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left before its name was read
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
-class Connection(Asking, asyncio.BufferedProtocol):
-    """Either side of a connection. Created by `Connections.make` only.
+class Connection(Requester, asyncio.BufferedProtocol):
+    """Either side of a connection. Created by `Connections.create` only.
 
     Attributes:
         remote_address: the peer's address; behind a trusted load balancer, its client's address.
@@ -79,13 +79,13 @@ class Connection(Asking, asyncio.BufferedProtocol):
         unanswered: UnansweredBytes,
         unread: UnreadOutput,
         warnings: LogRate,
-        on_made: Callable[[Connection], None],
+        on_connected: Callable[[Connection], None],
         *,
         is_accepted: bool,
         timer: Callable[[], float],
         fast_path: FastPath | None = None,
     ) -> None:
-        self.remote_address = self.local_address = _NOWHERE
+        self.remote_address = self.local_address = _NO_ADDRESS
         self.forwarded_for: Address | None = None
         self.on_closed: list[Callable[[Connection], None]] = []
         self.on_resumed: Callable[[Connection], None] | None = None
@@ -95,7 +95,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._dispatch = dispatch
         self.limits = limits
         self._warnings = warnings
-        self._on_made = on_made
+        self._on_connected = on_connected
         self._is_accepted = is_accepted
         self._timer = timer
         self._is_yielding = False
@@ -113,7 +113,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         # Responses of brokers may have longer headers: they name each message of a batch.
         self._header_bytes_max = limits.header_bytes_max if is_accepted else limits.frame_bytes_max
         self._is_flush_due = False
-        self.pending = PendingRequests(limits.requests_waiting_max, _NOWHERE)
+        self.pending = PendingRequests(limits.requests_waiting_max, _NO_ADDRESS)
         self.unanswered = Unanswered(limits, unanswered)
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         if not self.is_open:
             return
         self._write_output()
-        self._leave_open(reason)
+        self._begin_closing(reason)
         if self._transport is not None:
             self._transport.close()
             delay_s = self.limits.drain_timeout_ms / 1000
@@ -178,7 +178,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Close immediately and discard queued output. Also cuts short a `close` in progress."""
-        self._leave_open(reason)
+        self._begin_closing(reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -211,7 +211,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self.remote_address = self.forwarded_for or _address(transport.get_extra_info("peername"))
         self.pending.peer = self.remote_address
         self.local_address = _address(transport.get_extra_info("sockname"))
-        self._on_made(self)
+        self._on_connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's signature
         if self.before_next is not None:
@@ -238,7 +238,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         buffer, end = frames.received(nbytes)
         self._handle_read(buffer, at, end, now_s)
 
-    def hand_back(self, frames: bytes) -> None:
+    def replay_frames(self, frames: bytes) -> None:
         """Handle frames that a fast path kept and does not serve, outside of a read."""
         if self.is_open:
             self._frames.put_back(frames, self)
@@ -261,9 +261,9 @@ class Connection(Asking, asyncio.BufferedProtocol):
         self._last_active_s = self._loop.time()
         if self._is_accepted:
             # Not immediately: another connection may be using the shared buffer in its pass.
-            self._loop.call_soon(self._read_again)
+            self._loop.call_soon(self._resume_reading)
 
-    def _read_again(self) -> None:
+    def _resume_reading(self) -> None:
         """Handle the frames held while paused, then resume reading."""
         if self._must_pause() or not self.is_open or self._transport is None:
             return
@@ -280,11 +280,11 @@ class Connection(Asking, asyncio.BufferedProtocol):
         assert self._transport is not None, "a pass is under way"
         self._is_yielding = True
         self._transport.pause_reading()
-        self._loop.call_soon(self._go_on)
+        self._loop.call_soon(self._resume_pass)
 
-    def _go_on(self) -> None:
+    def _resume_pass(self) -> None:
         self._is_yielding = False
-        self._read_again()
+        self._resume_reading()
 
     def _handle_held(self) -> None:
         """Handle the held bytes, without a new read."""
@@ -301,7 +301,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.before_next is not None:
             self.before_next()
-        self._leave_open(f"lost: {exc}" if exc else "closed by the peer")
+        self._begin_closing(f"lost: {exc}" if exc else "closed by the peer")
         if self._abort_timer is not None:
             self._abort_timer.cancel()
         self._transport = None
@@ -353,7 +353,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
             command = decode_frame(data, header_bytes_max=self._header_bytes_max)
             at += 4 + size
             if command.is_response:
-                self.pending.settle(command)
+                self.pending.complete(command)
             else:
                 self._on_request(command, size)
                 if self._is_accepted and at < end and self._timer() > ends_at_s and self.is_open:
@@ -393,7 +393,7 @@ class Connection(Asking, asyncio.BufferedProtocol):
         if waiting > COUNTED_BYTES and self.is_open:
             self._unread.count(self, self.unread_now())
 
-    def _leave_open(self, reason: str) -> None:
+    def _begin_closing(self, reason: str) -> None:
         """Leave the state `open`: fail pending requests, drop buffers. Keeps the first reason."""
         if self._close_reason is not None:
             return
@@ -421,4 +421,4 @@ class Connection(Asking, asyncio.BufferedProtocol):
 
 def _address(name: object) -> Address:
     """Return host and port of a socket's name, which is None once the peer has left."""
-    return (name[0], name[1]) if isinstance(name, tuple) else _NOWHERE
+    return (name[0], name[1]) if isinstance(name, tuple) else _NO_ADDRESS

@@ -78,7 +78,7 @@ class Connections:
         """Bytes of output that peers have not read, at the last count."""
         return self._unread.total
 
-    def make(self) -> Connection:
+    def create(self) -> Connection:
         """Return a new connection; it is tracked once it is connected."""
         return Connection(
             self._dispatch,
@@ -93,7 +93,7 @@ class Connections:
             fast_path=self._fast_path,
         )
 
-    def without_fast_path(self) -> None:
+    def disable_fast_path(self) -> None:
         """Send all requests through the general path from now on."""
         self._fast_path = None
         for connection in self:
@@ -116,7 +116,7 @@ class Connections:
             connection.abort(reason)
 
     def _add(self, connection: Connection) -> None:
-        # `without_fast_path` may have been called during the handshake.
+        # `disable_fast_path` may have been called during the handshake.
         connection.fast_path = self._fast_path
         connection.on_closed.append(self._remove)
         self._open[connection] = None

@@ -42,18 +42,18 @@ class Dispatcher:
     """Calls the handler of each request.
 
     Attributes:
-        is_leaving: the server is shutting down; requests are answered GO_AWAY where the peer
+        is_shutting_down: the server is shutting down; requests are answered GO_AWAY where the peer
             understands it.
     """
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._handlers = handlers
         self._not_supported = LogRate()
-        self.is_leaving = False
+        self.is_shutting_down = False
 
     def __call__(self, request: Request) -> None:
         command = request.command
-        if self.is_leaving and command.version > _VERSION_GO_AWAY and not command.is_oneway:
+        if self.is_shutting_down and command.version > _VERSION_GO_AWAY and not command.is_oneway:
             request.reply(response(command, ResponseCode.GO_AWAY, "please go away"))
             return
         handler = self._handlers.get(command.code)

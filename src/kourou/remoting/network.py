@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
-from kourou.remoting.entrance import Entrance, EntranceListener
+from kourou.remoting.admission import Admission, AdmissionListener
 from kourou.remoting.tls import TlsContext
 
 Address = tuple[str, int]
@@ -45,11 +45,11 @@ class Network(Protocol):
     """Opens and accepts connections."""
 
     async def listen(
-        self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
+        self, address: Address, factory: ProtocolFactory, *, admission: Admission | None = None
     ) -> Listener:
         """Accept connections, each served by a protocol created by `factory`.
 
-        Port 0 requests any free port. `entrance` says what may precede the protocol's own bytes,
+        Port 0 requests any free port. `admission` says what may precede the protocol's own bytes,
         such as TLS; None: nothing.
 
         Raises:
@@ -79,7 +79,7 @@ class TcpNetwork:
     """TCP through the running event loop. asyncio and uvloop set TCP_NODELAY themselves."""
 
     async def listen(
-        self, address: Address, factory: ProtocolFactory, *, entrance: Entrance | None = None
+        self, address: Address, factory: ProtocolFactory, *, admission: Admission | None = None
     ) -> Listener:
         loop = asyncio.get_running_loop()
         host, port = address
@@ -90,10 +90,10 @@ class TcpNetwork:
                 port,
                 backlog=BACKLOG,
                 reuse_address=True,
-                start_serving=entrance is None,
+                start_serving=admission is None,
             )
-            if entrance is not None:
-                return EntranceListener(_take_sockets(server), factory, entrance)
+            if admission is not None:
+                return AdmissionListener(_take_sockets(server), factory, admission)
         except OSError as error:
             name = format_address(address)
             if error.errno == errno.EADDRINUSE:

@@ -115,16 +115,16 @@ class Output:
         self.size_bytes = 0
 
     def pause(self) -> None:
-        """Make callers of `until_resumed` wait."""
+        """Make callers of `wait_resumed` wait."""
         self.is_paused = True
         self._readable.clear()
 
     def resume(self) -> None:
-        """Wake the callers of `until_resumed`."""
+        """Wake the callers of `wait_resumed`."""
         self.is_paused = False
         self._readable.set()
 
-    async def until_resumed(self, timeout_s: float) -> None:
+    async def wait_resumed(self, timeout_s: float) -> None:
         """Return when sending is not paused, at once if it is not.
 
         Raises:

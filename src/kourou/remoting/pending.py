@@ -33,11 +33,11 @@ _OPAQUE_MASK: Final = 0x7FFF_FFFF
 
 _TICKS_PER_S: Final = 100
 
-_TICKS_KEPT: Final = 512
+_TICKS_MAX: Final = 512
 """Number of ticks above which empty ticks are removed before they expire."""
 
 
-class Waiter(asyncio.Future[T]):
+class PendingRequest(asyncio.Future[T]):
     """A pending request; `on_answer` or `on_failure` is called once.
 
     It is a future itself, so that a request needs one object instead of two.
@@ -56,9 +56,9 @@ class Waiter(asyncio.Future[T]):
     timeout_s: float
     opaque: int
     table: PendingRequests
-    tick: dict[int, Waiter[Any]]
+    tick: dict[int, PendingRequest[Any]]
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Stop waiting; a late response is dropped."""
         self.table.discard(self.opaque)
 
@@ -71,7 +71,7 @@ class Waiter(asyncio.Future[T]):
         """Called when there will be no response."""
 
 
-class Answer(Waiter[RemotingCommand]):
+class ResponseFuture(PendingRequest[RemotingCommand]):
     """A future of the response."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class Answer(Waiter[RemotingCommand]):
             self.set_exception(error)
 
 
-class _Tick(dict[int, Waiter[Any]]):
+class _Tick(dict[int, PendingRequest[Any]]):
     """The requests whose deadlines fall into one hundredth of a second, and their timer."""
 
     __slots__ = ("timer",)
@@ -109,8 +109,8 @@ class PendingRequests:
 
     Attributes:
         peer: as above; updated when the connection is made.
-        waiting: the pending requests by opaque. A fast path that recognizes a response removes the
-            waiter from here and from the waiter's `tick`, as `settle` does.
+        by_opaque: the pending requests. A fast path that recognizes a response removes its request
+            from here and from the request's `tick`, as `complete` does.
     """
 
     def __init__(self, requests_max: int, peer: Address) -> None:
@@ -118,21 +118,21 @@ class PendingRequests:
         self._requests_max = requests_max
         self.peer = peer
         self._opaque = -1
-        self.waiting: dict[int, Waiter[Any]] = {}
+        self.by_opaque: dict[int, PendingRequest[Any]] = {}
         self._ticks: dict[int, _Tick] = {}
-        self._ticks_max = _TICKS_KEPT
+        self._ticks_max = _TICKS_MAX
 
     def __len__(self) -> int:
-        return len(self.waiting)
+        return len(self.by_opaque)
 
     def next_opaque(self) -> int:
         """Return a number that no pending request uses."""
         self._opaque = (self._opaque + 1) & _OPAQUE_MASK
-        while self._opaque in self.waiting:
+        while self._opaque in self.by_opaque:
             self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         return self._opaque
 
-    def add(self, code: int, timeout_s: float, ends_at_s: float) -> Answer:
+    def add(self, code: int, timeout_s: float, ends_at_s: float) -> ResponseFuture:
         """Return a future of the response; its `opaque` is the request's number.
 
         Args:
@@ -143,17 +143,17 @@ class PendingRequests:
         Raises:
             TooManyRequestsError: the limit is reached.
         """
-        answer = Answer(code, timeout_s, self._loop)
+        answer = ResponseFuture(code, timeout_s, self._loop)
         if not self.put(answer, ends_at_s):
             raise TooManyRequestsError(
-                f"{len(self.waiting)} requests to {format_address(self.peer)} are pending: "
+                f"{len(self.by_opaque)} requests to {format_address(self.peer)} are pending: "
                 "wait for some of them, or raise requests_waiting_max"
             )
         return answer
 
-    def put(self, waiter: Waiter[Any], ends_at_s: float) -> bool:
-        """Add `waiter` with a new `opaque`; False, and no change, at the limit."""
-        waiting = self.waiting
+    def put(self, pending: PendingRequest[Any], ends_at_s: float) -> bool:
+        """Add `pending` with a new `opaque`; False, and no change, at the limit."""
+        waiting = self.by_opaque
         if len(waiting) >= self._requests_max:
             return False
         # Same as `next_opaque`, inlined to save a call for each request.
@@ -162,39 +162,39 @@ class PendingRequests:
             opaque = self.next_opaque()
         number = math.ceil(ends_at_s * _TICKS_PER_S)
         tick = self._ticks.get(number) or self._tick(number)
-        self._opaque = waiter.opaque = opaque
-        tick[opaque] = waiting[opaque] = waiter
-        waiter.tick = tick
-        waiter.table = self
+        self._opaque = pending.opaque = opaque
+        tick[opaque] = waiting[opaque] = pending
+        pending.tick = tick
+        pending.table = self
         return True
 
     def discard(self, opaque: int) -> None:
         """Remove a request; a late response is dropped."""
-        waiter = self.waiting.pop(opaque, None)
-        if waiter is not None:
-            waiter.tick.pop(opaque, None)
+        pending = self.by_opaque.pop(opaque, None)
+        if pending is not None:
+            pending.tick.pop(opaque, None)
 
-    def settle(self, command: RemotingCommand) -> None:
+    def complete(self, command: RemotingCommand) -> None:
         """Complete the pending request that `command` answers; drop `command` if there is none."""
         opaque = command.opaque
-        waiter = self.waiting.pop(opaque, None)
-        if waiter is None:
+        pending = self.by_opaque.pop(opaque, None)
+        if pending is None:
             log.debug("response.dropped opaque=%d code=%d", opaque, command.code)
             return
-        waiter.tick.pop(opaque, None)
-        waiter.on_answer(command)
+        pending.tick.pop(opaque, None)
+        pending.on_answer(command)
 
     def fail_all(self, reason: str) -> None:
         """Fail all requests with `ConnectionLostError`: the connection has ended."""
         text = f"connection to {format_address(self.peer)} ended: {reason}"
-        waiting = list(self.waiting.values())
-        self.waiting.clear()
+        waiting = list(self.by_opaque.values())
+        self.by_opaque.clear()
         for tick in self._ticks.values():
             tick.timer.cancel()
-            tick.clear()  # breaks the reference cycle between tick and waiters
+            tick.clear()  # breaks the reference cycle between tick and requests
         self._ticks.clear()
-        for waiter in waiting:
-            waiter.on_failure(ConnectionLostError(text))
+        for pending in waiting:
+            pending.on_failure(ConnectionLostError(text))
 
     def _tick(self, number: int) -> _Tick:
         """Return the tick with that number; create it if there is none."""
@@ -211,15 +211,15 @@ class PendingRequests:
         """Remove empty ticks, which long timeouts with quick responses leave behind."""
         for number in [number for number, tick in self._ticks.items() if not tick]:
             self._ticks.pop(number).timer.cancel()
-        self._ticks_max = max(_TICKS_KEPT, 2 * len(self._ticks))
+        self._ticks_max = max(_TICKS_MAX, 2 * len(self._ticks))
 
     def _expire(self, number: int) -> None:
         peer, tick = format_address(self.peer), self._ticks.pop(number)
-        waiters = list(tick.items())
-        tick.clear()  # breaks the reference cycle between tick and waiters
-        for opaque, waiter in waiters:
-            # An earlier waiter's callback may have ended this one already.
-            if self.waiting.pop(opaque, None) is not None:
-                name = request_name(waiter.code)
-                text = f"{peer} did not answer {name} within {waiter.timeout_s:.3g} s"
-                waiter.on_failure(RequestTimeoutError(text))
+        expired = list(tick.items())
+        tick.clear()  # breaks the reference cycle between tick and requests
+        for opaque, pending in expired:
+            # The callback of an earlier request may have ended this one already.
+            if self.by_opaque.pop(opaque, None) is not None:
+                name = request_name(pending.code)
+                text = f"{peer} did not answer {name} within {pending.timeout_s:.3g} s"
+                pending.on_failure(RequestTimeoutError(text))

@@ -109,7 +109,7 @@ class ConnectionPool:
                 raise ClosedError("the connection pool was closed") from None
             raise
 
-    def at_hand(self, address: str) -> Connection | None:
+    def existing(self, address: str) -> Connection | None:
         """Return the existing connection to `address`, which may already be closing, or None."""
         return self._by_address.get(address)
 
@@ -119,12 +119,12 @@ class ConnectionPool:
         command: RemotingCommand,
         timeout_s: float,
         *,
-        is_asked_again: bool = False,
+        is_retry: bool = False,
     ) -> Coroutine[Any, Any, RemotingCommand]:
         """Send a request to `address` and return the response, whatever its code.
 
         A server that is shutting down may answer GO_AWAY without serving the request. The request
-        is then sent once more, on a new connection, unless `is_asked_again` says that this call
+        is then sent once more, on a new connection, unless `is_retry` says that this call
         already is the second attempt. If the peer sends nothing at all for `timeout_s`, its
         connection is aborted, and the next request opens a new one.
 
@@ -140,20 +140,20 @@ class ConnectionPool:
         """
         # Not a coroutine itself: one more would cost each request a microsecond.
         if self._is_hooked:
-            return self._request_with_hooks(address, command, timeout_s, is_asked_again)
-        return self._request(address, command, timeout_s, is_asked_again)
+            return self._request_with_hooks(address, command, timeout_s, is_retry)
+        return self._request(address, command, timeout_s, is_retry)
 
     async def _request_with_hooks(
         self,
         address: str,
         command: RemotingCommand,
         timeout_s: float,
-        is_asked_again: bool,  # noqa: FBT001 - as `request` passes it on
+        is_retry: bool,  # noqa: FBT001 - as `request` passes it on
     ) -> RemotingCommand:
         if self.is_binary:
             _make_binary(command)
         self.hooks.before(address, command)
-        answer = await self._request(address, command, timeout_s, is_asked_again)
+        answer = await self._request(address, command, timeout_s, is_retry)
         self.hooks.after(address, command, answer)
         return answer
 
@@ -162,7 +162,7 @@ class ConnectionPool:
         address: str,
         command: RemotingCommand,
         timeout_s: float,
-        is_asked_again: bool,  # noqa: FBT001 - as `request` passes it on
+        is_retry: bool,  # noqa: FBT001 - as `request` passes it on
     ) -> RemotingCommand:
         if self.is_binary:
             _make_binary(command)
@@ -174,14 +174,14 @@ class ConnectionPool:
             connection = await self._get_within(address, timeout_s)
             began_s = loop.time()
         answer = await self._request_on(connection, command, ends_at_s - began_s, began_s)
-        if answer.code != ResponseCode.GO_AWAY or is_asked_again:
+        if answer.code != ResponseCode.GO_AWAY or is_retry:
             return answer
-        self.leave(address, connection)
+        self.retire(address, connection)
         connection = await self._get_within(address, ends_at_s - loop.time())
         began_s = loop.time()
         return await self._request_on(connection, command, ends_at_s - began_s, began_s)
 
-    def leave(self, address: str, connection: Connection) -> None:
+    def retire(self, address: str, connection: Connection) -> None:
         """Stop using a connection whose server is shutting down; pending responses may arrive."""
         if self._by_address.get(address) is connection:
             del self._by_address[address]
@@ -226,13 +226,13 @@ class ConnectionPool:
     async def _connect(self, address: str) -> Connection:
         protocol = await self._network.connect(
             parse_address(address),
-            self._connections.make,
+            self._connections.create,
             self._limits.connect_timeout_ms / 1000,
             tls=self._tls,
         )
         assert isinstance(protocol, Connection)
         self._by_address[address] = protocol
-        protocol.on_closed.append(lambda closed: self.leave(address, closed))
+        protocol.on_closed.append(lambda closed: self.retire(address, closed))
         log.debug("connection.made address=%s", address)
         if self._on_connected is not None:
             self._on_connected(address, protocol)

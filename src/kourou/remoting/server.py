@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from kourou.remoting.admission import Admission
 from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
-from kourou.remoting.entrance import Entrance
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, Listener, format_address
 from kourou.remoting.runtime import Runtime
@@ -25,7 +25,7 @@ class RemotingServer:
         limits: limits of its connections.
         name: the server's name in the log.
         on_connection_closed: called with each connection that has closed.
-        entrance: what may precede the first frame, such as TLS; None: nothing.
+        admission: what may precede the first frame, such as TLS; None: nothing.
         fast_path: serves the frames that it recognizes, before `handlers`.
     """
 
@@ -37,13 +37,13 @@ class RemotingServer:
         name: str,
         on_connection_closed: Callable[[Connection], None] | None = None,
         *,
-        entrance: Entrance | None = None,
+        admission: Admission | None = None,
         fast_path: FastPath | None = None,
     ) -> None:
         self._network = runtime.network
         self._name = name
         self._listener: Listener | None = None
-        self._entrance = entrance
+        self._admission = admission
         self._dispatcher = Dispatcher(handlers)
         self.connections = Connections(
             self._dispatcher,
@@ -62,7 +62,7 @@ class RemotingServer:
             ListenFailedError: the address is not this machine's, or is not permitted.
         """
         self._listener = await self._network.listen(
-            address, self.connections.make, entrance=self._entrance
+            address, self.connections.create, admission=self._admission
         )
         address = self._listener.address
         log.info("server.started name=%s address=%s", self._name, format_address(address))
@@ -78,8 +78,8 @@ class RemotingServer:
         """
         if self._listener is not None:
             self._listener.close()
-        self._dispatcher.is_leaving = True
-        self.connections.without_fast_path()
+        self._dispatcher.is_shutting_down = True
+        self.connections.disable_fast_path()
         log.info("server.left name=%s connections=%d", self._name, len(self.connections))
 
     async def stop(self) -> None:

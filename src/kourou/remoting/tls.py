@@ -136,11 +136,12 @@ class TlsContext:
         ConfigError: a file cannot be read or does not contain what it should.
     """
 
-    def __init__(self, make: Callable[[], ssl.SSLContext], *paths: Path | None) -> None:
-        self._make = make
+    def __init__(self, build: Callable[[], ssl.SSLContext], *paths: Path | None) -> None:
+        self._build = build
         self._paths = [path for path in paths if path is not None]
-        self._seen = self._stamps()  # before reading, so that a concurrent change is noticed later
-        self._context = make()
+        # Before reading, so that a concurrent change is noticed later.
+        self._seen = self._file_stamps()
+        self._context = build()
 
     @classmethod
     def of_server(cls, config: TlsServerConfig) -> TlsContext:
@@ -161,20 +162,20 @@ class TlsContext:
         handshake of a millisecond. If changed files cannot be used, the last good context stays in
         use.
         """
-        stamps = self._stamps()
+        stamps = self._file_stamps()
         if stamps == self._seen:
             return self._context
         self._seen = stamps  # unusable files are tried and logged once
         names = ";".join(map(str, self._paths))
         try:
-            self._context = self._make()
+            self._context = self._build()
         except ConfigError as error:
             log.warning("certificate.reload_failed files=%s reason=%r", names, str(error))
         else:
             log.info("certificate.reloaded files=%s", names)
         return self._context
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _file_stamps(self) -> list[tuple[int, int, int] | None]:
         """Return inode, size and mtime in ns of each file; None for a missing file."""
         return [_stamp(path) for path in self._paths]
 

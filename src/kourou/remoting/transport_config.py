@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kourou.documented import documented
 from kourou.errors import ConfigError
-from kourou.remoting.entrance import NO_CERTIFICATE, Entrance
+from kourou.remoting.admission import NO_CERTIFICATE, Admission
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.proxy_protocol import TrustedProxies
 from kourou.remoting.tls import (
@@ -151,13 +151,13 @@ class TransportConfig:
         )
 
     @property
-    def wants_own_certificate(self) -> bool:
+    def uses_self_signed(self) -> bool:
         """Whether the ports should use a certificate that the server generates itself."""
         is_without = self.tls_server_cert_path is None
         is_on = self.tls_server_mode is not TlsMode.DISABLED
         return is_without and is_on and self.tls_test_mode_enable
 
-    def entrance(self, limits: ConnectionLimits) -> Entrance:
+    def admission(self, limits: ConnectionLimits) -> Admission:
         """Return the settings for connections before their first frame.
 
         Raises:
@@ -166,15 +166,15 @@ class TransportConfig:
         tls = self.tls_server()
         trusted = self.proxy_protocol_trusted
         is_off = self.tls_server_mode is TlsMode.DISABLED
-        return Entrance(
+        return Admission(
             tls=None if tls is None else TlsContext.of_server(tls),
             no_tls_reason="TLS is off here (tls.server.mode)" if is_off else NO_CERTIFICATE,
-            takes_plain=tls is None or tls.mode is not TlsMode.ENFORCING,
+            accepts_plain=tls is None or tls.mode is not TlsMode.ENFORCING,
             proxies=TrustedProxies(trusted) if trusted else None,
-            silence_max_s=limits.idle_timeout_ms / 1000,
-            handshake_max_s=limits.handshake_timeout_ms / 1000,
+            first_bytes_timeout_s=limits.idle_timeout_ms / 1000,
+            handshake_timeout_s=limits.handshake_timeout_ms / 1000,
             handshakes_max=limits.handshakes_max,
-            arriving_max=limits.connections_max,
+            connecting_max=limits.connections_max,
         )
 
 

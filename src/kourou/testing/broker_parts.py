@@ -51,8 +51,8 @@ from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import AppendedRecord, Arrival, MessageStore
@@ -179,7 +179,7 @@ class BrokerParts:
             clock=self.clock,
             age_clock=self.age_clock,
         )
-        self.later = LaterReplies()
+        self.later = DeferredReplies()
         self.stats = BrokerStats(config.cluster_name, steady_ms())
         self.tables = Tables(config, disk, runtime, self.store)
         self.topics = self.tables.topics

@@ -85,7 +85,7 @@ class LoneConnection:
             fast_path=fast_path,
             timer=timer,
         )
-        self.connection: Connection = self._connections.make()
+        self.connection: Connection = self._connections.create()
         self.transport = RecordingTransport()
         self.connection.connection_made(self.transport)
 

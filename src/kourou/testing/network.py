@@ -19,7 +19,7 @@ import random
 from typing import Final
 
 from kourou.errors import AddressInUseError, ConnectFailedError
-from kourou.remoting.entrance import Entrance
+from kourou.remoting.admission import Admission
 from kourou.remoting.network import Address, Listener, ProtocolFactory, format_address
 from kourou.remoting.tls import TlsContext
 from kourou.testing.memory_transport import MemoryTransport, Pipe
@@ -56,7 +56,7 @@ class MemoryNetwork:
         address: Address,
         factory: ProtocolFactory,
         *,
-        entrance: Entrance | None = None,  # noqa: ARG002 - all that comes is the protocol's own
+        admission: Admission | None = None,  # noqa: ARG002 - all that comes is the protocol's own
     ) -> Listener:
         host, port = _numeric(address)
         if port == 0:

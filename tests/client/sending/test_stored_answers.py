@@ -61,7 +61,7 @@ def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object
 
     async def body(producer: Producer, broker: Broker) -> None:
         if not is_fast:
-            producer._instance.pool._connections.without_fast_path()
+            producer._instance.pool._connections.disable_fast_path()
         future = await producer.submit(Message("T", b"body"), timeout_ms=300)
         try:
             receipt = await future

@@ -45,7 +45,7 @@ from kourou.protocol.headers_admin import (
 )
 from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 
 PAGE_GROUPS_MAX: Final = 2000
 """Most groups in one page of an answer to 201."""
@@ -63,7 +63,7 @@ class GroupAdminHandlers:
         groups: Groups,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

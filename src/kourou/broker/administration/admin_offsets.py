@@ -45,7 +45,7 @@ from kourou.protocol.headers_admin_offsets import (
     ResetOffsetRequestHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class OffsetAdminHandlers:
         calls: ClientCalls,
         on_reset: OnReset,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

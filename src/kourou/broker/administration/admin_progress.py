@@ -42,7 +42,7 @@ from kourou.protocol.headers_admin_offsets import (
     QueryCorrectionOffsetHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 
 _LONG_MAX: Final = 2**63 - 1
@@ -94,7 +94,7 @@ class ProgressHandlers:
         lock_holder: LockHolder,
         clock: Clock,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

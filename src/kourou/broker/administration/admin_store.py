@@ -32,7 +32,7 @@ from kourou.protocol.consumer_filter_file import consumer_filter_to_json
 from kourou.protocol.fastjson import dumps
 from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.formats import QueueEntry
 from kourou.store.message_store import MessageStore
@@ -60,7 +60,7 @@ class StoreAdminHandlers:
         queue_deletion: QueueDeletion,
         retention: Retention,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 

@@ -61,7 +61,7 @@ from kourou.protocol.headers_admin import (
     GetTopicStatsInfoRequestHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
@@ -83,7 +83,7 @@ class TopicAdminHandlers:
         store: MessageStore,
         queue_deletion: QueueDeletion,
         offload: Offload,
-        later: LaterReplies,
+        later: DeferredReplies,
         stats: BrokerStats,
         on_deleted: Callable[[TopicConfig], None],
     ) -> None:

@@ -31,7 +31,7 @@ from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeade
 from kourou.protocol.json_records import encode_record
 from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import COMMITLOG
@@ -49,7 +49,7 @@ class StatsHandlers:
         commit: GroupCommit,
         delay: DelayDelivery,
         timers: Timers,
-        later: LaterReplies,
+        later: DeferredReplies,
         offload: Offload,
         clock: Clock,
     ) -> None:

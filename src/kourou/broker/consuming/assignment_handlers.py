@@ -37,7 +37,7 @@ from kourou.protocol.bodies_locks import (
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 
@@ -77,7 +77,7 @@ class AssignmentHandlers:
         clients: Clients,
         modes: RequestModes,
         routes: AssignmentRoutes,
-        later: LaterReplies,
+        later: DeferredReplies,
         is_pop_served: bool = IS_POP_SERVED,
     ) -> None:
         self._config = config

@@ -24,8 +24,8 @@ from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ from kourou.protocol.headers_send import (
 from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.message_layout import RecordDraft, read_record
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.log.record_seal import without_seal
 from kourou.store.message_store import MessageStore
@@ -84,7 +84,7 @@ class SendBackHandler:
         groups: Groups,
         store: MessageStore,
         commit: GroupCommit,
-        later: LaterReplies,
+        later: DeferredReplies,
         stats: BrokerStats,
         offload: Offload,
         clock: Clock,

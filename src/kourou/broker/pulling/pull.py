@@ -41,8 +41,8 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import reply_error
-from kourou.remoting.later import LaterReplies
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus, MessageStore
 
@@ -71,7 +71,7 @@ class PullHandler:
         reads: CheckedReads,
         held: HeldPulls,
         ask_member: AskMember,
-        later: LaterReplies,
+        later: DeferredReplies,
         stats: BrokerStats,
     ) -> None:
         """Serve the pulls that `checks` permit.

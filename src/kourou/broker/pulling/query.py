@@ -32,7 +32,7 @@ from kourou.protocol.headers_consume import (
     ViewMessageRequestHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
@@ -43,7 +43,7 @@ _HALF_TOPICS: Final = (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC)
 class QueryHandlers:
     """Serves queries of consumers and administrators."""
 
-    def __init__(self, store: MessageStore, offload: Offload, later: LaterReplies) -> None:
+    def __init__(self, store: MessageStore, offload: Offload, later: DeferredReplies) -> None:
         """Query `store`.
 
         Args:

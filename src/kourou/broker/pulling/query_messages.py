@@ -16,7 +16,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_consume import QueryMessageRequestHeader, QueryMessageResponseHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import TAIL_BYTES_MAX, KeyQuery
@@ -38,7 +38,7 @@ class MessageQueryHandler:
     """Serves QUERY_MESSAGE."""
 
     def __init__(
-        self, topics: TopicTable, store: MessageStore, offload: Offload, later: LaterReplies
+        self, topics: TopicTable, store: MessageStore, offload: Offload, later: DeferredReplies
     ) -> None:
         """Search in `store`.
 

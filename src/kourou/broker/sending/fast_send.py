@@ -224,7 +224,7 @@ class FastSend:
         self._is_handing_back = True
         for connection, frame, _, _ in left:
             try:
-                connection.hand_back(bytes(frame))
+                connection.replay_frames(bytes(frame))
             except Exception:  # a failure for one producer must not affect the others
                 log.exception("fast_send.handing_back_failed peer=%s", connection)
         self._is_handing_back = False

@@ -64,7 +64,7 @@ from kourou.protocol.headers_send import (
     SendMessageResponseHeader,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.network import format_address
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class ReplyHandler:
         clients: Clients,
         call_client: CallClient,
         commit: GroupCommit,
-        later: LaterReplies,
+        later: DeferredReplies,
         stats: BrokerStats,
         clock: Clock,
         random: Random,

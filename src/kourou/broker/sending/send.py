@@ -79,7 +79,7 @@ from kourou.protocol.headers_send import (
 from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import AppendedRecord
 
@@ -133,7 +133,7 @@ class SendHandlers:
         topics: Topics,
         checks: SendChecks,
         commit: GroupCommit,
-        later: LaterReplies,
+        later: DeferredReplies,
         stats: BrokerStats,
         clock: Clock,
         random: Random,

@@ -41,7 +41,7 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_transaction import EndTransactionRequestHeader
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.log_rate import LogRate
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class EndTransactionHandler:
     """Serves END_TRANSACTION on the general path."""
 
     def __init__(
-        self, context: TransactionContext, config: LiveConfig, later: LaterReplies
+        self, context: TransactionContext, config: LiveConfig, later: DeferredReplies
     ) -> None:
         """End the open transactions of `context`.
 

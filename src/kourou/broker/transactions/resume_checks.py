@@ -25,7 +25,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.headers_transaction import ResumeCheckHalfMessageRequestHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _MAPPED: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
@@ -35,7 +35,7 @@ _MAPPED: Final = {PutStatus.OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.BUSY}
 class ResumeChecksHandler:
     """Serves RESUME_CHECK_HALF_MESSAGE."""
 
-    def __init__(self, context: TransactionContext, later: LaterReplies) -> None:
+    def __init__(self, context: TransactionContext, later: DeferredReplies) -> None:
         """Resume transactions of `context`; `later` runs the requests."""
         self._context = context
         self._later = later

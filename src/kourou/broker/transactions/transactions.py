@@ -48,8 +48,8 @@ from kourou.model.host import Host
 from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.message_layout import RecordDraft
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.later import LaterReplies
 from kourou.remoting.runtime import Runtime
 from kourou.store.message_store import AppendedRecord, MessageStore
 
@@ -79,7 +79,7 @@ class Transactions:
         reads: CheckedReads,
         clients: Clients,
         stats: BrokerStats,
-        later: LaterReplies,
+        later: DeferredReplies,
         runtime: Runtime,
         age_clock: Clock,
         file: SavedFile,

@@ -18,8 +18,8 @@ from kourou.protocol.bodies import ClusterInfo, decode_cluster_info, decode_topi
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.headers_route import GetRouteInfoRequestHeader
-from kourou.remoting.check import raise_for_response
 from kourou.remoting.pool import ConnectionPool
+from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 
 T = TypeVar("T")

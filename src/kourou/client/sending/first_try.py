@@ -33,7 +33,7 @@ from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.connection import Connection
-from kourou.remoting.pending import Waiter
+from kourou.remoting.pending import PendingRequest
 from kourou.remoting.pool import abort_if_silent
 
 _PROPERTIES_PLAIN_MAX: Final = SENT_PROPERTIES_SIZE_MAX // 4
@@ -46,7 +46,7 @@ request was not sent or the server answered GO_AWAY, which asks for another conn
 _CODE: Final = int(RequestCode.SEND_MESSAGE_V2)
 
 
-class FirstTry(Waiter[SendReceipt]):
+class FirstTry(PendingRequest[SendReceipt]):
     """Future of the receipt of one message in flight.
 
     Cancelling it stops the send; the message may be stored nevertheless.
@@ -106,7 +106,7 @@ class FirstTry(Waiter[SendReceipt]):
         if self._task is not None:
             self._task.cancel(msg)
         elif self.connection is not None:
-            self.leave()
+            self.abandon()
             self.tries.stats.on_cancelled(1)
             self.places.release(len(self.message.body))
         return True
@@ -131,7 +131,7 @@ class FirstTry(Waiter[SendReceipt]):
         # The request was not served. It is sent once more on another connection, like all requests;
         # the general path sees by `connection` that this has happened once.
         if self.connection is not None:
-            self.tries.pool.leave(self.address, self.connection)
+            self.tries.pool.retire(self.address, self.connection)
         self.hand_over(None)
 
     def on_failure(self, error: TransportError) -> None:
@@ -249,14 +249,14 @@ class FirstTries:
 
     def _send(self, attempt: FirstTry, way: Way, now_ms: int, properties: bytes) -> bool:
         """Send the frame; return False, without any effect, if that is not possible now."""
-        connection = self.pool.at_hand(way.address)
+        connection = self.pool.existing(way.address)
         if connection is None:
             return False
         limit_ms = attempt.timeout_ms
         if self._attempt_timeout_ms is not None and self._attempt_timeout_ms < limit_ms:
             limit_ms = self._attempt_timeout_ms
         attempt.timeout_s = limit_ms / 1000
-        if not connection.expect(attempt, attempt.began_s + attempt.timeout_s):
+        if not connection.register_pending(attempt, attempt.began_s + attempt.timeout_s):
             return False
         message = attempt.message
         try:
@@ -271,7 +271,7 @@ class FirstTries:
         except TypeError:  # the id of the caller's queue is not a number
             frame = None
         if frame is None:
-            attempt.leave()
+            attempt.abandon()
             return False
         attempt.address, attempt.connection = way.address, connection
         connection.send_frames(frame)

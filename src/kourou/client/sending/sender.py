@@ -108,7 +108,7 @@ class Sender:
         tries = Tries(self, outgoing, deadline, first.where)
         if failed is None:
             tries.target = first.queue
-            tries.is_asked_again = first.connection is not None
+            tries.is_retry = first.connection is not None
         else:
             tries.number = 1
             tries.failed_broker = None if first.queue is None else first.queue.broker_name
@@ -227,10 +227,8 @@ class Sender:
         )
         if self._config.vip_channel:
             address = vip_address(address)
-        is_asked_again, tries.is_asked_again = tries.is_asked_again, False
-        return await self._try(
-            outgoing, target, address, tries.number, deadline, is_asked_again=is_asked_again
-        )
+        is_retry, tries.is_retry = tries.is_retry, False
+        return await self._try(outgoing, target, address, tries.number, deadline, is_retry=is_retry)
 
     def on_failure(self, tries: Tries, error: KourouError) -> None:
         """Prepare the next try."""
@@ -248,7 +246,7 @@ class Sender:
         number: int,
         deadline: Deadline,
         *,
-        is_asked_again: bool,
+        is_retry: bool,
     ) -> Awaitable[list[SendReceipt]]:
         attempt = self._begin(outgoing, target, address, number)
         answers: list[RemotingCommand] | None = None if attempt is None else []
@@ -259,7 +257,7 @@ class Sender:
             outgoing,
             target,
             timeout_s=deadline.within_s(self._config.attempt_timeout_ms),
-            is_asked_again=is_asked_again,
+            is_retry=is_retry,
             answers=answers,
         )
         if not self._is_watched:

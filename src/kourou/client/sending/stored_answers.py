@@ -58,7 +58,7 @@ def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) ->
     Returns the position of the first frame that was not processed. This is the `FastPath` of a
     producer's connections.
     """
-    waiting: dict[int, Any] = connection.pending.waiting
+    waiting: dict[int, Any] = connection.pending.by_opaque
     size_max = min(_ANSWER_BYTES_MAX, connection.limits.frame_bytes_max)
     now_s = connection.last_received_s
     last: FirstTry | None = None

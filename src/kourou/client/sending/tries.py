@@ -25,7 +25,7 @@ class Tries:
     __slots__ = (
         "deadline",
         "failed_broker",
-        "is_asked_again",
+        "is_retry",
         "last",
         "number",
         "outgoing",
@@ -43,7 +43,7 @@ class Tries:
         self.where = where
         self.failed_broker: str | None = None
         self.target: MessageQueue | None = None  # of the next try, if already chosen
-        self.is_asked_again = False  # the server has answered an earlier try with GO_AWAY
+        self.is_retry = False  # the server has answered an earlier try with GO_AWAY
         self.last: KourouError | None = None
         self.number = 0
 

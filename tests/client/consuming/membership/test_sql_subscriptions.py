@@ -152,7 +152,7 @@ def test_a_malformed_expression_is_refused_with_its_position_before_any_request(
             with pytest.raises(FilterSyntaxError, match=r"at character 9") as caught:
                 consumer.subscribe(TOPIC, sql="amount > > 5")
             assert caught.value.position == 9
-            with pytest.raises(FilterSyntaxError, match="ignores what follows b"):
+            with pytest.raises(FilterSyntaxError, match="ignores the text behind b"):
                 consumer.subscribe(TOPIC, sql="b LIKE 'x%'")
             with pytest.raises(UsageError, match="pass only one"):
                 consumer.subscribe(TOPIC, tags="a", sql="b = 'x'")

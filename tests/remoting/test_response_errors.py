@@ -6,7 +6,7 @@ import pytest
 
 from kourou.errors import RemoteError, TopicNotFoundError
 from kourou.protocol.command import RemotingCommand
-from kourou.remoting.check import raise_for_response
+from kourou.remoting.response_errors import raise_for_response
 
 
 def test_success_raises_nothing() -> None:

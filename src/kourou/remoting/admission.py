@@ -65,47 +65,47 @@ class Forwarded(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrance:
+class Admission:
     """Settings for the stage between accepting a socket and the start of its protocol."""
 
     tls: TlsContext | None
     """The TLS context; None: a connection that starts with a TLS hello is closed."""
     no_tls_reason: str = NO_CERTIFICATE
     """Logged for a TLS hello if `tls` is None."""
-    takes_plain: bool
+    accepts_plain: bool
     """Whether connections without TLS are served."""
     proxies: TrustedProxies | None
     """The proxies whose PROXY preambles are read; None: no preambles."""
-    silence_max_s: float
+    first_bytes_timeout_s: float
     """Time in seconds within which the first bytes must arrive."""
-    handshake_max_s: float
+    handshake_timeout_s: float
     """Timeout of a TLS handshake in seconds."""
     handshakes_max: int
     """TLS handshakes that may be queued or in progress; one more is closed immediately."""
-    arriving_max: int
+    connecting_max: int
     """Connections that may be in this stage; one more is closed immediately."""
 
 
-class EntranceListener:
+class AdmissionListener:
     """The listening sockets of one address, and its connections whose protocol has not started.
 
     Args:
         sockets: bound and listening; closed by `close`.
         factory: creates the protocol of each connection.
-        entrance: settings of the port.
+        admission: settings of the port.
     """
 
     def __init__(
         self,
         sockets: list[socket.socket],
         factory: Callable[[], asyncio.BufferedProtocol],
-        entrance: Entrance,
+        admission: Admission,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._factory = factory
-        self._entrance = entrance
-        self._arrivals: set[_Arrival] = set()
+        self._admission = admission
+        self._pending: set[_PendingConnection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Admitted] = deque()  # queued for their handshake
         self._warnings = LogRate()
@@ -126,8 +126,8 @@ class EntranceListener:
             self._loop.remove_reader(listening)
             listening.close()
         self._sockets = []
-        for arrival in list(self._arrivals):
-            arrival.end(None)
+        for pending in list(self._pending):
+            pending.end(None)
         for admitted in self._waiting:
             admitted.socket.close()
         self._waiting.clear()
@@ -155,17 +155,19 @@ class EntranceListener:
                 self._loop.call_later(PAUSE_S, self._resume, listening)
                 return
             accepted.setblocking(False)
-            arrival = _Arrival(self, accepted, (name[0], name[1]), self._entrance)
-            if self._arriving() >= self._entrance.arriving_max:
-                arrival.end(f"{self._entrance.arriving_max} connections are being set up already")
+            pending = _PendingConnection(self, accepted, (name[0], name[1]), self._admission)
+            if self._connecting() >= self._admission.connecting_max:
+                pending.end(
+                    f"{self._admission.connecting_max} connections are being set up already"
+                )
             else:
-                self._arrivals.add(arrival)
-                arrival.look()
+                self._pending.add(pending)
+                pending.inspect()
 
-    def _arriving(self) -> int:
-        return len(self._arrivals) + len(self._waiting) + len(self._handshakes)
+    def _connecting(self) -> int:
+        return len(self._pending) + len(self._waiting) + len(self._handshakes)
 
-    # Called by arrivals
+    # Called by pending connections
 
     def refuse(self, peer: tuple[str, int], reason: str) -> None:
         """Log why a connection was closed, at a limited rate."""
@@ -174,9 +176,9 @@ class EntranceListener:
             text = "connection.refused host=%s port=%d reason=%r suppressed=%d"
             log.warning(text, *peer, reason, suppressed)
 
-    def leave(self, arrival: _Arrival) -> None:
-        """Remove an arrival that was admitted or closed."""
-        self._arrivals.discard(arrival)
+    def remove(self, pending: _PendingConnection) -> None:
+        """Remove a pending connection that was admitted or closed."""
+        self._pending.discard(pending)
 
     def admit(
         self, accepted: socket.socket, peer: tuple[str, int], source: tuple[str, int] | None,
@@ -186,9 +188,9 @@ class EntranceListener:
         admitted = _Admitted(accepted, peer, source, tls)
         if tls is None:
             self._start(admitted)
-        elif len(self._waiting) + len(self._handshakes) >= self._entrance.handshakes_max:
+        elif len(self._waiting) + len(self._handshakes) >= self._admission.handshakes_max:
             accepted.close()
-            self.refuse(peer, f"{self._entrance.handshakes_max} TLS handshakes are in progress")
+            self.refuse(peer, f"{self._admission.handshakes_max} TLS handshakes are in progress")
         else:
             self._waiting.append(admitted)
             if len(self._waiting) == 1:
@@ -226,7 +228,7 @@ class EntranceListener:
                     make,
                     admitted.socket,
                     ssl=admitted.tls.current(),
-                    ssl_handshake_timeout=self._entrance.handshake_max_s,
+                    ssl_handshake_timeout=self._admission.handshake_timeout_s,
                 )
         except OSError as error:
             # The loop has closed the socket. The peer is no TLS client, presented no certificate,
@@ -245,27 +247,27 @@ class _Admitted:
     tls: TlsContext | None
 
 
-class _Arrival:
+class _PendingConnection:
     """An accepted socket until its first bytes show what kind of connection it is."""
 
     def __init__(
         self,
-        listener: EntranceListener,
+        listener: AdmissionListener,
         accepted: socket.socket,
         peer: tuple[str, int],
-        entrance: Entrance,
+        admission: Admission,
     ) -> None:
         self._listener = listener
         self._socket = accepted
         self._peer = peer
-        self._entrance = entrance
+        self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._preamble = b""  # the bytes of it read so far
         self._source: tuple[str, int] | None = None
-        self._may_be_proxied = entrance.proxies is not None and entrance.proxies.trusts(peer[0])
+        self._may_be_proxied = admission.proxies is not None and admission.proxies.trusts(peer[0])
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         """Decide by the bytes received; wait for more if they are too few."""
         try:
             is_decided = self._decide()
@@ -278,12 +280,12 @@ class _Arrival:
             self.end(None)
             return
         if not is_decided and self._timer is None:
-            self._loop.add_reader(self._socket, self.look)
-            self._timer = self._loop.call_later(self._entrance.silence_max_s, self._expire)
+            self._loop.add_reader(self._socket, self.inspect)
+            self._timer = self._loop.call_later(self._admission.first_bytes_timeout_s, self._expire)
 
     def end(self, reason: str | None) -> None:
         """Close the socket; log `reason` unless it is None."""
-        self._forget()
+        self._detach()
         self._socket.close()
         if reason is not None:
             self._listener.refuse(self._peer, reason)
@@ -299,12 +301,12 @@ class _Arrival:
             head = self._peek()
         if not head:
             self.end(None)  # closed by the peer
-        elif head[0] == _TLS_HANDSHAKE and self._entrance.tls is not None:
-            self._go_on(self._entrance.tls)
-        elif head[0] != _TLS_HANDSHAKE and self._entrance.takes_plain:
-            self._go_on(None)
-        elif self._entrance.takes_plain:
-            self.end(f"a TLS hello, but {self._entrance.no_tls_reason}")
+        elif head[0] == _TLS_HANDSHAKE and self._admission.tls is not None:
+            self._admit(self._admission.tls)
+        elif head[0] != _TLS_HANDSHAKE and self._admission.accepts_plain:
+            self._admit(None)
+        elif self._admission.accepts_plain:
+            self.end(f"a TLS hello, but {self._admission.no_tls_reason}")
         else:
             self.end("not TLS, which this port enforces (tls.server.mode)")
         return True
@@ -326,15 +328,15 @@ class _Arrival:
         self._may_be_proxied = False
         return True
 
-    def _go_on(self, tls: TlsContext | None) -> None:
-        self._forget()
+    def _admit(self, tls: TlsContext | None) -> None:
+        self._detach()
         self._listener.admit(self._socket, self._peer, self._source, tls)
 
-    def _forget(self) -> None:
+    def _detach(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._loop.remove_reader(self._socket)
-        self._listener.leave(self)
+        self._listener.remove(self)
 
     def _expire(self) -> None:
-        self.end(f"no complete first bytes within {self._entrance.silence_max_s:g} s")
+        self.end(f"no complete first bytes within {self._admission.first_bytes_timeout_s:g} s")

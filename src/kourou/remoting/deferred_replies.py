@@ -18,7 +18,7 @@ RUNNING_MAX: Final = 10_000
 """Coroutines that may run at once; one more request is answered SYSTEM_BUSY."""
 
 
-class LaterReplies:
+class DeferredReplies:
     """Runs the coroutines of one server that answer requests."""
 
     def __init__(self, running_max: int = RUNNING_MAX) -> None:

@@ -13,10 +13,10 @@ from kourou.errors import ConnectionLostError, RequestTimeoutError
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.output import Output
-from kourou.remoting.pending import PendingRequests, Waiter
+from kourou.remoting.pending import PendingRequest, PendingRequests
 
 
-class Asking:
+class Requester:
     """Sends requests and returns the peer's responses.
 
     Attributes:
@@ -53,7 +53,7 @@ class Asking:
             FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
         ends_at_s = self._loop.time() + timeout_s
-        await self._until_writable(timeout_s)
+        await self._wait_writable(timeout_s)
         answer = self.pending.add(command.code, timeout_s, ends_at_s)
         opaque = command.opaque = answer.opaque
         try:
@@ -63,15 +63,15 @@ class Asking:
             self.pending.discard(opaque)
             del answer  # breaks a cycle: the traceback of its error refers to this frame
 
-    def expect(self, waiter: Waiter[Any], ends_at_s: float) -> bool:
-        """Register `waiter` for a request that the caller sends next, with `waiter.opaque`.
+    def register_pending(self, pending: PendingRequest[Any], ends_at_s: float) -> bool:
+        """Register `pending` for a request that the caller sends next, with `pending.opaque`.
 
         Return False, and change nothing, if the request cannot be sent now: the connection is not
         open, output is paused, or too many requests are pending.
         """
         if self._close_reason is not None or self._transport is None or self._output.is_paused:
             return False
-        return self.pending.put(waiter, ends_at_s)
+        return self.pending.put(pending, ends_at_s)
 
     async def oneway(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a oneway request; return when it is queued, not when it has arrived.
@@ -81,14 +81,14 @@ class Asking:
             ConnectionLostError: closed; not sent.
             FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
         """
-        await self._until_writable(timeout_s)
+        await self._wait_writable(timeout_s)
         command.opaque = self.pending.next_opaque()
         self.send(command)
 
-    async def _until_writable(self, timeout_s: float) -> None:
+    async def _wait_writable(self, timeout_s: float) -> None:
         """Wait until output is not paused, and check that the connection is open."""
         try:
-            await self._output.until_resumed(timeout_s)
+            await self._output.wait_resumed(timeout_s)
         except TimeoutError:
             peer = format_address(self.remote_address)
             text = f"{peer} did not read for {timeout_s:g} s; the request was not sent"

@@ -10,7 +10,7 @@ import pytest
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
-from kourou.remoting.later import LaterReplies
+from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 
@@ -27,7 +27,7 @@ async def refuse() -> RemotingCommand:
 
 def test_the_answer_is_sent_when_the_coroutine_returns() -> None:
     async def main() -> None:
-        later, peer = LaterReplies(), FakePeer()
+        later, peer = DeferredReplies(), FakePeer()
         gate = asyncio.Event()
         request = peer.request(36)
         later.answer(request, partial(answer, request, gate))
@@ -42,7 +42,7 @@ def test_the_answer_is_sent_when_the_coroutine_returns() -> None:
 
 def test_an_error_becomes_the_answer() -> None:
     async def main() -> None:
-        later, peer = LaterReplies(), FakePeer()
+        later, peer = DeferredReplies(), FakePeer()
         later.answer(peer.request(36), refuse)
         await later.close()
         assert [(one.code, one.remark) for one in peer.sent] == [(29, "no such thing")]
@@ -52,7 +52,7 @@ def test_an_error_becomes_the_answer() -> None:
 
 def test_requests_above_the_limit_are_refused_without_being_served() -> None:
     async def main() -> None:
-        later, peer = LaterReplies(running_max=1), FakePeer()
+        later, peer = DeferredReplies(running_max=1), FakePeer()
         first, second = peer.request(36), peer.request(36)
         later.answer(first, partial(answer, first))
         with pytest.raises(SystemBusyError):
@@ -67,7 +67,7 @@ def test_requests_above_the_limit_are_refused_without_being_served() -> None:
 
 def test_abandoned_requests_are_not_answered() -> None:
     async def main() -> None:
-        later, peer = LaterReplies(), FakePeer()
+        later, peer = DeferredReplies(), FakePeer()
         request = peer.request(36)
         later.answer(request, partial(answer, request, asyncio.Event()))
         await asyncio.sleep(0)

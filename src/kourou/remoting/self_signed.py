@@ -64,7 +64,7 @@ subjectAltName = {names}
 
 
 @dataclass(frozen=True, slots=True)
-class OwnCertificate:
+class SelfSignedCertificate:
     """The paths of a certificate's files.
 
     Attributes:
@@ -76,13 +76,13 @@ class OwnCertificate:
     certificate: Path
 
 
-Maker = Callable[[Sequence[str], int], bytes | None]
+CertificateGenerator = Callable[[Sequence[str], int], bytes | None]
 """Generates a key and a certificate for hosts, valid from about `now_ms` on. Returns both in PEM,
 or None if the package or program that it uses is not installed."""
 
 
-def make_by_package(hosts: Sequence[str], now_ms: int) -> bytes | None:
-    """Generate a certificate with the package `cryptography`; see `Maker`."""
+def generate_by_package(hosts: Sequence[str], now_ms: int) -> bytes | None:
+    """Generate a certificate with the package `cryptography`; see `CertificateGenerator`."""
     try:
         # Imported only when a certificate is generated: the import takes a tenth of a second.
         from cryptography import x509  # noqa: PLC0415
@@ -124,15 +124,17 @@ def make_by_package(hosts: Sequence[str], now_ms: int) -> bytes | None:
     return private + certificate.public_bytes(pem)
 
 
-def make_by_program(hosts: Sequence[str], _now_ms: int) -> bytes | None:
-    """Generate a certificate with the program `openssl`, valid from the system time; see `Maker`.
+def generate_by_program(hosts: Sequence[str], _now_ms: int) -> bytes | None:
+    """Generate a certificate with the program `openssl`, valid from the system time on.
+
+    See `CertificateGenerator`.
 
     Raises:
         ConfigError: the program failed.
     """
     names = ", ".join(f"{'DNS' if _ip(host) is None else 'IP'}:{host}" for host in hosts)
-    with tempfile.TemporaryDirectory(prefix="kourou-tls-") as made_in:  # mode 0700
-        config, key, certificate = (Path(made_in, name) for name in ("conf", "key", "crt"))
+    with tempfile.TemporaryDirectory(prefix="kourou-tls-") as work_dir:  # mode 0700
+        config, key, certificate = (Path(work_dir, name) for name in ("conf", "key", "crt"))
         config.write_text(_OPENSSL_CONFIG.format(names=names))
         words: list[str | Path] = [
             "openssl",
@@ -164,12 +166,15 @@ def make_by_program(hosts: Sequence[str], _now_ms: int) -> bytes | None:
         return key.read_bytes() + certificate.read_bytes()
 
 
-MAKERS: Final[tuple[Maker, ...]] = (make_by_package, make_by_program)
+GENERATORS: Final[tuple[CertificateGenerator, ...]] = (generate_by_package, generate_by_program)
 
 
 def ensure_certificate(
-    directory: Path, hosts: Sequence[str], now_ms: int, makers: Sequence[Maker] = MAKERS
-) -> OwnCertificate:
+    directory: Path,
+    hosts: Sequence[str],
+    now_ms: int,
+    generators: Sequence[CertificateGenerator] = GENERATORS,
+) -> SelfSignedCertificate:
     """Return the certificate in `directory`; generate it if it is missing or no longer usable.
 
     It is replaced when its files are damaged, when it names other hosts than `LOCAL_HOSTS` and
@@ -180,34 +185,34 @@ def ensure_certificate(
             program is installed, or the program failed.
         OSError: the files cannot be read or written.
     """
-    wanted = tuple(dict.fromkeys((*LOCAL_HOSTS, *map(_checked_host, hosts))))
-    own = OwnCertificate(directory / "server.pem", directory / "server.crt")
-    fault = _fault(own.pem, wanted, now_ms)
-    if fault is not None:
+    wanted = tuple(dict.fromkeys((*LOCAL_HOSTS, *map(_validated_host, hosts))))
+    own = SelfSignedCertificate(directory / "server.pem", directory / "server.crt")
+    reason = _replacement_reason(own.pem, wanted, now_ms)
+    if reason is not None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = next(filter(None, (make(wanted, now_ms) for make in makers)), None)
-        if made is None:
+        generated = next(filter(None, (generate(wanted, now_ms) for generate in generators)), None)
+        if generated is None:
             raise ConfigError(
                 "neither the package cryptography nor the program openssl is installed: "
                 "pip install 'kourou[server]'"
             )
-        _replace(own.pem, made, mode=0o600)
+        _replace(own.pem, generated, mode=0o600)
         # Clients that trust the previous certificate refuse the new one: an operator must know.
-        level = logging.INFO if fault is _NONE_YET else logging.WARNING
+        level = logging.INFO if reason is _NONE_YET else logging.WARNING
         log.log(
             level, "certificate.made file=%s hosts=%s reason=%r trust=%s",
-            own.pem, ";".join(wanted), fault, own.certificate,
+            own.pem, ";".join(wanted), reason, own.certificate,
         )  # fmt: skip
     _publish(own)
     return own
 
 
-def _fault(pem: Path, hosts: Sequence[str], now_ms: int) -> str | None:
+def _replacement_reason(pem: Path, hosts: Sequence[str], now_ms: int) -> str | None:
     """Return why the certificate cannot be used any longer; None if it can."""
     if not pem.exists():
         return _NONE_YET
     try:
-        named, expires_at_ms = _shown(pem)
+        named, expires_at_ms = _inspect(pem)
     except (OSError, ValueError) as error:  # from OpenSSL: not PEM, key mismatch, expired
         return f"it is unusable: {getattr(error, 'reason', None) or error}"
     if named != {_normal(host) for host in hosts}:
@@ -217,7 +222,7 @@ def _fault(pem: Path, hosts: Sequence[str], now_ms: int) -> str | None:
     return None
 
 
-def _shown(pem: Path) -> tuple[set[str], int]:
+def _inspect(pem: Path) -> tuple[set[str], int]:
     """Return the hosts that the certificate names, and its expiry in epoch ms.
 
     Reads both from a handshake in memory, which needs no certificate parser and also proves that
@@ -258,13 +263,13 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _checked_host(host: str) -> str:
+def _validated_host(host: str) -> str:
     if _ip(host) is None and not _HOST.fullmatch(host):
         raise ConfigError(f"host {host!r}: a certificate cannot name it")
     return host
 
 
-def _publish(own: OwnCertificate) -> None:
+def _publish(own: SelfSignedCertificate) -> None:
     """Restrict the key file to its owner, and update the clients' file to the certificate."""
     if own.pem.stat().st_mode & 0o077:
         log.warning("certificate.key_was_readable file=%s", own.pem)

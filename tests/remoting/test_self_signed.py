@@ -12,15 +12,15 @@ import pytest
 
 from kourou.clock import SystemClock
 from kourou.errors import ConfigError
-from kourou.remoting.own_certificate import (
-    MAKERS,
+from kourou.remoting.self_signed import (
+    GENERATORS,
     RENEW_DAYS,
     VALID_DAYS,
-    Maker,
-    OwnCertificate,
+    CertificateGenerator,
+    SelfSignedCertificate,
     ensure_certificate,
-    make_by_package,
-    make_by_program,
+    generate_by_package,
+    generate_by_program,
 )
 from kourou.remoting.tls import TlsClientConfig
 from tests.remoting.certificates import Authority, Files
@@ -33,19 +33,23 @@ NOW_MS = SystemClock().now_ms()
 WITHOUT_OPENSSL = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 
 
-@pytest.fixture(params=[make_by_package, pytest.param(make_by_program, marks=WITHOUT_OPENSSL)])
-def maker(request: pytest.FixtureRequest) -> Maker:
-    made: Maker = request.param
+@pytest.fixture(
+    params=[generate_by_package, pytest.param(generate_by_program, marks=WITHOUT_OPENSSL)]
+)
+def generate(request: pytest.FixtureRequest) -> CertificateGenerator:
+    made: CertificateGenerator = request.param
     return made
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> OwnCertificate:
+def own(tmp_path: Path) -> SelfSignedCertificate:
     return ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
 
 
-def test_a_trusting_client_connects_by_each_host(tmp_path: Path, maker: Maker) -> None:
-    own = ensure_certificate(tmp_path, ["10.0.0.5", "broker.example"], NOW_MS, [maker])
+def test_a_trusting_client_connects_by_each_host(
+    tmp_path: Path, generate: CertificateGenerator
+) -> None:
+    own = ensure_certificate(tmp_path, ["10.0.0.5", "broker.example"], NOW_MS, [generate])
 
     async def test(served: Served) -> None:
         trusting = TlsClientConfig(trust_cert_path=own.certificate)
@@ -57,8 +61,10 @@ def test_a_trusting_client_connects_by_each_host(tmp_path: Path, maker: Maker) -
     RUNNERS["asyncio"](serve(of_server(files), test))
 
 
-def test_a_strictly_verifying_client_accepts_the_certificate(tmp_path: Path, maker: Maker) -> None:
-    own = ensure_certificate(tmp_path, ["Broker.example"], NOW_MS, [maker])
+def test_a_strictly_verifying_client_accepts_the_certificate(
+    tmp_path: Path, generate: CertificateGenerator
+) -> None:
+    own = ensure_certificate(tmp_path, ["Broker.example"], NOW_MS, [generate])
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(own.pem)
     client = ssl.create_default_context(cafile=own.certificate)
@@ -74,14 +80,14 @@ def test_a_strictly_verifying_client_accepts_the_certificate(tmp_path: Path, mak
     assert asking.version() == "TLSv1.3"
 
 
-def test_the_key_is_readable_by_its_owner_only(own: OwnCertificate) -> None:
+def test_the_key_is_readable_by_its_owner_only(own: SelfSignedCertificate) -> None:
     assert own.pem.stat().st_mode & 0o777 == 0o600
     assert b"PRIVATE KEY" in own.pem.read_bytes()
     assert b"PRIVATE KEY" not in own.certificate.read_bytes()
     assert sorted(path.name for path in own.pem.parent.iterdir()) == ["server.crt", "server.pem"]
 
 
-def test_a_valid_certificate_is_kept(tmp_path: Path, own: OwnCertificate) -> None:
+def test_a_valid_certificate_is_kept(tmp_path: Path, own: SelfSignedCertificate) -> None:
     before = own.pem.read_bytes()
     later_ms = NOW_MS + (VALID_DAYS - RENEW_DAYS - 2) * DAY_MS
     for hosts in (["broker.example"], ["BROKER.example", "localhost"]):
@@ -90,7 +96,7 @@ def test_a_valid_certificate_is_kept(tmp_path: Path, own: OwnCertificate) -> Non
 
 
 def test_a_certificate_is_replaced_before_expiry_and_when_hosts_change(
-    tmp_path: Path, own: OwnCertificate
+    tmp_path: Path, own: SelfSignedCertificate
 ) -> None:
     seen = {own.pem.read_bytes()}
     later_ms = NOW_MS + (VALID_DAYS - RENEW_DAYS) * DAY_MS
@@ -118,7 +124,7 @@ def test_a_certificate_is_replaced_before_expiry_and_when_hosts_change(
     ],
 )
 def test_a_damaged_file_is_replaced(
-    tmp_path: Path, own: OwnCertificate, harm: Callable[[bytes], bytes]
+    tmp_path: Path, own: SelfSignedCertificate, harm: Callable[[bytes], bytes]
 ) -> None:
     own.pem.write_bytes(harm(own.pem.read_bytes()))
     ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
@@ -135,7 +141,9 @@ def test_a_first_certificate_is_logged_and_a_replacement_warned_about(
     assert "it names other hosts" in caplog.text
 
 
-def test_a_key_of_another_certificate_is_replaced(tmp_path: Path, own: OwnCertificate) -> None:
+def test_a_key_of_another_certificate_is_replaced(
+    tmp_path: Path, own: SelfSignedCertificate
+) -> None:
     stranger = Authority(tmp_path / "pki").issue("x", "broker.example")
     own.pem.write_bytes(stranger.key.read_bytes() + own.certificate.read_bytes())
     ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
@@ -143,7 +151,7 @@ def test_a_key_of_another_certificate_is_replaced(tmp_path: Path, own: OwnCertif
 
 
 def test_the_client_file_is_restored_and_a_readable_key_is_restricted(
-    tmp_path: Path, own: OwnCertificate
+    tmp_path: Path, own: SelfSignedCertificate
 ) -> None:
     certificate = own.certificate.read_bytes()
     for harm in (own.certificate.unlink, lambda: own.certificate.write_text("x")):
@@ -173,19 +181,19 @@ def test_without_package_and_program_the_error_says_what_to_install(
 @pytest.mark.parametrize("host", ["a,b", "a\nb", "bröker", "-a", "a b", "", "a" * 300])
 def test_a_host_that_no_certificate_can_name_is_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigError, match="a certificate cannot name it"):
-        ensure_certificate(tmp_path, [host], NOW_MS, MAKERS)
+        ensure_certificate(tmp_path, [host], NOW_MS, GENERATORS)
 
 
 def test_a_failing_or_missing_program_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert make_by_program(["localhost"], NOW_MS) is None
+    assert generate_by_program(["localhost"], NOW_MS) is None
 
     (tmp_path / "openssl").write_text("#!/bin/sh\necho too old >&2\nexit 3\n")
     (tmp_path / "openssl").chmod(0o755)
     with pytest.raises(ConfigError, match="openssl exited with 3: too old"):
-        make_by_program(["localhost"], NOW_MS)
+        generate_by_program(["localhost"], NOW_MS)
 
 
 def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
