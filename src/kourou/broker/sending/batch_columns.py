@@ -35,11 +35,11 @@ _SIZE16: Final = struct.Struct(">H")
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 _FORMS_MAX: Final = 1024
-_UNKNOWN_BYTES_MAX: Final = 128 * 1024
+_PARSED_BYTES_MAX: Final = 128 * 1024
 """Limit on the bytes of properties that are parsed for one batch: 20 ms at most. A batch is left to
-the general path, which parses none, once more than `_UNKNOWN_BYTES_MIN` bytes were parsed and the
+the general path, which parses none, once more than `_PARSED_BYTES_MIN` bytes were parsed and the
 total extrapolated from them exceeds this limit."""
-_UNKNOWN_BYTES_MIN: Final = 16 * 1024
+_PARSED_BYTES_MIN: Final = 16 * 1024
 _Shape = tuple[int, str]
 """Tag hash and tags, shared by all messages whose properties differ only in unique id and keys."""
 _Pieces = tuple[bytes, bytes, bytes, bytes, bytes]
@@ -116,12 +116,12 @@ class BatchReader:
         self._forms: dict[tuple[bytes, bytes, bytes], _Form] = {}
         self._shapes = Shapes(_shape)
 
-    def read(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
+    def read(self, body: memoryview, topic_bytes: bytes, messages_max: int) -> BatchColumns | None:
         """Return the messages of the body; None if the general path must decode it.
 
         Args:
             body: body of the batch.
-            topic_part: size and name of the topic as encoded in records.
+            topic_bytes: size and name of the topic as encoded in records.
             messages_max: a body with more messages is left to the general path.
         """
         if len(body) < _ITEM_BYTES_MIN:
@@ -130,27 +130,27 @@ class BatchReader:
         if body_size < 0 or size < _ITEM_BYTES_MIN + body_size or size > len(body):
             return None
         if len(body) <= size * messages_max:
-            columns = self._alike(body, topic_part, size, flag, body_size)
+            columns = self._read_uniform(body, topic_bytes, size, flag, body_size)
             if columns is not None:
                 return columns
-        return self._mixed(body, topic_part, messages_max)
+        return self._read_mixed(body, topic_bytes, messages_max)
 
-    def _alike(
-        self, body: memoryview, topic_part: bytes, size: int, flag: int, body_size: int
+    def _read_uniform(
+        self, body: memoryview, topic_bytes: bytes, size: int, flag: int, body_size: int
     ) -> BatchColumns | None:
         """Return the messages if they differ only in body and unique id; None otherwise.
 
         This is the common case: most programs send messages of one form. It takes a third of the
-        time of `_mixed`: only bodies and ids are extracted, and the rest is compared in one step.
+        time of `_read_mixed`: only bodies and ids are extracted, the rest is compared in one step.
         """
         count, rest = divmod(len(body), size)
         if rest:
             return None
         text = bytes(body[_ITEM.size + body_size : size])
-        known = self._known(text)
-        if known is None or known[0].kind != _NO_KEYS:
+        found = self._form_of(text)
+        if found is None or found[0].kind != _NO_KEYS:
             return None
-        form = known[0]
+        form = found[0]
         text_size, id_at = len(text), len(form.start)
         # The first head, then each body followed by its properties and the next head.
         form_of_all = f"{_ITEM.size}s" + f"{body_size}s{text_size + _ITEM.size}s" * (count - 1)
@@ -169,8 +169,8 @@ class BatchReader:
         id_rests = b"".join(rests)
         if not (head + id_rests).isalnum():
             return None
-        start = topic_part + form.start + head
-        total = HEAD_V4.size + body_size + len(topic_part) + text_size + SEAL_BYTES
+        start = topic_bytes + form.start + head
+        total = HEAD_V4.size + body_size + len(topic_bytes) + text_size + SEAL_BYTES
         return BatchColumns(
             (total,) * count,
             (body_size,) * count,
@@ -184,14 +184,16 @@ class BatchReader:
             (),
         )
 
-    def _mixed(self, body: memoryview, topic_part: bytes, messages_max: int) -> BatchColumns | None:
+    def _read_mixed(
+        self, body: memoryview, topic_bytes: bytes, messages_max: int
+    ) -> BatchColumns | None:
         """Return messages of mixed forms, in less than 1 us each."""
         data = bytes(body)
         at, end = 0, len(data)
-        fixed = HEAD_V4.size + len(topic_part) + SEAL_BYTES
+        fixed = HEAD_V4.size + len(topic_bytes) + SEAL_BYTES
         rows: list[_Row] = []
         found_forms: list[_Form] = []
-        unknown_bytes = 0
+        parsed_bytes = 0
         cuts, forms, unpack = self._cuts, self._forms, _ITEM.unpack_from
         while at < end:
             if end - at < _ITEM_BYTES_MIN or len(rows) >= messages_max:
@@ -207,20 +209,20 @@ class BatchReader:
                 before, first, between, second, after = cuts[len(text)](text)
                 form = forms[before, between, after]
             except KeyError:
-                unknown_bytes += len(text)
-                expected_bytes = unknown_bytes * end // at
-                if unknown_bytes > _UNKNOWN_BYTES_MIN and expected_bytes > _UNKNOWN_BYTES_MAX:
+                parsed_bytes += len(text)
+                expected_bytes = parsed_bytes * end // at
+                if parsed_bytes > _PARSED_BYTES_MIN and expected_bytes > _PARSED_BYTES_MAX:
                     return None
-                found = self._find_out(text)
+                found = self._parse(text)
                 if found is None:
                     return None
                 form, first, second = found
             total = fixed + body_size + len(text)
             rows.append((total, body_size, flag, data[body_at:body_end], first, second))
             found_forms.append(form)
-        return _columns(rows, found_forms, topic_part)
+        return _columns(rows, found_forms, topic_bytes)
 
-    def _known(self, text: bytes) -> _Found | None:
+    def _form_of(self, text: bytes) -> _Found | None:
         """Return the form of a message and its values of unique id and keys.
 
         `text` is the size field and the properties as received. None if they are unusual.
@@ -231,15 +233,15 @@ class BatchReader:
             form = self._forms.get((before, between, after))
             if form is not None:
                 return form, first, second
-        return self._find_out(text)
+        return self._parse(text)
 
-    def _find_out(self, text: bytes) -> _Found | None:
-        """Parse `text`, return the same as `_known`, and cache the form."""
+    def _parse(self, text: bytes) -> _Found | None:
+        """Parse `text`, return the same as `_form_of`, and cache the form."""
         size = len(text) - 2
         if size > SENT_PROPERTIES_SIZE_MAX or _SIZE16.unpack_from(text)[0] != size:
             return None
-        id_at, id_end = _id_place(text)
-        keys_at, keys_end = _keys_place(text)
+        id_at, id_end = _id_span(text)
+        keys_at, keys_end = _keys_span(text)
         # Without unique id and keys, the properties mostly equal those of the previous message.
         spans = sorted(((id_at - len(_UNIQ_KEY), id_end), (keys_at - len(_KEYS), keys_end)))
         rest, at = b"", 2
@@ -254,12 +256,12 @@ class BatchReader:
         stored_size = _SIZE16.pack(size + SEAL_BYTES)
         if not id_end:
             return _Form(code, stored_size + text[2:], b"", b"", tags, _NO_ID), b"", b""
-        kind, places = _NO_KEYS, (id_at, id_end, len(text), len(text))
+        kind, spans_in_order = _NO_KEYS, (id_at, id_end, len(text), len(text))
         if keys_end:
-            kind, places = _KEYS_BEHIND, (id_at, id_end, keys_at, keys_end)
+            kind, spans_in_order = _KEYS_BEHIND, (id_at, id_end, keys_at, keys_end)
             if keys_at < id_at:
-                kind, places = _KEYS_BEFORE, (keys_at, keys_end, id_at, id_end)
-        sizes = [b - a for a, b in pairwise((0, *places, len(text)))]
+                kind, spans_in_order = _KEYS_BEFORE, (keys_at, keys_end, id_at, id_end)
+        sizes = [b - a for a, b in pairwise((0, *spans_in_order, len(text)))]
         cut = struct.Struct("".join([f"{some}s" for some in sizes])).unpack
         before, first, between, second, after = cut(text)
         form = _Form(code, stored_size + before[2:], between, after, tags, kind)
@@ -273,7 +275,7 @@ class BatchReader:
 
 
 def _columns(
-    rows: Sequence[_Row], forms: Sequence[_Form], topic_part: bytes
+    rows: Sequence[_Row], forms: Sequence[_Form], topic_bytes: bytes
 ) -> BatchColumns | None:
     """Return the columns of messages of these forms; None if a message does not match its form."""
     sizes, body_sizes, flags, bodies, firsts, seconds = zip(*rows, strict=True)
@@ -303,7 +305,7 @@ def _columns(
         flags,
         codes,
         bodies,
-        (repeat(topic_part), starts, firsts, betweens, seconds, ends),
+        (repeat(topic_bytes), starts, firsts, betweens, seconds, ends),
         head,
         id_rests,
         tags if tags.count(tags[0]) < len(tags) else tags[:1],
@@ -311,25 +313,25 @@ def _columns(
     )
 
 
-def _id_place(text: bytes) -> tuple[int, int]:
+def _id_span(text: bytes) -> tuple[int, int]:
     """Return start and end of the unique id in a size field and properties; zeros if absent."""
     at = text.find(_UNIQ_KEY, 2) + len(_UNIQ_KEY)
     end = at + UNIQ_KEY_CHARS
     before = at - len(_UNIQ_KEY) - 1
-    is_there = (before == 1 or (before > 1 and text[before] == 2)) and text[
+    is_present = (before == 1 or (before > 1 and text[before] == 2)) and text[
         end : end + 1
     ] == b"\x02"
-    return (at, end) if is_there and text[at:end].isalnum() else (0, 0)
+    return (at, end) if is_present and text[at:end].isalnum() else (0, 0)
 
 
-def _keys_place(text: bytes) -> tuple[int, int]:
+def _keys_span(text: bytes) -> tuple[int, int]:
     """Return start and end of the keys in a size field and properties; zeros if absent."""
     at = text.find(_KEYS, 2) + len(_KEYS)
     before = at - len(_KEYS) - 1
     end = text.find(b"\x02", at)
     keys = text[at:end]
-    is_there = (before == 1 or (before > 1 and text[before] == 2)) and end > at
-    return (at, end) if is_there and keys.isascii() and b"\x01" not in keys else (0, 0)
+    is_present = (before == 1 or (before > 1 and text[before] == 2)) and end > at
+    return (at, end) if is_present and keys.isascii() and b"\x01" not in keys else (0, 0)
 
 
 def _shape(rest: bytes) -> _Shape | None:

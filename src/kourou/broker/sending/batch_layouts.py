@@ -11,11 +11,11 @@ from kourou.protocol.message_layout import HEAD_V4
 from kourou.store.formats import ENTRY
 from kourou.store.log.record_seal import SEAL_BYTES
 
-_KEPT_CHARS_MAX: Final = 4096
-_KEPT_COUNT_MAX: Final = 256
+_CACHED_CHARS_MAX: Final = 4096
+_CACHED_COUNT_MAX: Final = 256
 """A longer format, or one of more records, is compiled on each use, which takes as long as the use
 itself."""
-_KEPT_MAX: Final = 64
+_CACHED_MAX: Final = 64
 """Cached layouts, and cached `RecordLayouts`. One of the latter takes at most 150 KB, or 16 KB for
 32 records."""
 
@@ -49,15 +49,15 @@ def _record_layouts(count: int) -> RecordLayouts:
     )
 
 
-_kept = lru_cache(_KEPT_MAX)(struct.Struct)
-_kept_record_layouts = lru_cache(_KEPT_MAX)(_record_layouts)
+_cached_layout = lru_cache(_CACHED_MAX)(struct.Struct)
+_cached_record_layouts = lru_cache(_CACHED_MAX)(_record_layouts)
 
 
 def layout(form: str) -> struct.Struct:
     """Return the layout of that format, cached if the format is short."""
-    return _kept(form) if len(form) <= _KEPT_CHARS_MAX else struct.Struct(form)
+    return _cached_layout(form) if len(form) <= _CACHED_CHARS_MAX else struct.Struct(form)
 
 
 def layouts(count: int) -> RecordLayouts:
     """Return the layouts for `count` records, cached if they are few."""
-    return _kept_record_layouts(count) if count <= _KEPT_COUNT_MAX else _record_layouts(count)
+    return _cached_record_layouts(count) if count <= _CACHED_COUNT_MAX else _record_layouts(count)

@@ -35,14 +35,14 @@ class Target(NamedTuple):
     """Destination of a batch, and the values that its records share.
 
     Attributes:
-        part: size and name of the topic as encoded in a record.
+        topic_bytes: size and name of the topic as encoded in a record.
         common: the shared bytes of the records' heads, packed by `COMMON`.
         unique_id: unique id of the batch; None if the request has none.
         kind: message type of the batch.
     """
 
     topic: str
-    part: bytes
+    topic_bytes: bytes
     queue_id: int
     queue: ConsumeQueue
     common: bytes
@@ -50,7 +50,7 @@ class Target(NamedTuple):
     kind: str
 
 
-def places_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
+def positions_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
     """Return the start positions of consecutive records of these sizes, beginning at `position`."""
     size, count = sizes[0], len(sizes)
     if sizes.count(size) == count:
@@ -58,24 +58,24 @@ def places_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
     return list(accumulate(sizes[:-1], initial=position))
 
 
-def message_ids(broker_place: str, places: Sequence[int]) -> str:
-    """Return the offset message ids of the records at `places`, joined by commas.
+def message_ids(id_prefix: str, positions: Sequence[int]) -> str:
+    """Return the offset message ids of the records at `positions`, joined by commas.
 
-    `broker_place` is the broker's part of each id. One `hex` of all positions takes half the time
+    `id_prefix` is the broker's part of each id. One `hex` of all positions takes half the time
     of one format operation per message.
     """
-    texts = layouts(len(places)).pack_longs(*places).hex(",", 8).upper()
-    return broker_place + texts.replace(",", "," + broker_place)
+    texts = layouts(len(positions)).pack_longs(*positions).hex(",", 8).upper()
+    return id_prefix + texts.replace(",", "," + id_prefix)
 
 
 def append_records(
-    columns: BatchColumns, places: Sequence[int], end: int, target: Target, run: SealedRun
+    columns: BatchColumns, positions: Sequence[int], end: int, target: Target, run: SealedRun
 ) -> None:
     """Append the messages to the log. No step can fail once state has changed.
 
     Args:
         columns: the messages.
-        places: log position at which each record begins.
+        positions: log position at which each record begins.
         end: log position at which the last record ends.
         target: their destination.
         run: receives the records; it must have room for them.
@@ -88,7 +88,7 @@ def append_records(
     heads[2::_HEAD_COLUMNS] = crc32_all(bodies)
     heads[4::_HEAD_COLUMNS] = columns.flags
     heads[5::_HEAD_COLUMNS] = range(first_offset, first_offset + count)
-    heads[6::_HEAD_COLUMNS] = places
+    heads[6::_HEAD_COLUMNS] = positions
     heads[8::_HEAD_COLUMNS] = columns.body_sizes
     of_count = layouts(count)
     cut = of_count.cut_heads(of_count.pack_heads(*heads))
@@ -99,20 +99,20 @@ def append_records(
     seals = (_SEAL_BACKWARDS * count % tuple(checksums))[::-1]
     parts[1::2] = of_count.cut_seals(seals)
     entries = [0] * (3 * count)
-    entries[::3], entries[1::3], entries[2::3] = places, sizes, columns.codes
+    entries[::3], entries[1::3], entries[2::3] = positions, sizes, columns.codes
     appended = AppendedBatch(
-        places[0], first_offset, end - places[0], target.topic, target.queue_id, run.store_at_ms,
-        count, of_count.pack_entries(*entries),
+        positions[0], first_offset, end - positions[0], target.topic, target.queue_id,
+        run.store_at_ms, count, of_count.pack_entries(*entries),
     )  # fmt: skip
     run.buffers.append(b"".join(parts))
     run.pending.append((queue, appended))
     if columns.id_rests:
-        starts = array("q", of_count.pack_longs(*places))  # a quarter of the time of `extend`
+        starts = array("q", of_count.pack_longs(*positions))  # a quarter of the time of `extend`
         if sys.byteorder == "little":
             starts.byteswap()
         run.feed.add_batch(
             FedBatch(
-                places[0], end, run.store_at_ms, target.topic, starts, columns.tags,
+                positions[0], end, run.store_at_ms, target.topic, starts, columns.tags,
                 columns.id_head, columns.id_rests, columns.keys,
             )
         )  # fmt: skip

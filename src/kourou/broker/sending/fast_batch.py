@@ -31,10 +31,10 @@ from kourou.broker.sending.batch_records import (
     Target,
     append_records,
     message_ids,
-    places_from,
+    positions_from,
 )
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, decode_batch
-from kourou.broker.sending.plain_sends import Known, KnownPeer, PlainSends, is_number
+from kourou.broker.sending.plain_sends import CachedPeer, PlainSends, SendCache, is_number
 from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.verdicts import batch_flag_refusal, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
@@ -117,23 +117,23 @@ class FastBatch:
         self.stats = stats
         self.clock = clock
         self._unique_ids = unique_ids
-        self._known = Known(config, topics, commit, store_host)
-        self.answers = self._known.answers
+        self._cache = SendCache(config, topics, commit, store_host)
+        self.answers = self._cache.answers
         self._reader = BatchReader()
-        self._wholes: Shapes[str, _Whole] = Shapes(_find_out_whole)
+        self._wholes: Shapes[str, _Whole] = Shapes(_parse_whole)
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve the leading frames that the path accepts; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
-        known = self._known
-        if self._live.now is not known.config:
-            known.forget(self._live.now)
-            self.answers = known.answers
+        cache = self._cache
+        if self._live.now is not cache.config:
+            cache.reset(self._live.now)
+            self.answers = cache.answers
         try:
-            peer = known.peers[connection]
+            peer = cache.peers[connection]
         except KeyError:
-            peer = known.meet(connection)
+            peer = cache.add_peer(connection)
         if peer is None:
             return start
         now_ms = self.clock.now_ms()
@@ -159,7 +159,7 @@ class FastBatch:
         buffer: bytearray,
         at: int,
         end: int,
-        peer: KnownPeer,
+        peer: CachedPeer,
         run: SealedRun,
         batches: _Batches,
     ) -> int:
@@ -173,7 +173,7 @@ class FastBatch:
         if (
             next_at > end
             or size > connection.limits.frame_bytes_max
-            or not 0 < next_at - body_at <= self._known.config.max_message_size_bytes
+            or not 0 < next_at - body_at <= self._cache.config.max_message_size_bytes
             or header_size >> 24
         ):
             return at
@@ -185,18 +185,20 @@ class FastBatch:
         target = None if whole is None else self._target(header.extFields, whole, peer, run)
         if target is None:
             return at
-        most = self._known.config.batch_messages_max
-        columns = self._reader.read(memoryview(buffer)[body_at:next_at], target.part, most)
+        messages_max = self._cache.config.batch_messages_max
+        columns = self._reader.read(
+            memoryview(buffer)[body_at:next_at], target.topic_bytes, messages_max
+        )
         if columns is None:
             return at
-        is_taken = self._take(columns, target, peer, run, batches, size, header.opaque)
-        return next_at if is_taken else at
+        is_appended = self._append(columns, target, peer, run, batches, size, header.opaque)
+        return next_at if is_appended else at
 
-    def _take(
+    def _append(
         self,
         columns: BatchColumns,
         target: Target,
-        peer: KnownPeer,
+        peer: CachedPeer,
         run: SealedRun,
         batches: _Batches,
         frame_bytes: int,
@@ -213,19 +215,19 @@ class FastBatch:
             or not self._commit.has_room(batches.owner, put_bytes, puts)
         ):
             return False
-        places = places_from(run.position, columns.sizes)
+        positions = positions_from(run.position, columns.sizes)
         offset = target.queue.next_offset
-        ids = message_ids(peer.place, places)
+        ids = message_ids(peer.id_prefix, positions)
         unique_id = target.unique_id or self._unique_ids.next(batches.began_ms)
         to_ids, to_offset, to_unique_id, to_opaque, to_end = peer.answers.get(
             target.queue_id
-        ) or self._known.answer_parts(peer, target.queue_id)
+        ) or self._cache.answer_parts(peer, target.queue_id)
         answer = (
             f"{to_ids}{ids}{to_offset}{offset}{to_unique_id}{unique_id}{to_opaque}{opaque}{to_end}"
         ).encode()
         if len(answer) > _ANSWER_BYTES_MAX:
             return False
-        append_records(columns, places, run.position + total, target, run)
+        append_records(columns, positions, run.position + total, target, run)
         batches.replies.append(_PACK_SIZES(len(answer) + 4, len(answer)) + answer)
         batches.batches.append((target.topic, target.queue_id, target.kind, count, total))
         batches.put_bytes = put_bytes
@@ -236,27 +238,27 @@ class FastBatch:
         self,
         fields: BatchFields,
         whole: _Whole,
-        peer: KnownPeer,
+        peer: CachedPeer,
         run: SealedRun,
     ) -> Target | None:
         """Return the batch's destination; None if the general path must serve it."""
-        known = self._known
-        topic = known.topics.get(fields.b)
+        cache = self._cache
+        topic = cache.topics.get(fields.b)
         if topic is None or self._topics.get(fields.b) is not topic.config:
-            topic = known.topic(fields.b)
+            topic = cache.topic(fields.b)
             if topic is None:
                 return None
         queue_key = topic.queues.get(fields.e) or topic.add_queue(fields.e)
         queue = None if queue_key is None else run.queues.get(queue_key[1])
-        sys_flag = known.sys_flags.get(fields.f)
+        sys_flag = cache.sys_flags.get(fields.f)
         if sys_flag is None:
-            sys_flag = known.sys_flag(fields.f)
+            sys_flag = cache.sys_flag(fields.f)
         if (
             queue_key is None
             or queue is None
             or sys_flag is None
             or batch_flag_refusal(sys_flag) is not None
-            or not (fields.d in known.numbers or known.is_known_number(fields.d))
+            or not (fields.d in cache.numbers or cache.check_number(fields.d))
             or not is_number(fields.g, BORN_DIGITS_MAX)
         ):
             return None
@@ -264,7 +266,7 @@ class FastBatch:
             sys_flag, int(fields.g), peer.born_address, peer.born_port, run.store_at_ms,
             peer.store_address, peer.store_port, 0, 0,
         )  # fmt: skip
-        return Target(fields.b, topic.part, queue_key[0], queue, common, *whole)
+        return Target(fields.b, topic.topic_bytes, queue_key[0], queue, common, *whole)
 
     def _whole(self, text: str) -> _Whole | None:
         """Return the values of a whole batch's properties; None if these are unusual.
@@ -287,7 +289,7 @@ class FastBatch:
         return self._wholes[text]
 
 
-def _find_out_whole(text: str) -> _Whole | None:
+def _parse_whole(text: str) -> _Whole | None:
     """Parse the properties of a whole batch; None if they are unusual."""
     properties = decode_properties(text.encode())
     unique_id = properties.get(names.UNIQ_KEY, "x")

@@ -40,7 +40,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
-from kourou.broker.sending.plain_sends import Known, PlainSends, SendPath, is_number
+from kourou.broker.sending.plain_sends import PlainSends, SendCache, SendPath, is_number
 from kourou.broker.sending.plain_shapes import CUT_OUT, KEYS, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.send_answers import region_properties
 from kourou.broker.sending.verdicts import half_refusal, judge_message
@@ -49,7 +49,7 @@ from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.plain_halves import (
     HALF_KEY,
-    HALF_PART,
+    HALF_TOPIC_BYTES,
     MORE_BYTES_MAX,
     TRANSACTION_ID,
     PlainHalf,
@@ -84,9 +84,9 @@ _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
 """Lower bound of a frame that this path accepts: the header fields alone take more."""
-_KEPT_BYTES_MAX: Final = 8 * 1024
+_BUFFERED_READ_BYTES_MAX: Final = 8 * 1024
 """Largest read that is buffered: below this size, the copy costs less than buffering saves."""
-_KEPT_BYTES_TOTAL_MAX: Final = 1024 * 1024
+_BUFFERED_BYTES_MAX: Final = 1024 * 1024
 """Once more bytes than this are buffered, further reads are processed at once."""
 
 _Read = tuple[Connection, bytearray, int, int]
@@ -160,27 +160,27 @@ class FastSend:
         self.clock = clock
         self._next_id = unique_ids.next
         self._transactions = transactions
-        self._ends = ends
-        self._kept: list[_Read] = []
-        self._kept_bytes = 0
-        self._is_handing_back = False
+        self._fast_end = ends
+        self._buffered: list[_Read] = []
+        self._buffered_bytes = 0
+        self._is_returning = False
         self.declined: Counter[str] = Counter()
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
-        self._known = Known(config, topics, commit, store_host)
-        self._forget(config.now)
+        self._cache = SendCache(config, topics, commit, store_host)
+        self._reset(config.now)
 
-    def _forget(self, config: BrokerConfig) -> None:
+    def _reset(self, config: BrokerConfig) -> None:
         """Drop all cached data and use other options."""
-        known = self._known
-        known.forget(config)
-        self.answers = known.answers
+        cache = self._cache
+        cache.reset(config)
+        self.answers = cache.answers
         region = region_properties(config)
         suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
         # Bytes of a record beyond those of its frame, at most.
         self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
-        # Values that `_take` binds to locals, in one tuple to unpack at once.
+        # Values that `_append` binds to locals, in one tuple to unpack at once.
         self._locals = (
-            known, self._topics.by_name.get, known.topics, known.sys_flags, known.numbers,
+            cache, self._topics.by_name.get, cache.topics, cache.sys_flags, cache.numbers,
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
         )  # fmt: skip
         takes_halves = half_refusal(config) is None
@@ -191,25 +191,25 @@ class FastSend:
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         size = end - start
-        if size <= _KEPT_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
-            if self._is_handing_back:
+        if size <= _BUFFERED_READ_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
+            if self._is_returning:
                 return start
-            if self._kept_bytes <= _KEPT_BYTES_TOTAL_MAX:
-                if not self._kept:
-                    self._commit.call_before_write(self._take_kept)
-                self._kept.append((connection, buffer[start:end], 0, size))
-                self._kept_bytes += size
-                connection.before_next = self._take_kept
+            if self._buffered_bytes <= _BUFFERED_BYTES_MAX:
+                if not self._buffered:
+                    self._commit.call_before_write(self._serve_buffered)
+                self._buffered.append((connection, buffer[start:end], 0, size))
+                self._buffered_bytes += size
+                connection.before_next = self._serve_buffered
                 return end
         left = self._serve([(connection, buffer, start, end)], size, size // _FRAME_BYTES_MIN)
         return left[0][2] if left else end
 
-    def _take_kept(self) -> None:
+    def _serve_buffered(self) -> None:
         """Serve the buffered frames; return those that this path refuses to their connections."""
-        kept, self._kept = self._kept, []
-        size, self._kept_bytes = self._kept_bytes, 0
+        buffered, self._buffered = self._buffered, []
+        size, self._buffered_bytes = self._buffered_bytes, 0
         reads = []
-        for read in kept:
+        for read in buffered:
             connection = read[0]
             if connection.before_next is not None:  # else it was closed without reading this frame
                 connection.before_next = None
@@ -221,13 +221,13 @@ class FastSend:
             for read in reads:
                 read[0].abort("internal error")
             return
-        self._is_handing_back = True
+        self._is_returning = True
         for connection, frame, _, _ in left:
             try:
                 connection.replay_frames(bytes(frame))
             except Exception:  # a failure for one producer must not affect the others
                 log.exception("fast_send.handing_back_failed peer=%s", connection)
-        self._is_handing_back = False
+        self._is_returning = False
 
     def _serve(self, reads: list[_Read], size: int, puts_max: int) -> list[_Read]:
         """Append the leading sends of each read, and return the rest of the reads.
@@ -238,8 +238,8 @@ class FastSend:
             puts_max: upper bound of the number of sends in all reads.
         """
         config = self._live.now
-        if config is not self._known.config:
-            self._forget(config)
+        if config is not self._cache.config:
+            self._reset(config)
         commit, put_bytes = self._commit, size + puts_max * self._more_bytes
         # An upper bound of what the reads can bring must fit within every limit. Near a limit each
         # read is checked alone, and nearer still the general path checks each message.
@@ -253,13 +253,13 @@ class FastSend:
         if run is None:
             return reads
         sends, began_at = _Sends(self, now_ms, self._transactions), run.position
-        left = self._take(reads, puts_max // len(reads), run, sends)
+        left = self._append(reads, puts_max // len(reads), run, sends)
         if puts := len(sends.records):
             self._store.end_run(run)
             sends.follow(commit, run.position, run.position - began_at - SEAL_BYTES * puts, puts)
         return left
 
-    def _take(  # noqa: C901, PLR0912, PLR0915 - one loop by hand, see the module
+    def _append(  # noqa: C901, PLR0912, PLR0915 - one loop by hand, see the module
         self, reads: list[_Read], puts_max: int, run: SealedRun, sends: _Sends
     ) -> list[_Read]:
         """Append the leading sends of each read, and note their answers.
@@ -275,8 +275,8 @@ class FastSend:
         Returns:
             The rest of each read that this path did not accept as a whole.
         """
-        known, topic_of, topics, sys_flags, numbers, suffix, own_bytes, body_max = self._locals
-        shapes, peers = self._shapes, known.peers
+        cache, topic_of, topics, sys_flags, numbers, suffix, own_bytes, body_max = self._locals
+        shapes, peers = self._shapes, cache.peers
         queue_of, pending, buffers = run.queues.get, run.pending, run.buffers
         position, limit, store_at_ms = run.position, run.limit, run.store_at_ms
         records, keyed, declined = sends.records, run.keyed, self.declined
@@ -288,21 +288,21 @@ class FastSend:
             try:
                 peer = peers[connection]
             except KeyError:
-                peer = known.meet(connection)
+                peer = cache.add_peer(connection)
             unanswered = connection.unanswered
             if peer is None or not unanswered.add(end - start, puts_max):
                 declined["connection"] += 1
                 left.append(read)
                 continue
             frame_max = connection.limits.frame_bytes_max
-            born_address, born_port, store_address, store_port, place, answers = peer
+            born_address, born_port, store_address, store_port, id_prefix, answers = peer
             # Bodies in a short read are copied: that costs less than the two views of each.
-            view = buffer if end - start <= _KEPT_BYTES_MAX else memoryview(buffer)
+            view = buffer if end - start <= _BUFFERED_READ_BYTES_MAX else memoryview(buffer)
             began_at, at, replies, reason = position, start, [], "cut off"
             try:
                 while end - at > _START_END:
                     if buffer[at + _START_AT : at + _START_END] != _START:
-                        began, at = at, self._ends(connection, buffer, at, end)
+                        began, at = at, self._fast_end(connection, buffer, at, end)
                         if at == began:
                             reason = "other request"
                             break
@@ -331,7 +331,7 @@ class FastSend:
                     name = fields.b
                     topic = topics.get(name)
                     if topic is None or topic_of(name) is not topic.config:
-                        topic = known.topic(name)
+                        topic = cache.topic(name)
                         if topic is None:
                             reason = "topic"
                             break
@@ -347,11 +347,11 @@ class FastSend:
                     # Numbers in text form.
                     sys_flag = sys_flags.get(fields.f)
                     if sys_flag is None:
-                        sys_flag = known.sys_flag(fields.f)
+                        sys_flag = cache.sys_flag(fields.f)
                         if sys_flag is None:
                             reason = "flag"
                             break
-                    if fields.d not in numbers and not known.is_known_number(fields.d):
+                    if fields.d not in numbers and not cache.check_number(fields.d):
                         reason = "number"
                         break
                     if fields.g != born_text:
@@ -390,7 +390,7 @@ class FastSend:
                         reason = "properties"
                         break
                     code, kind, tags, group = shape
-                    part, place_id, ending = topic.part, queue_id, suffix
+                    topic_bytes, record_queue_id, ending = topic.topic_bytes, queue_id, suffix
                     half: PlainHalf | None = None
                     if group or sys_flag & TRANSACTION_PREPARED:
                         # A half message: stored in another queue, its destination in properties.
@@ -411,8 +411,8 @@ class FastSend:
                         if properties_size > SENT_PROPERTIES_SIZE_MAX:
                             reason = "properties too long"
                             break
-                        name, part, place_id, sys_flag = (
-                            TRANS_HALF_TOPIC, HALF_PART, 0, sys_flag ^ TRANSACTION_PREPARED
+                        name, topic_bytes, record_queue_id, sys_flag = (
+                            TRANS_HALF_TOPIC, HALF_TOPIC_BYTES, 0, sys_flag ^ TRANSACTION_PREPARED
                         )  # fmt: skip
                     if not has_id:
                         properties_size += _ID_BYTES
@@ -420,7 +420,7 @@ class FastSend:
                             reason = "properties too long"
                             break
                     # The record.
-                    total = _HEAD_BYTES + body_size + len(part) + 2 + properties_size
+                    total = _HEAD_BYTES + body_size + len(topic_bytes) + 2 + properties_size
                     if position + total > limit:
                         reason = "segment end"
                         break
@@ -428,15 +428,15 @@ class FastSend:
                         unique_id = self._next_id(sends.began_ms)
                         properties += f"{UNIQ_KEY}{unique_id}\x02".encode()
                     tail = b"%b%b%b%b" % (
-                        part, properties_size.to_bytes(2, "big"), properties, ending
+                        topic_bytes, properties_size.to_bytes(2, "big"), properties, ending
                     )  # fmt: skip
                     body = view[body_at:next_at]
                     queue_offset = queue.next_offset
                     sealed = b"".join((
                         _PACK_HEAD(
-                            total, MAGIC_V1, crc32(body) & _CRC_MASK, place_id, 0, queue_offset,
-                            position, sys_flag, born_at_ms, born_address, born_port, store_at_ms,
-                            store_address, store_port, 0, 0, body_size,
+                            total, MAGIC_V1, crc32(body) & _CRC_MASK, record_queue_id, 0,
+                            queue_offset, position, sys_flag, born_at_ms, born_address, born_port,
+                            store_at_ms, store_address, store_port, 0, 0, body_size,
                         ),
                         body,
                         tail,
@@ -446,23 +446,24 @@ class FastSend:
                     # The answer.
                     to_ids, to_offset, to_unique_id, to_opaque, to_end = answers.get(
                         queue_id
-                    ) or known.answer_parts(peer, queue_id)
+                    ) or cache.answer_parts(peer, queue_id)
                     answer = (
-                        f"{to_ids}{place}{position:016X}{to_offset}{queue_offset}"
+                        f"{to_ids}{id_prefix}{position:016X}{to_offset}{queue_offset}"
                         f"{to_unique_id}{unique_id}{to_opaque}{header.opaque}{to_end}"
                     ).encode()
                     answer_size = len(answer)
                     # No step from here to the end of the loop can fail.
                     appended = new_tuple(
                         AppendedRecord,
-                        (position, queue_offset, total, name, place_id, code, store_at_ms, 1),
-                    )
+                        (position, queue_offset, total, name, record_queue_id, code, store_at_ms,
+                         1),
+                    )  # fmt: skip
                     buffers += (sealed, seal)  # joining them would be one more copy
                     pending.append((queue, appended))
                     queue.next_offset = queue_offset + 1
-                    placed_at, position = position, position + total
+                    record_at, position = position, position + total
                     run.position = position
-                    keyed.append((placed_at, position, store_at_ms, name, tags, unique_id, keys))
+                    keyed.append((record_at, position, store_at_ms, name, tags, unique_id, keys))
                     replies.append(_PACK_SIZES(answer_size + 4, answer_size) + answer)
                     if kind is not NORMAL:
                         sends.note_kind(kind)

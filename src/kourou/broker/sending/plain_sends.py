@@ -49,33 +49,33 @@ _QUEUE_DIGITS_MAX: Final = 4
 _TOPICS_MAX: Final = 32_768
 _FLAGS_MAX: Final = 64
 _ANSWERS_MAX: Final = 4096
-_PLACE_CHARS: Final = 16
+_ID_PREFIX_CHARS: Final = 16
 _IPV4_BYTES: Final = 4
 
-# Placeholders in a sample answer for the values that differ; see `Known.answer_parts`.
+# Placeholders in a sample answer for the values that differ; see `SendCache.answer_parts`.
 _MSG_ID: Final = "M" * 32
 _OFFSET: Final = 7_171_717_171_717_171
 _UNIQUE_ID: Final = "U" * 32
 _OPAQUE: Final = 1_717_171_717
 
 
-class KnownTopic:
+class CachedTopic:
     """A topic that the fast paths may store messages for.
 
     Attributes:
         config: the `Topics` entry this was built from; the cache is void once that is another
             object.
-        part: size and name of the topic as encoded in a record.
+        topic_bytes: size and name of the topic as encoded in a record.
         queues: text of a queue id -> (id, key in `SealedRun.queues`).
         halves: queue id -> the values shared by half messages for that queue.
     """
 
-    __slots__ = ("config", "halves", "part", "queues")
+    __slots__ = ("config", "halves", "queues", "topic_bytes")
 
     def __init__(self, config: TopicConfig) -> None:
         encoded = config.name.encode()
         self.config = config
-        self.part = bytes((len(encoded),)) + encoded
+        self.topic_bytes = bytes((len(encoded),)) + encoded
         self.queues: dict[str, tuple[int, tuple[bytes, int]]] = {}
         self.halves: dict[int, HalfTarget] = {}
 
@@ -91,7 +91,7 @@ class KnownTopic:
         queue_id = int(text)
         if queue_refusal(self.config, queue_id) is not None:
             return None
-        queue = self.queues[text] = (queue_id, (self.part[1:], queue_id))
+        queue = self.queues[text] = (queue_id, (self.topic_bytes[1:], queue_id))
         return queue
 
 
@@ -100,21 +100,21 @@ AnswerParts = tuple[str, str, str, str, str]
 unique id, to the opaque, and to the end."""
 
 
-class KnownPeer(NamedTuple):
+class CachedPeer(NamedTuple):
     """Values of records and answers that depend on a producer's connection.
 
     Attributes:
         born_address, born_port: the records' born host.
         store_address, store_port: the records' store host: the broker's address for this peer.
-        place: the broker's part of message ids.
-        answers: by queue id; see `Known.answer_parts`.
+        id_prefix: the broker's part of message ids.
+        answers: by queue id; see `SendCache.answer_parts`.
     """
 
     born_address: bytes
     born_port: int
     store_address: bytes
     store_port: int
-    place: str
+    id_prefix: str
     answers: dict[int, AnswerParts]
 
 
@@ -252,7 +252,7 @@ class PlainSends:
             stats.on_put(record.topic, record.queue_id, kind, 1, record.size, took_ms)
 
 
-class Known:
+class SendCache:
     """Cache of a fast path: options, topics, numbers and peers.
 
     Attributes:
@@ -260,8 +260,8 @@ class Known:
         answers: builds the answers to producers.
         topics: topic name -> topic the fast paths may store messages for; see `topic`.
         sys_flags: text -> system flag; see `sys_flag`.
-        numbers: texts that are numbers; see `is_known_number`.
-        peers: by connection; None for one that is not IPv4; see `meet`.
+        numbers: texts that are numbers; see `check_number`.
+        peers: by connection; None for one that is not IPv4; see `add_peer`.
     """
 
     def __init__(
@@ -270,41 +270,41 @@ class Known:
         self._topics = topics
         self._commit = commit
         self._store_host = store_host
-        self.peers: dict[Connection, KnownPeer | None] = {}
+        self.peers: dict[Connection, CachedPeer | None] = {}
         self._answers_of: dict[Host, dict[int, AnswerParts]] = {}
-        self.forget(config.now)
+        self.reset(config.now)
 
-    def forget(self, config: BrokerConfig) -> None:
+    def reset(self, config: BrokerConfig) -> None:
         """Drop all cached data except peers, and use other options."""
         self.config = config
         self.answers = SendAnswers(region_properties(config))
         for answers in self._answers_of.values():
             answers.clear()
-        self.topics: dict[str, KnownTopic] = {}
+        self.topics: dict[str, CachedTopic] = {}
         self.sys_flags: dict[str, int] = {}
         self.numbers: set[str] = set()
 
-    def meet(self, connection: Connection) -> KnownPeer | None:
+    def add_peer(self, connection: Connection) -> CachedPeer | None:
         """Cache and return the values of a new connection; None if it is not IPv4."""
         born_host = connection.remote_address
         store_host = self._store_host or connection.local_address
-        peer: KnownPeer | None = None
+        peer: CachedPeer | None = None
         try:
             born, store = pack_address(born_host[0]), pack_address(store_host[0])
         except InvalidMessageError:
             born = store = b""
         if len(born) == len(store) == _IPV4_BYTES:
-            place = encode_offset_msg_id(store_host, 0)[:_PLACE_CHARS]
+            id_prefix = encode_offset_msg_id(store_host, 0)[:_ID_PREFIX_CHARS]
             answers = self._answers_of.setdefault(store_host, {})
-            peer = KnownPeer(born, born_host[1], store, store_host[1], place, answers)
+            peer = CachedPeer(born, born_host[1], store, store_host[1], id_prefix, answers)
         self.peers[connection] = peer
-        connection.on_closed.append(self._part)
+        connection.on_closed.append(self._remove_peer)
         return peer
 
-    def _part(self, connection: Connection) -> None:
+    def _remove_peer(self, connection: Connection) -> None:
         self.peers.pop(connection, None)
 
-    def topic(self, name: str) -> KnownTopic | None:
+    def topic(self, name: str) -> CachedTopic | None:
         """Cache and return the topic if the fast paths may store messages for it now."""
         config = self._topics.get(name)
         if (
@@ -321,7 +321,7 @@ class Known:
             return None
         if len(self.topics) >= _TOPICS_MAX:  # deleted topics are not removed one by one
             self.topics.clear()
-        topic = self.topics[name] = KnownTopic(config)
+        topic = self.topics[name] = CachedTopic(config)
         return topic
 
     def sys_flag(self, text: str) -> int | None:
@@ -334,7 +334,7 @@ class Known:
             self.sys_flags[text] = int(text)
         return int(text)
 
-    def is_known_number(self, text: str) -> bool:
+    def check_number(self, text: str) -> bool:
         """Return whether the text is a number in canonical form, and cache it."""
         if not is_number(text, _DIGITS_MAX):
             return False
@@ -342,7 +342,7 @@ class Known:
             self.numbers.add(text)
         return True
 
-    def answer_parts(self, peer: KnownPeer, queue_id: int) -> AnswerParts:
+    def answer_parts(self, peer: CachedPeer, queue_id: int) -> AnswerParts:
         """Cache and return the constant texts of answers for a queue, cut from a sample answer."""
         header = SendMessageResponseHeader(_MSG_ID, queue_id, _OFFSET, _UNIQUE_ID)
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque=_OPAQUE)

@@ -35,17 +35,17 @@ class Shapes(dict[TextT, ShapeT | None]):
         older: the previous generation.
     """
 
-    def __init__(self, find_out: Callable[[TextT], ShapeT | None]) -> None:
-        """Cache the results of `find_out`."""
+    def __init__(self, compute: Callable[[TextT], ShapeT | None]) -> None:
+        """Cache the results of `compute`."""
         super().__init__()
-        self._find_out: Callable[[TextT], ShapeT | None] = find_out
+        self._compute: Callable[[TextT], ShapeT | None] = compute
         self.older: dict[TextT, ShapeT | None] = {}
 
     def __missing__(self, text: TextT) -> ShapeT | None:
         try:
             shape = self.older[text]
         except KeyError:
-            shape = self._find_out(text)
+            shape = self._compute(text)
         if len(self) >= _SHAPES_MAX:
             self.older = dict(self)
             self.clear()

@@ -180,17 +180,19 @@ class ReplyHandler:
         if result is None or not result.appended:
             if result is not None:
                 log.warning("reply.not_stored topic=%s reason=%s", topic.name, result.reason)
-            place = SendMessageResponseHeader(_NOT_STORED, queue_id, 0)
-            return self._answers.plain(command, code, failure, place if failure is None else None)
+            stored_header = SendMessageResponseHeader(_NOT_STORED, queue_id, 0)
+            return self._answers.plain(
+                command, code, failure, stored_header if failure is None else None
+            )
         (appended,) = result.appended
         host = self._host(request)
-        place = SendMessageResponseHeader(
+        stored_header = SendMessageResponseHeader(
             encode_offset_msg_id(host, appended.physical_offset), queue_id, appended.queue_offset
         )
         if failure is not None:
-            return self._answers.plain(command, code, failure, place)
+            return self._answers.plain(command, code, failure, stored_header)
         waits = self._waits(properties) and result.status is PutStatus.OK
-        return self._answers.stored(command, PutStatus.OK, "", place, waits=waits)
+        return self._answers.stored(command, PutStatus.OK, "", stored_header, waits=waits)
 
     async def _push(
         self, request: Request, header: SendHeader, properties: dict[str, str]
@@ -204,7 +206,7 @@ class ReplyHandler:
             asked_for = client_id[:NAME_LENGTH_MAX]
             return f"push reply message fail, channel of <{asked_for}> not found."
         now_ms = self._clock.now_ms()
-        told = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}
+        pushed_properties = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}
         pushed = command_of(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             ReplyMessageRequestHeader(
@@ -219,7 +221,7 @@ class ReplyHandler:
                 born_host=format_address(request.remote_address),
                 store_host=format_address(self._host(request)),
                 store_timestamp=now_ms,
-                properties=encode_properties(told).decode(),
+                properties=encode_properties(pushed_properties).decode(),
                 reconsume_times=header.reconsume_times,
                 unit_mode=header.unit_mode,
             ),

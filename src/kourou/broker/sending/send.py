@@ -86,7 +86,7 @@ from kourou.store.message_store import AppendedRecord
 _DEAD_LETTER_DELAY: Final = "-1"
 
 
-class Halves(Protocol):
+class HalfRegistry(Protocol):
     """Registers half messages; see `kourou.broker.transactions.transactions.Transactions`."""
 
     def on_half_stored(self, draft: RecordDraft, appended: AppendedRecord, topic: str) -> None: ...
@@ -139,7 +139,7 @@ class SendHandlers:
         random: Random,
         unique_ids: UniqueIdGenerator,
         offload: Offload,
-        transactions: Halves,
+        transactions: HalfRegistry,
         timers: TimerSends,
         store_host: Host | None,
     ) -> None:
@@ -193,7 +193,7 @@ class SendHandlers:
             elif self._topics.is_saved(send.topic.name):
                 self._store(request, send, request.reply)
             else:
-                self._make_topic(request, send)
+                self._create_topic(request, send)
                 self._later.answer(request, partial(self._store_when_saved, request, send))
         except RemoteError as error:
             return self._answers.plain(command, error.code, error.remark)
@@ -249,7 +249,7 @@ class SendHandlers:
         properties[names.INNER_NUM] = str(len(send.items))
         return replace(send, is_inner=True)
 
-    def _make_topic(self, request: Request, send: _Send) -> None:
+    def _create_topic(self, request: Request, send: _Send) -> None:
         """Create the topic if it does not exist.
 
         Raises:
@@ -270,7 +270,7 @@ class SendHandlers:
             for body in bodies:
                 await self._offload(check_inflates, body, send.header.sys_flag)
             if not self._topics.is_saved(send.topic.name):
-                self._make_topic(request, send)
+                self._create_topic(request, send)
         except RemoteError as error:
             return self._answers.plain(request.command, error.code, error.remark)
         return await self._store_when_saved(request, send)

@@ -28,12 +28,12 @@ from kourou.protocol.hashing import crc32
 from kourou.protocol.message_layout import HEAD_V4
 from kourou.store.log.record_seal import SEAL_BYTES, encode_seal
 
-HALF_PART: Final = bytes((len(TRANS_HALF_TOPIC),)) + TRANS_HALF_TOPIC.encode()
+HALF_TOPIC_BYTES: Final = bytes((len(TRANS_HALF_TOPIC),)) + TRANS_HALF_TOPIC.encode()
 """Size and name of the topic as encoded in the record of a half message."""
 HALF_KEY: Final = (TRANS_HALF_TOPIC.encode(), 0)
 """Key of the half messages' queue in `SealedRun.queues`."""
 TRANSACTION_ID: Final = f"{names.TRANSACTION_ID}\x01"
-MORE_BYTES_MAX: Final = len(HALF_PART) + len(TRANSACTION_ID) + 32 + 256
+MORE_BYTES_MAX: Final = len(HALF_TOPIC_BYTES) + len(TRANSACTION_ID) + 32 + 256
 """Upper bound of the bytes that a half message's record has more than another message's."""
 _SET_BY_BROKER: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
 """Properties that only the broker sets."""
@@ -51,7 +51,7 @@ class HalfTarget(NamedTuple):
 
     Attributes:
         config: topic config it was built from; void once the topic has another config object.
-        part: size and name of the topic as encoded in records.
+        topic_bytes: size and name of the topic as encoded in records.
         queue_key: key of the queue in `SealedRun.queues`.
         properties: the last properties of the half messages, which hold the destination.
         more_bytes: size of a committed record minus that of its half record; negative.
@@ -59,7 +59,7 @@ class HalfTarget(NamedTuple):
 
     config: TopicConfig
     topic: str
-    part: bytes
+    topic_bytes: bytes
     queue_id: int
     queue_key: tuple[bytes, int]
     properties: bytes
@@ -89,10 +89,12 @@ def half_target(config: TopicConfig, queue_id: int) -> HalfTarget:
     """Return the target for a queue; the topic's name must fit into a record of version 1."""
     topic = config.name
     encoded = topic.encode()
-    part = bytes((len(encoded),)) + encoded
+    topic_bytes = bytes((len(encoded),)) + encoded
     properties = encode_properties({names.REAL_TOPIC: topic, names.REAL_QID: str(queue_id)})
-    more_bytes = len(part) - len(HALF_PART) - len(properties)
-    return HalfTarget(config, topic, part, queue_id, (encoded, queue_id), properties, more_bytes)
+    more_bytes = len(topic_bytes) - len(HALF_TOPIC_BYTES) - len(properties)
+    return HalfTarget(
+        config, topic, topic_bytes, queue_id, (encoded, queue_id), properties, more_bytes
+    )
 
 
 def plain_group(properties: Mapping[str, str]) -> str:
@@ -127,7 +129,7 @@ def committed_record(
     position, queue_offset, store_at_ms = position_fields
     target, properties_size = half.target, half.properties_size
     body_end = _HEAD_BYTES + body_size
-    properties_at = body_end + len(HALF_PART) + 2
+    properties_at = body_end + len(HALF_TOPIC_BYTES) + 2
     sealed = b"".join((
         _PACK_HEAD(
             size + target.more_bytes, magic, body_crc, target.queue_id, flag, queue_offset,
@@ -135,7 +137,7 @@ def committed_record(
             store_at_ms, store_address, store_port, reconsume_times, prepared_offset, body_size,
         ),
         memoryview(record)[_HEAD_BYTES:body_end],
-        target.part,
+        target.topic_bytes,
         (properties_size + SEAL_BYTES).to_bytes(2, "big"),
         record[properties_at : properties_at + properties_size],
     ))  # fmt: skip

@@ -310,10 +310,10 @@ def test_a_frame_returned_to_a_paused_connection_waits_until_it_resumes() -> Non
 def test_reads_beyond_the_buffer_limit_are_processed_at_once() -> None:
     async def test(turns: Turns) -> None:
         (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
-        path._kept_bytes = 1 << 30  # as if from thousands of producers
+        path._buffered_bytes = 1 << 30  # as if from thousands of producers
         turns.send_each(plain_frames(2))
-        assert not path._kept
-        path._kept_bytes = 0
+        assert not path._buffered
+        path._buffered_bytes = 0
         await asyncio.sleep(1)
         assert turns.codes()[:2] == [[0], [0]]
 
