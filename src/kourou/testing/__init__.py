@@ -1,19 +1,19 @@
 """The published test kit: simulated time, disk and network, and clusters that run on them.
 
-    module          what it gives
-    loop            `run_virtual`: a coroutine run in virtual time, which jumps instead of waiting
-    clock           a wall clock that goes with the loop, or by hand
-    disk            `SimDisk`: forgets what was not synced when it crashes; fails when told to
+    module          contents
+    loop            `run_virtual`: runs a coroutine in virtual time, which jumps instead of waiting
+    clock           wall clocks that follow the loop, or are advanced by the test
+    disk            `SimDisk`: loses unsynced data in a crash; fails on request
     network         `MemoryNetwork`: connections in memory, with delays, cuts and stalls
-    runtime         `sim_runtime`: all of the above as one `Runtime`
-    flusher         `SimFlusher`: syncs that take their time, or fail, while appends go on
+    runtime         `sim_runtime`: network, clock and randomness as one `Runtime`
+    flusher         `SimFlusher`: syncs that are slow, or fail, while appends continue
     cluster         `Cluster`: name servers, brokers and clients in one loop; crash, restart, check
-    recording       a cluster with one topic, whose consumers write down what they get
+    recording       a cluster with one topic, whose consumers record their deliveries
     process         `Serving`: a real `kourou serve`, for signals, kill -9 and the command line
-    broker_parts    parts of a broker without its network; `send_rig` its sends
-    peers           `FakePeer`: who a handler answers to
-    raw_client      a client that sends any bytes
+    broker_parts    the parts of a broker without its network; `send_rig`: its send handlers
+    peers           `FakePeer`: the client that a handler answers
+    raw_client      a client that sends arbitrary bytes
     lone_connection a connection on a recording transport
 
-Nothing here is imported by what ships to production.
+Production code never imports this package.
 """

@@ -1,7 +1,7 @@
-"""The parts of a broker that serve consumers, put together without a network or a port.
+"""The parts of a broker that serve consumers, assembled without a network or a port.
 
-For tests of one handler: requests come from a `FakePeer` and are answered to it. What a whole
-broker does, over a network in memory, is `kourou.testing.cluster`.
+For tests of single handlers: requests come from a `FakePeer`, which receives the answers.
+`kourou.testing.cluster` runs whole brokers on a network in memory.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ BROKER = ("10.0.0.1", 10911)
 
 
 def small_config(**options: object) -> BrokerConfig:
-    """Return the config of a broker with small files, which are checked fast."""
+    """Return the config of a broker with small files, which `check_store` reads quickly."""
     small: dict[str, Any] = {
         "store": StoreConfig(
             commitlog_segment_bytes=1 << 20,
@@ -83,7 +83,7 @@ def small_config(**options: object) -> BrokerConfig:
 
 
 class ColdDisk(SimDisk):
-    """A disk of which nothing is in memory: each read has to wait for the device."""
+    """A disk without a page cache: each read has to wait for the device."""
 
     def read_resident(self, name: str, offset: int, size: int) -> bytes | None:  # noqa: ARG002
         return None
@@ -101,13 +101,13 @@ def run_with_parts(
 
     Args:
         test: gets the parts.
-        disk: a new one where none is given.
-        config: `small_config()` where none is given.
-        later_ms: wall-clock time since `EPOCH_MS` at the start.
-        is_delivering: whether delayed messages are delivered; there is a topic T then.
+        disk: None for a new one.
+        config: None for `small_config()`.
+        later_ms: wall-clock time at the start, in ms since `EPOCH_MS`.
+        is_delivering: whether delayed and scheduled messages are delivered; creates a topic T.
 
     Returns:
-        The disk, to start again from.
+        The disk, for a restart.
     """
     the_disk = disk or SimDisk()
 
@@ -131,8 +131,8 @@ class BrokerParts:
 
     Attributes:
         arrivals: all messages that became visible, oldest first.
-        answer_client: answers, as the client that it is given, what the broker asks; until a test
-            sets it, no client answers in time.
+        answer_client: answers the broker's requests to a client; while it is None, all of these
+            time out.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class BrokerParts:
         """Open the store and load the tables.
 
         Args:
-            disk: the store's.
-            seed: decides how long syncs take, and random choices.
-            config: `small_config()` where none is given.
-            later_ms: wall-clock time since `EPOCH_MS`, for a broker that starts again.
+            disk: holds the store.
+            seed: of random choices and of the duration of syncs.
+            config: None for `small_config()`.
+            later_ms: wall-clock time in ms since `EPOCH_MS`, for a restart.
         """
         self.config = config = config or small_config()
         self.live = LiveConfig(config, EPOCH_MS)
@@ -191,11 +191,11 @@ class BrokerParts:
         self.store.set_bit_map_function(FilterBitMaps(self.live, self.tables.filters, self.store))
         self._make_handlers()
         self._make_what_reads_the_log()
-        # It has what is used there of a broker's parts.
+        # `self` has those attributes of `Components` that the admin handlers use.
         self.admin = build_admin_handlers(cast(Components, self), self._call_client)
 
     def _make_handlers(self) -> None:
-        """Make what serves requests from the tables."""
+        """Build the handlers that use the tables only."""
         config = self.config
         self.held_pulls = HeldPulls(self.live)
         self.subscriptions = Subscriptions(
@@ -264,7 +264,7 @@ class BrokerParts:
         )  # fmt: skip
 
     async def start_deliveries(self) -> None:
-        """Deliver what waits for a level or a time; makes topic T, as nothing saves topics here."""
+        """Start to deliver delayed and scheduled messages; creates topic T, which is not saved."""
         self.topics.ensure(TopicConfig("T", 4, 4))
         self.delay.start()
         await self.timers.start()
@@ -272,7 +272,7 @@ class BrokerParts:
     async def ask(
         self, handler: Handler, header: object | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """Return the answer to a request, which may have to wait for the disk or for clients."""
+        """Return the answer to a request, after waiting for the disk and for clients."""
         peer = FakePeer()
         peer.ask(handler, peer.request(0, header, body))
         await self.later.close()
@@ -287,7 +287,7 @@ class BrokerParts:
         language: LanguageCode = LanguageCode.JAVA,
         version: int = 513,
     ) -> FakePeer:
-        """Let a consumer of the group be connected, and return its connection."""
+        """Connect a consumer of the group; return its connection."""
         self.groups.get_or_create(group)
         peer = FakePeer(50_000 + len(client_id))
         self.clients.register_consumer(
@@ -299,7 +299,7 @@ class BrokerParts:
     async def _call_client(
         self, peer: Peer, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        """Ask a client, as `Connection.request` does."""
+        """Send a request to a client, like `Connection.request`."""
         if self.answer_client is None:
             await asyncio.sleep(timeout_s)
             raise RequestTimeoutError(f"no answer within {timeout_s} s")
@@ -316,10 +316,10 @@ class BrokerParts:
         """Return the answer to a pull of queue 0 of topic T by group g; None if it is held.
 
         Args:
-            peer: who pulls.
-            flags: PULL_* bits; by default the pull carries its own subscription.
-            is_oneway: it wants no answer.
-            fields: of `PullMessageRequestHeader`, where they are to be others.
+            peer: the client that pulls.
+            flags: PULL_* bits; by default the pull contains its own subscription.
+            is_oneway: whether the request is one-way.
+            fields: replaces fields of the `PullMessageRequestHeader`.
         """
         said: dict[str, Any] = {
             "consumer_group": "g",
@@ -348,7 +348,7 @@ class BrokerParts:
         delay_level: int = 0,
         properties: dict[str, str] | None = None,
     ) -> RecordDraft:
-        """Return a message as a send would store it now; makes its topic."""
+        """Return the record that a send would store now; creates its topic if it is missing."""
         if self.topics.get(topic) is None:
             self.topics.put(TopicConfig(topic, 4, 4))
         said = dict(properties or {})
@@ -373,13 +373,13 @@ class BrokerParts:
         )
 
     async def store_messages(self, drafts: Sequence[RecordDraft]) -> PutResult:
-        """Store the messages and return their places once they are acknowledged."""
+        """Store the messages; return their positions once they are acknowledged."""
         result = await self.commit.put_and_wait(drafts, self.clock.now_ms())
         assert result.status is PutStatus.OK, result
         return result
 
     async def stop(self) -> None:
-        """End cleanly, in the order of a broker, with all tables saved."""
+        """Stop cleanly, in the same order as a broker, and save all tables."""
         self.subscriptions.close()
         self.held_pulls.close()
         await self.delay.stop()
@@ -396,7 +396,7 @@ class BrokerParts:
         self.flusher.close()
 
     def abandon(self) -> None:
-        """End as a killed process ends: nothing more is written."""
+        """Stop like a killed process: nothing more is written."""
         self.subscriptions.close()
         self.held_pulls.close()
         self.delay.abandon()

@@ -1,4 +1,4 @@
-"""Clocks that a test moves: by hand, or together with the virtual-time loop."""
+"""Clocks for tests: advanced by the test, or following the virtual-time loop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Final
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""Where a simulation starts: 2023-11-14 22:13:20 UTC, a date that looks like one in a message."""
+"""Start of a simulation: 2023-11-14 22:13:20 UTC, a plausible time for a message."""
 
 
 class ManualClock:
-    """A clock that stands still until it is told."""
+    """A clock that only moves when the test advances it."""
 
     def __init__(self, now_ms: int = EPOCH_MS) -> None:
         self._now_ms = now_ms
@@ -19,20 +19,20 @@ class ManualClock:
         return self._now_ms
 
     def advance(self, ms: int) -> None:
-        """Move by `ms` milliseconds; a negative number steps back, as a system's clock may."""
+        """Move by `ms` milliseconds; backward if negative, as a system clock may."""
         self._now_ms += ms
 
 
 class LoopClock:
-    """A clock that goes with the running loop: virtual time 0 is `epoch_ms`."""
+    """A clock that follows the running loop: virtual time 0 is `epoch_ms`."""
 
     def __init__(self, epoch_ms: int = EPOCH_MS) -> None:
         self._epoch_ms = epoch_ms
 
     def now_ms(self) -> int:
-        # The loop adds up floats; a timer set for 300 ms must not see 299.
+        # The loop sums floats: without the rounding, a timer set for 300 ms might see 299.
         return self._epoch_ms + int(asyncio.get_running_loop().time() * 1000 + 1e-3)
 
     def step(self, ms: int) -> None:
-        """Set the clock by `ms` milliseconds, back if negative, as a time server may."""
+        """Shift the clock by `ms` milliseconds, backward if negative, as a time server may."""
         self._epoch_ms += ms

@@ -1,4 +1,4 @@
-"""A whole cluster in one virtual-time loop: name servers, brokers on simulated disks, clients.
+"""A cluster in one virtual-time loop: name servers, brokers on simulated disks, clients.
 
     async def main():
         async with Cluster(seed=7) as cluster:
@@ -9,8 +9,8 @@
 
     run_virtual(main())
 
-Nothing but the seed decides what happens: how long a sync and a packet take, what a crash leaves on
-the disk. On the way out every broker is stopped and its store checked.
+The seed alone determines the run: the durations of syncs and packets, and the disk's contents after
+a crash. Leaving the block stops every broker and checks its store.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _SMALL: Final[dict[str, Any]] = {
         batch_queue_file_bytes=46 * 100,
     ),
 }
-"""Options of brokers unless a test says others: files so small that they roll now and then."""
+"""Default broker options: small files, so that tests reach the ends of files."""
 
 
 class Cluster:
     """Name servers and brokers on one simulated network. Leaving its `with` block stops them.
 
     Attributes:
-        runtime: of all members, and for clients that a test makes by itself.
-        network: cuts, stalls and delays.
+        runtime: shared by all members, and for clients that a test creates itself.
+        network: the network, with its faults.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Cluster:
         """Describe the cluster; nothing runs yet.
 
         Args:
-            seed: decides everything that is left to chance.
-            brokers: how many, named broker-0 and so on.
-            namesrvs: how many; every broker registers with each.
+            seed: of all random choices.
+            brokers: number of brokers, named broker-0 and so on.
+            namesrvs: number of name servers; every broker registers with each.
             sync_ms: the shortest and the longest sync of a commit log.
-            options: of all brokers.
+            options: options of all brokers.
         """
         self._sync_ms = sync_ms
         self.network = MemoryNetwork(seed)
@@ -98,17 +98,17 @@ class Cluster:
 
     @property
     def namesrv_addr(self) -> str:
-        """The name servers, as clients take them."""
+        """The name servers' addresses, in the form that clients accept."""
         return ";".join(f"{host}:{port}" for host, port in self._namesrv_addresses)
 
     def broker(self, index: int = 0) -> Broker:
-        """Return a broker that runs."""
+        """Return a running broker."""
         broker = self._members[index].broker
         assert broker is not None, f"broker-{index} is down"
         return broker
 
     def broker_address(self, index: int = 0) -> Address:
-        """Return where a broker listens, or will listen again."""
+        """Return the listen address of a broker, which stays the same after a restart."""
         config = self._members[index].config
         return config.listen, config.port
 
@@ -117,18 +117,18 @@ class Cluster:
         return self._members[index].disk
 
     def flusher(self, index: int = 0) -> SimFlusher:
-        """Return what syncs for a broker that runs."""
+        """Return the flusher of a running broker."""
         flusher = self._members[index].flusher
         assert flusher is not None, f"broker-{index} is down"
         return flusher
 
     async def crash_broker(self, index: int = 0) -> None:
-        """Cut a broker's power: it ends at once, and its disk loses what was not synced."""
+        """Cut a broker's power: it ends at once, and its disk loses unsynced data."""
         await self.kill_broker(index)
         self._members[index].disk.crash()
 
     async def kill_broker(self, index: int = 0) -> None:
-        """End a broker as kill -9 does: what it had written stays."""
+        """End a broker like kill -9: written data stays."""
         self.broker(index).abandon()
         self._members[index].broker = None
         await asyncio.sleep(0)  # its tasks see that they are cancelled
@@ -139,11 +139,11 @@ class Cluster:
         self._members[index].broker = None
 
     async def restart_broker(self, index: int = 0) -> None:
-        """Start a broker again on its disk, with a sync of its own luck."""
+        """Start a broker again on its disk, with another seed for the durations of syncs."""
         await self._start(self._members[index])
 
     def producer(self, group: str = "producers", config: ProducerConfig | None = None) -> Producer:
-        """Return a producer of the cluster, to be started."""
+        """Return a producer, not started."""
         return Producer(group, self.namesrv_addr, config=config, runtime=self.runtime)
 
     def transaction_producer(
@@ -152,7 +152,7 @@ class Cluster:
         group: str = "producers",
         config: ProducerConfig | None = None,
     ) -> TransactionProducer:
-        """Return a producer of transactions, to be started; plain functions run on the loop."""
+        """Return a transaction producer, not started; plain functions run on the loop."""
         return TransactionProducer(
             group,
             self.namesrv_addr,
@@ -168,12 +168,12 @@ class Cluster:
         config: PushConsumerConfig | None = None,
         disk: SimDisk | None = None,
     ) -> PushConsumer:
-        """Return a push consumer of the cluster, to be started; listeners run on the loop.
+        """Return a push consumer, not started; listeners run on the loop.
 
         Args:
             group: the consumer group.
             config: None for the defaults.
-            disk: where it keeps offsets if it broadcasts; None for one of its own.
+            disk: stores the offsets of a broadcasting consumer; None for a new one.
         """
         return PushConsumer(
             group,
@@ -187,11 +187,11 @@ class Cluster:
     def pull_consumer(
         self, group: str = "readers", config: PullConsumerConfig | None = None
     ) -> PullConsumer:
-        """Return a pull consumer of the cluster, to be started."""
+        """Return a pull consumer, not started."""
         return PullConsumer(group, self.namesrv_addr, config=config, runtime=self.runtime)
 
     def admin(self) -> AdminClient:
-        """Return an admin client of the cluster, to be started."""
+        """Return an admin client, not started."""
         return AdminClient(self.namesrv_addr, runtime=self.runtime)
 
     async def __aenter__(self) -> Self:
@@ -212,7 +212,7 @@ class Cluster:
         for member in self._members:
             broker = member.broker
             if broker is None and error is None:
-                broker = await self._start(member)  # to check what recovery makes of it
+                broker = await self._start(member)  # recovers the store, for the check below
             if broker is not None:
                 await broker.stop()
         for namesrv in self._namesrvs:
@@ -232,7 +232,7 @@ class Cluster:
 
     async def _start(self, member: _Member) -> Broker:
         """Start a broker on the member's disk."""
-        assert member.broker is None, f"{member.config.broker_name} runs already"
+        assert member.broker is None, f"{member.config.broker_name} is already running"
         member.starts += 1
 
         def make_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
@@ -246,7 +246,7 @@ class Cluster:
 
 
 class _Member:
-    """One broker: what stays when it is down."""
+    """One broker, with the state that outlives its runs."""
 
     def __init__(self, config: BrokerConfig, disk: SimDisk) -> None:
         self.config = config

@@ -1,14 +1,15 @@
-"""A disk in memory that loses what was not synced when it crashes, and fails when told to.
+"""A simulated disk in memory: loses unsynced data in a crash, and fails on request.
 
-Faults that a store must survive, all chosen by the seed:
+Faults that a store must survive; the seed determines their effects:
 
     crash        each 4 KiB page written since the file's last sync is kept, lost, or torn at a
-                 512-byte sector; so is a change of the file's size. Of the creations, renames
-                 and removals in a directory since its last sync a first part survives.
+                 512-byte sector; a change of the file's size is kept or lost. Of the creations,
+                 renames and removals in a directory since its last sync, the first n survive.
     failed call  `fail_after` makes any operation raise; a failed write has written a part.
-    failed sync  the pages count as clean from then on, yet never reach the device: a later sync
-                 succeeds without them, a crash or `drop_cache` brings the old bytes back (Linux).
-    full disk    a write that needs more new pages than `free_bytes` allows raises ENOSPC.
+    failed sync  the pages count as clean from then on, but never reach the device: a later sync
+                 succeeds without them; a crash or `drop_cache` restores the old bytes (Linux).
+    full disk    a write that needs more new pages than `free` allows writes a part and raises
+                 ENOSPC.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ZEROS = bytes(PAGE)
 
 
 class _Inode:
-    """A file's contents: what is read now, and what the device holds."""
+    """A file's contents, in the page cache and on the device."""
 
     __slots__ = (
         "device_pages", "device_size", "dirty", "lost", "modified_at_ms", "pages", "size",
@@ -40,7 +41,7 @@ class _Inode:
         self.device_pages: dict[int, bytes] = {}
         self.device_size = 0
         self.dirty: set[int] = set()
-        self.lost: set[int] = set()  # not on the device, and no sync will bring them there
+        self.lost: set[int] = set()  # clean since a failed sync, but not on the device
         self.modified_at_ms = 0
 
     def read(self, offset: int, size: int) -> bytes:
@@ -101,7 +102,7 @@ class _Inode:
         self.dirty.clear()
 
     def forget(self, offset: int) -> None:
-        """Read the clean pages anew; the size is metadata, which the cache may keep."""
+        """Reload clean pages from the device; the size, as metadata, may stay in the cache."""
         forgotten = {number for number in self.lost if number >= offset // PAGE}
         for number in forgotten:
             if number in self.device_pages:
@@ -128,7 +129,7 @@ class _Inode:
 
 
 def _torn(old: bytes, new: bytes, dice: random.Random) -> bytes:
-    """Return one of: the old page, the new one, a mix of their sectors."""
+    """Return the old page, the new one, or a mix of their sectors."""
     fate = dice.randrange(3)
     if fate < 2:
         return (old, new)[fate]
@@ -137,7 +138,7 @@ def _torn(old: bytes, new: bytes, dice: random.Random) -> bytes:
 
 
 class _Directory:
-    """Names in one directory: as seen now, as on the device, and the changes in between."""
+    """Names in one directory: the current ones, those on the device, the changes in between."""
 
     __slots__ = ("changes", "device_names", "names")
 
@@ -179,11 +180,12 @@ class SimDisk:
     """Implements `kourou.disk.Disk` in memory, with sparse pages.
 
     Attributes:
-        operations: how many operations were begun.
-        on_operation: called before each with its name and the file's; what it raises passes, so
-            that a test can crash at any point. After that call `crash()`.
-        free: bytes that new pages may still take.
-        now_ms: tells the time of writes; a crash keeps it. It stands still unless it is replaced.
+        operations: number of operations begun.
+        on_operation: called before each operation with its name and the file's. Its exceptions
+            pass through, so that a test can stop at any operation and then call `crash()`.
+        free: bytes left for new pages.
+        now_ms: returns the time for modification times, which survive a crash; constant unless it
+            is replaced.
     """
 
     def __init__(self, seed: int = 0, *, free: int = 1 << 40) -> None:
@@ -198,7 +200,7 @@ class SimDisk:
         self._faults: list[tuple[int, Exception, Collection[str]]] = []
 
     def crash(self) -> None:
-        """Lose power: of what was not synced, only a part chosen by the seed survives."""
+        """Lose power: a part of the unsynced data, chosen by the seed, survives."""
         self._locks.clear()
         self._faults.clear()
         pages_before = self._tree.count_pages()
@@ -208,7 +210,7 @@ class SimDisk:
     def fail_after(
         self, count: int, error: Exception, operations: Collection[str] = ("write", "sync")
     ) -> None:
-        """Make one operation raise: the first of the given kinds after `count` more of any kind."""
+        """Make one operation raise: the first of these kinds after `count` more of any kind."""
         self._faults.append((self.operations + count, error, operations))
 
     def exists(self, name: str) -> bool:
@@ -268,7 +270,7 @@ class SimDisk:
         self._file(name).sync()
 
     def pin(self, name: str) -> None:
-        """Return none: there are no descriptors."""
+        """Return None: there are no descriptors."""
 
     def sync_all(self, files: Sequence[str], directories: Sequence[str]) -> None:
         for sync, names in ((self.sync, files), (self.sync_directory, directories)):
@@ -388,7 +390,7 @@ class SimDisk:
         return node
 
     def _create(self, name: str) -> _Inode:
-        """Return the file, made if need be, for an operation that changes it."""
+        """Return the file for an operation that changes it; create it if it does not exist."""
         node = self._find(name)
         if node is None:
             parent, _, base = name.rpartition("/")

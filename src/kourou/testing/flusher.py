@@ -1,7 +1,7 @@
-"""A flusher without threads: syncs end after a delay of the seed's choice, or fail, or hang.
+"""A flusher without threads: syncs end after a delay chosen by the seed, or fail, or hang.
 
-Faults that a broker must survive: a sync that takes long, one that fails, one that never ends, and
-a crash while one runs, when the disk has taken all of it or nothing.
+Faults that a broker must survive: a slow sync, a failed sync, a sync that never ends, and a crash
+during a sync, whose data is then completely on the disk or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SimFlusher:
     """Runs syncs on the virtual-time loop.
 
     Attributes:
-        sync_count: syncs that have ended well.
+        sync_count: number of successful syncs.
     """
 
     def __init__(
@@ -27,12 +27,12 @@ class SimFlusher:
         seed: int = 0,
         delay_ms: tuple[float, float] = (0.5, 5.0),
     ) -> None:
-        """Serve the broker on `loop`.
+        """Run syncs on `loop`.
 
         Args:
             loop: a virtual-time loop.
-            seed: decides how long each sync takes, and whether the disk has it at the start or at
-                the end of that time; a crash in between tells the two apart.
+            seed: of each sync's duration, and of whether the disk is synced at the start or at the
+                end of that time, which makes a difference for a crash in between.
             delay_ms: the shortest and the longest sync.
         """
         self.sync_count = 0
@@ -45,11 +45,11 @@ class SimFlusher:
         self._timers: set[asyncio.TimerHandle] = set()
 
     def fail_next(self, error: OSError) -> None:
-        """Let the next sync end with `error`; what it should have synced stays unsynced."""
+        """Make the next sync fail with `error`; its data stays unsynced."""
         self._error = error
 
     def stall(self) -> None:
-        """Let syncs that begin from now on not end before `release`."""
+        """Hold syncs that begin from now on until `release`."""
         self._is_stalled = True
 
     def release(self) -> None:
@@ -100,6 +100,6 @@ class SimFlusher:
 def _sync(store: MessageStore, plan: SyncPlan) -> Exception | None:
     try:
         store.run_sync(plan)
-    except Exception as error:  # noqa: BLE001 - as the real one; a test's disk raises anything
+    except Exception as error:  # noqa: BLE001 - as the real flusher; a test's disk raises any error
         return error
     return None

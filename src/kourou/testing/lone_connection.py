@@ -1,4 +1,4 @@
-"""A real `Connection` on a transport that records: every read and write is the test's to see."""
+"""A real `Connection` on a recording transport: the test supplies reads and inspects writes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kourou.remoting.limits import ConnectionLimits
 
 
 class RecordingTransport(asyncio.Transport):
-    """Delivers nothing.
+    """A transport that records writes and delivers nothing.
 
     Attributes:
         writes: each write, in order.
-        on_write: called after each write, as a full transport calls `pause_writing`.
-        ending: "close" or "abort", whichever was asked for last; empty before.
+        on_write: called after each write; may call `pause_writing`, as a full transport does.
+        ending: "close" or "abort", by the last of these calls; empty before.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RecordingTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Ignore them: `on_write` decides."""
+        """Ignore the limits: `on_write` simulates a full buffer."""
 
     def pause_reading(self) -> None:
         self._is_reading = False
@@ -58,14 +58,14 @@ class RecordingTransport(asyncio.Transport):
 
 
 class LoneConnection:
-    """One connection without a peer. Made inside a running loop.
+    """One connection without a peer; create it inside a running loop.
 
     Args:
         handlers: request code to handler.
         fast_path: tried before the handlers.
-        is_accepted: it is a server's side.
+        is_accepted: whether it is a server's side.
         timer: see `Connections`.
-        limits: those that differ from the defaults.
+        limits: replaces default limits.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class LoneConnection:
         self.connection.connection_made(self.transport)
 
     def receive(self, *commands: RemotingCommand) -> None:
-        """Let the frames of `commands` arrive in one read."""
+        """Receive the frames of `commands` in one read."""
         self.receive_bytes(b"".join(map(encode_frame, commands)))
 
     def receive_bytes(self, data: bytes) -> None:
-        """Let `data` arrive in one read, or in as few as it takes if it is too long for one."""
+        """Receive `data` in as few reads as possible."""
         rest = memoryview(data)
         while rest:
             space = self.connection.get_buffer(-1)
@@ -114,6 +114,6 @@ class LoneConnection:
         return found
 
     def end(self) -> None:
-        """End the connection, if it has not ended, as a network that fails does."""
+        """End the connection like a failed network, if it has not ended."""
         if len(self._connections):
             self.connection.connection_lost(None)

@@ -1,13 +1,14 @@
 """An asyncio event loop whose clock jumps to the next timer instead of waiting.
 
-A test that waits for an hour of virtual time takes no real time, and runs the same way every time.
-The loop has no threads and no real sockets: pair it with `kourou.testing.network.MemoryNetwork`.
+A test that waits for an hour of virtual time takes no real time, and every run is identical. The
+loop has no threads and no real sockets: combine it with `kourou.testing.network.MemoryNetwork`.
 
-What a program may hide, a test must show. `run_virtual` therefore also fails when
+`run_virtual` also fails on errors that asyncio tolerates:
 
-- every task waits and no timer is set (`DeadlockError`, which lists who waits for what);
-- the main task is not done when virtual time runs out, although some periodic timer still ticks;
-- a callback or a forgotten task raised, which asyncio would only have logged;
+- every task waits and no timer is set (`DeadlockError`, which lists the tasks and their lines);
+- the main task is not done within the limit of virtual time, for example because only a periodic
+  timer is left (`DeadlockError`);
+- a callback or a task that is never awaited raised, which asyncio would only log;
 - tasks are still running when the main task returns (`LeakedTasksError`).
 """
 
@@ -21,14 +22,14 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 LIMIT_S: Final = 8 * 86_400.0
-"""Default bound of virtual time, in seconds: the three days of the longest delay, and some more."""
+"""Default limit of virtual time, in seconds: more than the longest delay, three days."""
 
 _GRACE_TURNS: Final = 20
-"""Turns of the loop that cancelled tasks get to end once the main task has returned."""
+"""Turns of the loop in which cancelled tasks may end after the main task has returned."""
 
 
 class DeadlockError(Exception):
-    """Nothing can ever happen again, or what was waited for did not happen in the time given."""
+    """All tasks wait and no timer is set, or the limit of virtual time has passed."""
 
 
 class LeakedTasksError(Exception):
@@ -39,8 +40,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop that never waits.
 
     Attributes:
-        limit_s: virtual time, in seconds since the loop was made, that must not be passed.
-        unhandled: exceptions that reached the loop because nobody else took them, oldest first.
+        limit_s: limit of virtual time, in seconds since the creation of the loop.
+        unhandled: exceptions passed to the loop's exception handler, oldest first.
     """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
@@ -51,12 +52,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(_remember)
 
     def time(self) -> float:
-        """Return virtual seconds since the loop was made."""
+        """Return virtual seconds since the creation of the loop."""
         return self._jumping.now_s
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Where the loop would block, advances its clock instead."""
+    """Advances the loop's clock where the loop would block."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class _JumpingSelector(selectors.SelectSelector):
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return at once; time passes only on the virtual clock."""
+        """Advance the virtual clock by `timeout` and return at once."""
         if timeout is None:
             waiting = "\n".join(_describe_tasks(self._loop))
             raise DeadlockError(f"all tasks wait and no timer is set:\n{waiting}")
@@ -77,24 +78,24 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
-    """Run `main` to its end in a fresh virtual-time loop and return its result.
+    """Run `main` to its end in a new virtual-time loop and return its result.
 
     Raises:
         DeadlockError: all tasks wait and no timer is set, or `limit_s` virtual seconds passed.
         LeakedTasksError: tasks were still running when `main` returned.
-        ExceptionGroup: `main` returned, but callbacks or forgotten tasks had raised.
+        ExceptionGroup: `main` returned, but callbacks or tasks that were not awaited had raised.
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(limit_s)) as runner:
         result = runner.run(_watch_leaks(main))
         loop = runner.get_loop()
         assert isinstance(loop, VirtualTimeLoop)
         if loop.unhandled:
-            raise BaseExceptionGroup("nobody handled these", loop.unhandled)
+            raise BaseExceptionGroup("unhandled exceptions in the loop", loop.unhandled)
         return result
 
 
 async def _watch_leaks(main: Coroutine[Any, Any, T]) -> T:
-    """Await `main`; fail if tasks outlive it by more than the turns a cancellation takes."""
+    """Await `main`; fail if tasks outlive it by more than `_GRACE_TURNS`."""
     result = await main
     for _ in range(_GRACE_TURNS):
         if len(asyncio.all_tasks()) == 1:
@@ -109,7 +110,7 @@ async def _watch_leaks(main: Coroutine[Any, Any, T]) -> T:
 def _describe_tasks(
     loop: asyncio.AbstractEventLoop, *, besides: asyncio.Task[Any] | None = None
 ) -> list[str]:
-    """Return a line for each task of `loop`: its name and the innermost line where it waits."""
+    """Return a line for each task of `loop`: its name and the source line at which it waits."""
     lines = []
     for task in asyncio.all_tasks(loop):
         if task is besides:
@@ -119,7 +120,7 @@ def _describe_tasks(
 
 
 def _innermost(coroutine: object) -> str:
-    """Follow what `coroutine` awaits down to the last frame, and say where that is."""
+    """Return the source line of the innermost frame that `coroutine` awaits."""
     where = "(nowhere)"
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -128,7 +129,7 @@ def _innermost(coroutine: object) -> str:
 
 
 def _remember(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Keep an exception for `run_virtual` to raise; log what has none, as asyncio does."""
+    """Collect an exception for `run_virtual` to raise; log other contexts, as asyncio does."""
     error = context.get("exception")
     if isinstance(loop, VirtualTimeLoop) and isinstance(error, BaseException):
         loop.unhandled.append(error)

@@ -1,8 +1,8 @@
-"""The two ends of a connection in memory: bytes in flight, back-pressure, orderly and rude ends.
+"""Transports of a connection in memory: bytes in flight, back-pressure, closing and resets.
 
-Each direction is a `Pipe`. What is written to it travels for a random time and arrives in order, at
-times in two pieces. Like a socket, it takes what fits its window at once; what is written beyond
-that waits in the sender's buffer, and the protocol is told to pause.
+Each direction is a `Pipe`. Written bytes travel for a random time and arrive in order, sometimes in
+two pieces. Like a socket, a pipe accepts bytes up to its window at once; more bytes count as the
+sender's buffer, and above the high-water mark its protocol is paused.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final
 from kourou.remoting.network import Address
 
 WINDOW_BYTES: Final = 64 * 1024
-"""Bytes that a direction takes in flight before the sender's buffer fills."""
+"""Bytes in flight in one direction, above which the sender's buffer fills."""
 
 _HIGH_WATER_BYTES: Final = 64 * 1024
 _CUT_ODDS: Final = 0.125
-"""How often a write arrives in two pieces: often enough that every test meets some."""
+"""Probability that a write arrives in two pieces: high enough that every test has some."""
 
 
 class _End(Enum):
-    """What follows the last byte."""
+    """An item behind the last byte of a direction."""
 
     EOF = 1
     RESET = 2
@@ -35,9 +35,9 @@ class Pipe:
     """One direction of a connection.
 
     Attributes:
-        in_flight_bytes: written and not yet taken by the receiver.
-        receiver: where it ends; set once both ends exist.
-        sender: where it begins; set once both ends exist.
+        in_flight_bytes: bytes written and not yet accepted by the receiver.
+        receiver: the receiving transport; set once both ends exist.
+        sender: the sending transport; set once both ends exist.
     """
 
     receiver: MemoryTransport
@@ -54,12 +54,12 @@ class Pipe:
         self._latency_s = latency_s
         self._is_stalled = is_stalled
         self._items: deque[bytes | _End] = deque()
-        self._arrived = 0  # of the items, from the first one on
+        self._arrived = 0  # number of items, from the first one on, that have arrived
         self._last_due_s = 0.0
         self.in_flight_bytes = 0
 
     def put(self, data: bytes) -> None:
-        """Send `data` on its way."""
+        """Send `data`."""
         self.in_flight_bytes += len(data)
         if len(data) > 1 and self._chance.random() < _CUT_ODDS:
             cut = self._chance.randrange(1, len(data))
@@ -69,21 +69,21 @@ class Pipe:
             self._put_item(data)
 
     def put_eof(self) -> None:
-        """Say that nothing follows."""
+        """Send the end of the stream."""
         self._put_item(_End.EOF)
 
     def put_reset(self) -> None:
-        """Say that bytes sent the other way came to a closed end."""
+        """Send a reset: bytes in the other direction reached a closed end."""
         self._put_item(_End.RESET)
 
     def clear(self) -> None:
-        """Lose what is in flight; timers that are set find nothing."""
+        """Drop all items in flight; their timers then do nothing."""
         self._items.clear()
         self._arrived = 0
         self.in_flight_bytes = 0
 
     def deliver(self) -> None:
-        """Give the receiver what has arrived, as far as it wants it."""
+        """Pass arrived items to the receiver until it stops reading."""
         while self._arrived and self.receiver.is_reading() and not self._is_stalled():
             item = self._items.popleft()
             self._arrived -= 1
@@ -107,7 +107,7 @@ class Pipe:
         self._loop.call_at(self._last_due_s, self._arrive)
 
     def _arrive(self) -> None:
-        # Timers of the same instant fire in any order: each stands for the next item.
+        # Timers of the same time fire in any order, so each one delivers the next item.
         if self._arrived < len(self._items):
             self._arrived += 1
             self.deliver()
@@ -138,7 +138,7 @@ class MemoryTransport(asyncio.Transport):
         outgoing.sender = self
         incoming.receiver = self
 
-    # What a protocol calls
+    # Called by the protocol
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._is_closing or not data:
@@ -167,7 +167,7 @@ class MemoryTransport(asyncio.Transport):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the protocol has heard, or hears in the next turn, that this is over."""
+        """Whether `connection_lost` of the protocol was called or is scheduled."""
         return self._is_loss_due
 
     def pause_reading(self) -> None:
@@ -187,29 +187,29 @@ class MemoryTransport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return max(0, self._outgoing.in_flight_bytes - WINDOW_BYTES)
 
-    # What the network calls
+    # Called by the network
 
     def take(self, data: bytes) -> bytes:
-        """Give `data` to the protocol as far as it wants it; return what it did not take."""
+        """Pass `data` to the protocol until it pauses; return the rest."""
         if self.is_closing():
-            self._outgoing.put_reset()  # as an operating system does for a closed socket
+            self._outgoing.put_reset()  # like an operating system for a closed socket
             return b""
         while data and not self._is_paused and not self.is_closing():
             space = memoryview(self._protocol.get_buffer(-1))
             size = min(len(space), len(data))
-            assert size, "a protocol must make room before it reads"
+            assert size, "get_buffer must return a buffer with free space"
             space[:size] = data[:size]
             data = data[size:]
             self._protocol.buffer_updated(size)
         return b"" if self.is_closing() else data
 
     def take_eof(self) -> None:
-        """Tell the protocol that the peer sends no more."""
+        """Pass the end of the stream to the protocol."""
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
     def sent_some(self) -> None:
-        """Tell the protocol that it may write again, if it waits for that."""
+        """Resume writing if the protocol is paused and the buffer has drained."""
         if self._is_protocol_paused and self.get_write_buffer_size() <= self._low:
             self._is_protocol_paused = False
             self._protocol.resume_writing()
@@ -217,7 +217,7 @@ class MemoryTransport(asyncio.Transport):
             self._lose_when_sent()
 
     def force_close(self, error: Exception | None) -> None:
-        """End at once; the protocol hears of it in the next turn of the loop."""
+        """End at once; `connection_lost` is called in the next turn of the loop."""
         self._is_closing = True
         self._incoming.clear()
         self._lose(error)

@@ -1,13 +1,13 @@
-"""A network in memory: same seed, same run.
+"""A network in memory, deterministic for a seed.
 
-Faults that everything above must survive, all by the address of a listener:
+Faults that servers and clients must survive; `cut`, `stall` and `heal` take a listener's address:
 
-    what                     how
+    fault                    simulation
     delay                    each write travels for a random time within `latency_s`
     fragmentation            a write may arrive in two pieces
-    slow reader              `pause_writing` and `resume_writing`, as a socket's buffer causes them
+    slow reader              `pause_writing` and `resume_writing`, as with a socket's buffer
     peer killed, cable cut   `cut`: connections end with an error, new ones are refused
-    peer hangs, packets lost `stall`: nothing arrives and nobody is told; `heal` delivers it all
+    peer hangs, packets lost `stall`: no bytes arrive, without an error; `heal` delivers them all
 
 It needs no sockets and no threads, so that it runs in the virtual-time loop.
 """
@@ -25,20 +25,20 @@ from kourou.remoting.tls import TlsContext
 from kourou.testing.memory_transport import MemoryTransport, Pipe
 
 LATENCY_S: Final = (0.0001, 0.001)
-"""Default bounds of the time that a write travels, in seconds."""
+"""Default limits of a write's travel time, in seconds."""
 
 _LISTEN_PORTS_FROM: Final = 30_000
 _CLIENT_PORTS_FROM: Final = 50_000
 _CLIENT_HOST: Final = "127.0.0.1"
-_ANY_HOSTS: Final = ("0.0.0.0", "::")  # noqa: S104 - names of "every host", nothing is bound
+_ANY_HOSTS: Final = ("0.0.0.0", "::")  # noqa: S104 - matched only, never bound
 
 
 class MemoryNetwork:
-    """Connects those who share it. Its faults stay until `heal`.
+    """Connects all servers and clients that share it. Its faults last until `heal`.
 
     Args:
-        seed: decides latencies and fragmentation.
-        latency_s: bounds of the time that a write travels, in seconds.
+        seed: of latencies and fragmentation.
+        latency_s: limits of a write's travel time, in seconds.
     """
 
     def __init__(self, seed: int = 0, latency_s: tuple[float, float] = LATENCY_S) -> None:
@@ -56,7 +56,7 @@ class MemoryNetwork:
         address: Address,
         factory: ProtocolFactory,
         *,
-        admission: Admission | None = None,  # noqa: ARG002 - all that comes is the protocol's own
+        admission: Admission | None = None,  # noqa: ARG002 - no TLS or PROXY here
     ) -> Listener:
         host, port = _numeric(address)
         if port == 0:
@@ -74,7 +74,7 @@ class MemoryNetwork:
         factory: ProtocolFactory,
         timeout_s: float,
         *,
-        tls: TlsContext | None = None,  # noqa: ARG002 - bytes in memory are nobody else's to read
+        tls: TlsContext | None = None,  # noqa: ARG002 - bytes in memory need no TLS
     ) -> asyncio.BufferedProtocol:
         address = _numeric(address)
         there_and_back_s = self._latency() + self._latency()
@@ -93,9 +93,9 @@ class MemoryNetwork:
         return pair.open(listener.factory(), factory())
 
     def cut(self, address: Address) -> None:
-        """End all connections to `address` with an error, lose what is in flight, refuse new ones.
+        """End all connections to `address` with an error, drop bytes in flight, refuse new ones.
 
-        A listener there stays, and is reached again after `heal`.
+        The listener stays, and can be reached again after `heal`.
         """
         address = _numeric(address)
         self._cut.add(address)
@@ -103,11 +103,11 @@ class MemoryNetwork:
             pair.cut()
 
     def stall(self, address: Address) -> None:
-        """Hold back all bytes to and from `address`; connecting to it times out."""
+        """Hold all bytes to and from `address`; connecting to it times out."""
         self._stalled.add(_numeric(address))
 
     def heal(self, address: Address) -> None:
-        """Undo `cut` and `stall`: bytes held back arrive, connections are accepted again."""
+        """Undo `cut` and `stall`: deliver held bytes, accept connections again."""
         address = _numeric(address)
         self._cut.discard(address)
         self._stalled.discard(address)
@@ -115,7 +115,7 @@ class MemoryNetwork:
             pair.deliver()
 
     def is_stalled(self, address: Address) -> bool:
-        """Return whether bytes to and from `address` are held back."""
+        """Return whether bytes to and from `address` are held."""
         return address in self._stalled
 
     def pipe(self, address: Address) -> Pipe:
@@ -134,7 +134,7 @@ class MemoryNetwork:
 
 
 class MemoryListener:
-    """A port of a `MemoryNetwork`."""
+    """A listener on a port of a `MemoryNetwork`."""
 
     def __init__(
         self,
@@ -180,21 +180,21 @@ class _Pair:
 
     @property
     def is_over(self) -> bool:
-        """Whether both ends have ended."""
+        """Whether both ends have lost the connection."""
         return self._to_server.receiver.is_lost and self._to_client.receiver.is_lost
 
     def cut(self) -> None:
-        """End both ends with an error."""
+        """End the connection with an error at both ends."""
         for pipe in (self._to_server, self._to_client):
             pipe.clear()
             pipe.receiver.force_close(ConnectionResetError("the network was cut"))
 
     def deliver(self) -> None:
-        """Let what was held back arrive."""
+        """Deliver the held bytes."""
         self._to_server.deliver()
         self._to_client.deliver()
 
 
 def _numeric(address: Address) -> Address:
-    """Return `address` with the one name there is replaced by what it stands for."""
+    """Return `address` with "localhost", the only name supported, as a number."""
     return ("127.0.0.1", address[1]) if address[0] == "localhost" else address

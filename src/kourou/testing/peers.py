@@ -1,4 +1,4 @@
-"""A connection without a network: keeps what it is sent, and makes requests that come from it."""
+"""A fake connection of a client: records the commands sent to it, and creates its requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kourou.remoting.unanswered import Unanswered, UnansweredBytes
 
 
 class FakePeer:
-    """Stands for the `Connection` of a client in tests of handlers.
+    """Replaces the `Connection` of a client in tests of handlers.
 
     Attributes:
         sent: all commands sent to the client, oldest first.
-        closed_because: the reason given to `close`; None while open.
-        is_paused, on_resumed: as of a `Connection`; it is paused only if a test says so.
+        closed_because: the reason passed to `close`; None while open.
+        is_paused, on_resumed: see `Connection`; only a test sets `is_paused`.
     """
 
     def __init__(self, port: int = 50_000, *, address: str = "10.0.0.9") -> None:
@@ -34,7 +34,7 @@ class FakePeer:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody closed it."""
+        """Whether `close` was not called."""
         return self.closed_because is None
 
     def send(self, command: RemotingCommand) -> None:
@@ -53,20 +53,20 @@ class FakePeer:
         return self.request_of(command)
 
     def request_of(self, command: RemotingCommand) -> Request:
-        """Return a request of this client with a command that was made elsewhere."""
+        """Return a request of this client for an existing command."""
         size = len(command.body)
         self.unanswered.add(size)
         return Request(command, cast(Connection, self), size)
 
     def ask(self, handler: Handler, asked: Request) -> RemotingCommand | None:
-        """Let the handler serve the request and return the answer that was sent by then.
+        """Call the handler with the request; return its answer.
 
-        None means that the handler will answer later; the answer is then the last of `sent`.
+        None if the handler answers later: then that answer is the last of `sent`.
         """
         before = len(self.sent)
         try:
             answer = handler(asked)
-        except Exception as error:  # noqa: BLE001 - as a server does
+        except Exception as error:  # noqa: BLE001 - like a server
             reply_error(asked, error)
         else:
             if answer is not None:

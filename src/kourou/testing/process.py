@@ -1,7 +1,7 @@
-"""Kourou as real processes: a `kourou serve` to test against, and commands run to their end.
+"""Real Kourou processes for tests: `kourou serve`, and commands that run to their end.
 
-For what a simulation cannot show: signals, kill -9, ports, files, the command line itself. As a
-fixture for one's own tests:
+For behaviour that a simulation cannot show: signals, kill -9, ports, files, the command line. Use
+it as a fixture:
 
     @pytest.fixture(scope="session")
     def namesrv(tmp_path_factory):
@@ -25,12 +25,12 @@ from typing import Final, Self
 _KOUROU: Final = (sys.executable, "-m", "kourou.cli.main")
 _STOP_TIMEOUT_S: Final = 60.0
 _COMMAND_TIMEOUT_S: Final = 120.0
-"""Both end what hangs, and judge nobody: a busy machine may take many times its usual second."""
+"""Both only end hung processes: a busy machine may take many times the usual second."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: exit code, stdout, stderr."""
+    """Result of a command: exit code, stdout, stderr."""
 
     code: int
     out: str
@@ -43,11 +43,11 @@ class Outcome:
 
 
 class Serving:
-    """A `kourou serve` that is ready. Leaving its `with` block stops it.
+    """A running `kourou serve` that accepts connections. Leaving its `with` block stops it.
 
     Attributes:
-        process: what runs; its stdout and stderr are pipes.
-        ready: what it told when it was ready.
+        process: the process; its stdout and stderr are pipes.
+        ready: the JSON object that it printed when it was ready.
     """
 
     def __init__(self, process: subprocess.Popen[str], ready: Mapping[str, object]) -> None:
@@ -66,10 +66,10 @@ class Serving:
         """Start `kourou serve` on `store` and return when clients can connect.
 
         Raises:
-            AssertionError: it ended before it was ready; the text has its stderr.
+            AssertionError: the process ended before it was ready; the text contains its stderr.
         """
         ports = ("--port", str(port), "--namesrv-port", str(namesrv_port))
-        # Nobody reads stderr while it runs: entries of every kind could fill the pipe and block.
+        # stderr is not read while it runs: with more log entries the pipe could fill and block.
         level = ("--log-level", "warning")
         process = start_command(
             *("serve", "--store", str(store), *ports, *level, "--ready-json", *options),
@@ -93,10 +93,10 @@ class Serving:
         return str(self.ready["broker"])
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> Outcome:
-        """Send a signal and return how the process ended; stdout lacks the ready line.
+        """Send a signal and return the result of the process; stdout lacks the ready line.
 
         Raises:
-            subprocess.TimeoutExpired: it did not end within 60 s.
+            subprocess.TimeoutExpired: the process did not end within 60 s.
         """
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -120,7 +120,7 @@ class Serving:
 
 
 def start_command(*args: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start `kourou` with `args`, nothing on stdin, and no settings but `environ`'s."""
+    """Start `kourou` with `args`, an empty stdin, and no settings except those in `environ`."""
     return subprocess.Popen(  # noqa: S603  # our own command line
         [*_KOUROU, *args],
         stdin=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ def run_command(*args: str, environ: Mapping[str, str] | None = None) -> Outcome
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return this process's environment without what would change the command under test."""
+    """Return this process's environment without Kourou's settings."""
     return {
         name: value
         for name, value in os.environ.items()

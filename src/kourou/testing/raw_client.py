@@ -1,4 +1,4 @@
-"""A client that sends any bytes it likes, or none: what well-behaved peers never do."""
+"""A client that sends arbitrary bytes, or none, as a faulty or hostile peer may."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kourou.protocol.frame import decode_frame, frame_size
 from kourou.remoting.network import Address, Network
 
 _TIMEOUT_S: Final = 30.0
-"""How long to wait for what must come: a busy machine is late, and none is an error."""
+"""Limit of a wait for something that must happen; long, because a busy machine may be slow."""
 
 _BUFFER_BYTES: Final = 64 * 1024
 
 
 class RawClient(asyncio.BufferedProtocol):
-    """One connection, without any rules.
+    """One connection, without any protocol rules.
 
     Attributes:
-        received: all bytes that came, in order.
+        received: all received bytes, in order.
         is_closed: whether the connection has ended.
-        writes_paused: how often the transport asked to write no more.
+        writes_paused: number of calls of `pause_writing`.
     """
 
     def __init__(self) -> None:
@@ -38,32 +38,32 @@ class RawClient(asyncio.BufferedProtocol):
         """Return a client that is connected to `address`.
 
         Raises:
-            ConnectFailedError: nobody is there.
+            ConnectFailedError: there is no listener.
         """
         return cast(RawClient, await network.connect(address, cls, _TIMEOUT_S))
 
     def write(self, data: bytes) -> None:
-        """Send bytes; they leave as they are."""
+        """Send bytes unchanged."""
         assert self.transport is not None
         self.transport.write(data)
 
     def close(self) -> None:
-        """Hang up, once what was written has left."""
+        """Close the connection once all written bytes are sent."""
         assert self.transport is not None
         self.transport.close()
 
     def pause(self) -> None:
-        """Read nothing more: what the peer sends piles up at its side."""
+        """Stop reading, so that the peer's buffer fills."""
         assert self.transport is not None
         self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         assert self.transport is not None
         self.transport.resume_reading()
 
     def frames(self) -> list[RemotingCommand]:
-        """Return the whole frames among what was received."""
+        """Return all complete frames received so far."""
         found = []
         at = 0
         while len(self.received) - at >= 4:
@@ -75,7 +75,7 @@ class RawClient(asyncio.BufferedProtocol):
         return found
 
     async def until(self, is_true: Callable[[], bool], timeout_s: float = _TIMEOUT_S) -> None:
-        """Return as soon as `is_true`, which is asked again whenever something happens here.
+        """Return as soon as `is_true()`; it is called after each event of the connection.
 
         Raises:
             TimeoutError: it is still false after `timeout_s`.
@@ -86,10 +86,10 @@ class RawClient(asyncio.BufferedProtocol):
                 await self._changed.wait()
 
     async def take(self, count: int) -> list[RemotingCommand]:
-        """Return the first `count` frames, once that many have come.
+        """Return the first `count` frames once they are received.
 
         Raises:
-            TimeoutError: they do not come within 30 s.
+            TimeoutError: they were not received within 30 s.
         """
         await self.until(lambda: len(self.frames()) >= count)
         return self.frames()[:count]
@@ -98,11 +98,11 @@ class RawClient(asyncio.BufferedProtocol):
         """Return when the connection has ended.
 
         Raises:
-            TimeoutError: it has not within `timeout_s`.
+            TimeoutError: it has not ended within `timeout_s`.
         """
         await self.until(lambda: self.is_closed, timeout_s)
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)

@@ -1,9 +1,10 @@
-"""A cluster with one topic, and consumers of it that record what they get.
+"""A cluster with one topic, and consumers that record their deliveries.
 
-async with recording(queues=4) as w:
-await w.send(b"1", b"2")
-async with w.consumer():
-await w.until_got(b"1", b"2")
+Example:
+    async with recording(queues=4) as w:
+        await w.send(b"1", b"2")
+        async with w.consumer():
+            await w.until_got(b"1", b"2")
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ _LOOK_INTERVAL_S: Final = 0.01
 
 
 class Recording:
-    """A cluster in which the topic `T` exists, and what its consumers got.
+    """A cluster with topic `T`, and the deliveries to its consumers.
 
     Attributes:
-        cluster: the cluster.
-        got: bodies delivered, in order.
-        deliveries: the same as messages.
+        got: delivered bodies, in order.
+        deliveries: delivered messages, in order.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -40,7 +40,7 @@ class Recording:
         self.deliveries: list[MessageExt] = []
 
     async def send(self, *bodies: bytes, tags: str | None = None) -> None:
-        """Send one message after the other."""
+        """Send the messages one after the other."""
         async with self.cluster.producer() as producer:
             for body in bodies:
                 await producer.send(Message(TOPIC, body, tags=tags))
@@ -53,7 +53,7 @@ class Recording:
         tags: str = "*",
         **options: Any,  # noqa: ANN401 - any option of PushConsumerConfig
     ) -> PushConsumer:
-        """Return a consumer from the first offset on, which records what `listener` then gets."""
+        """Return a consumer from the first offset on, which records messages for `listener`."""
         options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET, **options}
         consumer = self.cluster.push_consumer(group, PushConsumerConfig(**options))
         consumer.subscribe(TOPIC, tags)
@@ -70,7 +70,7 @@ class Recording:
         return consumer
 
     async def until(self, is_true: Callable[[], bool], timeout_s: float = 60.0) -> None:
-        """Return as soon as `is_true`, looked at every 10 ms of virtual time.
+        """Return as soon as `is_true()`, which is called every 10 ms of virtual time.
 
         Raises:
             TimeoutError: it is still false after `timeout_s`.
@@ -80,12 +80,12 @@ class Recording:
                 await asyncio.sleep(_LOOK_INTERVAL_S)
 
     async def until_got(self, *bodies: bytes, timeout_s: float = 60.0) -> None:
-        """Return when each of these was delivered at least as often as it is named."""
+        """Return when each of the bodies was delivered at least as often as it is listed."""
         wanted = Counter(bodies)
         await self.until(lambda: not wanted - Counter(self.got), timeout_s)
 
     async def committed(self, group: str = "consumers") -> int:
-        """Return the sum of the group's committed offsets: how many messages are done."""
+        """Return the sum of the group's committed offsets."""
         async with self.cluster.pull_consumer(group) as reader:
             queues = await reader.fetch_subscribe_message_queues(TOPIC)
             return sum([await reader.committed(queue) or 0 for queue in queues])
@@ -99,7 +99,7 @@ async def recording(
     seed: int = 5,
     **options: Any,  # noqa: ANN401 - any option of BrokerConfig
 ) -> AsyncIterator[Recording]:
-    """Run a cluster, with the topic `T` of so many queues on each broker."""
+    """Run a cluster with topic `T`, with `queues` queues on each broker."""
     async with Cluster(seed=seed, brokers=brokers, **options) as cluster:
         async with cluster.admin() as admin:
             await admin.create_topic(TOPIC, queues=queues)

@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def sim_runtime(seed: int = 0, network: Network | None = None, epoch_ms: int = EPOCH_MS) -> Runtime:
-    """Return a runtime in which nothing but `seed` decides what happens.
+    """Return a runtime that is deterministic for a seed.
 
     Args:
-        seed: for random choices, and for the network when none is given.
-        network: shared by all servers and clients that are to reach each other.
-        epoch_ms: wall-clock time, in ms since 1970, at virtual time 0.
+        seed: of random choices, and of the network if none is passed.
+        network: must be the same for all servers and clients that connect to each other.
+        epoch_ms: wall-clock time at virtual time 0, epoch milliseconds.
     """
     return Runtime(
         network or MemoryNetwork(seed),
@@ -33,5 +33,5 @@ def sim_runtime(seed: int = 0, network: Network | None = None, epoch_ms: int = E
 
 
 async def call_directly(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` at once, on the loop; the simulated disk never waits."""
+    """Call `function` at once, on the loop; the simulated disk never blocks."""
     return function(*args, **kwargs)

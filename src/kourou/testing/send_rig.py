@@ -1,4 +1,4 @@
-"""A broker's sends without a network: requests of a `FakePeer`, a simulated disk, virtual time."""
+"""Send handlers of a broker without a network: a `FakePeer`, a simulated disk, virtual time."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ STORE_HOST = ("127.0.0.1", 20911)
 
 
 class SendRig:
-    """A broker's sends on a simulated disk.
+    """Send handlers of a broker on a simulated disk.
 
     Attributes:
-        locks: of groups that consume in order.
-        fast_path: of plain sends, batches and commits; requests of `peer` do not take it.
+        locks: queue locks of groups that consume in order.
+        fast_path: of sends, batches and commits; requests of `peer` do not use it.
         fast_send: the part of `fast_path` that serves single messages.
     """
 
@@ -98,7 +98,7 @@ class SendRig:
         parts.topics.put(TopicConfig("T", 4, 4))
 
     def connect(self, *, is_fast: bool) -> LoneConnection:
-        """Return a producer's connection, with the paths of plain sends and batches or without."""
+        """Return a producer's connection, with or without the fast path."""
         handlers: dict[int, Handler] = dict.fromkeys(_SENDS, self.handlers.on_send_message)
         return LoneConnection(handlers, self.fast_path if is_fast else None)
 
@@ -116,7 +116,7 @@ class SendRig:
         properties: str | None = "",
         **header: Any,  # noqa: ANN401 - any field of the header
     ) -> RemotingCommand:
-        """Send one message to queue 0 of `T`, or as `header` says, and return the answer."""
+        """Send one message, by default to queue 0 of `T`, and return the answer."""
         return await self.ask(message(body, properties, **header))
 
     def start(self, command: RemotingCommand) -> None:
@@ -130,7 +130,7 @@ class SendRig:
         return decode_messages(found.body, decompress=False)
 
     def stored_count(self) -> int:
-        """Return how many messages are in all queues together."""
+        """Return the number of messages in all queues."""
         store = self.parts.store
         return sum(
             store.max_offset(topic, queue_id)
@@ -147,7 +147,7 @@ def message(
     oneway: bool = False,
     **header: Any,  # noqa: ANN401 - any field of the header
 ) -> RemotingCommand:
-    """Return the request of a message to queue 0 of `T`, or as `header` says."""
+    """Return the request that sends a message, by default to queue 0 of `T`."""
     values: dict[str, Any] = {
         "producer_group": "p",
         "topic": "T",
@@ -170,7 +170,7 @@ def run_sends(
     seed: int = 0,
     **options: Any,  # noqa: ANN401 - any option of BrokerConfig
 ) -> None:
-    """Run `test` on a broker with these options, which is stopped at the end."""
+    """Run `test` on a broker with these options, and stop the broker."""
 
     async def main() -> None:
         parts = BrokerParts(SimDisk(seed), seed=seed, config=BrokerConfig(**options))
