@@ -1,4 +1,4 @@
-"""The key index while others work beside it: queries, expiry, a disk that is full or fails."""
+"""Key index with concurrent queries and expiry, and with a full or failing disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.store.index.test_key_index import LONG_MAX, START_MS, Indexed
 HASH = key_hash("T", "g-1", KeyKind.KEY)
 
 
-def test_a_query_in_the_middle_of_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_during_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     indexed = Indexed()
     indexed.append(20)
     indexed.follow()
@@ -46,7 +46,7 @@ def test_a_query_in_the_middle_of_a_step_finds_all_records(monkeypatch: pytest.M
     assert found == [1] * len(found) != []
 
 
-def test_a_search_that_meets_an_entry_made_meanwhile_goes_on_to_the_older_ones(
+def test_a_search_continues_behind_an_entry_added_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indexed = Indexed()
@@ -66,7 +66,7 @@ def test_a_search_that_meets_an_entry_made_meanwhile_goes_on_to_the_older_ones(
     assert list(file.find(HASH, 0, LONG_MAX))[1:] == indexed.places["g-1"]
 
 
-def test_files_expire_beside_a_file_that_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_expire_while_a_file_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     indexed = Indexed()
     indexed.append(60)
     indexed.follow()
@@ -86,7 +86,7 @@ def test_files_expire_beside_a_file_that_is_made(monkeypatch: pytest.MonkeyPatch
     assert files[-1].name in names
 
 
-def test_a_full_disk_leaves_no_files_behind_however_often_it_is_tried() -> None:
+def test_repeated_attempts_on_a_full_disk_leave_no_files() -> None:
     indexed = Indexed()
     indexed.append(5)
 
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_no_files_behind_however_often_it_is_tried() -> None:
     indexed.check()
 
 
-def test_a_sync_that_fails_for_want_of_room_is_no_reason_to_try_again() -> None:
+def test_a_sync_that_fails_with_enospc_is_not_retried() -> None:
     indexed = Indexed()
     indexed.append(5)
     indexed.follow()
@@ -120,7 +120,7 @@ def test_a_sync_that_fails_for_want_of_room_is_no_reason_to_try_again() -> None:
     assert caught.value.errno == errno.EIO
 
 
-def test_a_file_whose_header_the_device_cannot_read_is_made_again(
+def test_a_file_with_an_unreadable_header_is_rebuilt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indexed = Indexed()
@@ -140,7 +140,7 @@ def test_a_file_whose_header_the_device_cannot_read_is_made_again(
     indexed.check()
 
 
-def test_an_answer_has_the_newest_messages_that_clients_can_take(
+def test_an_answer_has_the_newest_messages_that_fit_into_a_frame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indexed = Indexed()
@@ -166,7 +166,7 @@ def test_an_answer_has_the_newest_messages_that_clients_can_take(
 
 
 class WatchedSlots:
-    """Slots that let somebody look each time that one was set."""
+    """Slots that call `look` after each assignment."""
 
     def __init__(self, slots: memoryview, look: Callable[[], None]) -> None:
         self._slots = slots
@@ -185,7 +185,7 @@ def columns_of(hashes: list[int]) -> KeyColumns:
     return KeyColumns(hashes, range(10_000, 10_000 + number), [at_ms] * number, at_ms, at_ms)
 
 
-def test_a_search_while_entries_are_put_finds_all_that_were_there(
+def test_a_search_while_entries_are_added_finds_all_older_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     indexed = Indexed()
@@ -203,14 +203,14 @@ def test_a_search_while_entries_are_put_finds_all_that_were_there(
 
 
 def rows_of(ids: list[int], others: list[int], last: int, records: int) -> KeyRows:
-    """Return rows of these hashes, two columns and one that is the same for all."""
+    """Return rows of these hashes: two columns, and a last one with the same hash for all."""
     columns = [array("i", ids), array("i", others)]
     times = [START_MS + 9_000] * records
     return KeyRows(columns, array("i", [last]), array("q", range(10_000, 10_000 + records)), times)
 
 
 @pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
-def test_a_search_while_rows_are_put_finds_all_that_were_there(
+def test_a_search_while_rows_are_added_finds_all_older_entries(
     last: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = Indexed()
@@ -229,18 +229,18 @@ def test_a_search_while_rows_are_put_finds_all_that_were_there(
     first = (indexed.places["g-1"], lasts_before)
     *before, after = found
     assert set(map(str, before)) == {str(first)}
-    if last == HASH + 1:  # no other's slot: there is one write for all of them
+    if last == HASH + 1:  # in no other key's slot: the slot is written once for all rows
         assert len(before) == 6
         assert after[1] == [10_002, 10_001, 10_000, *lasts_before]
     else:
         assert len(before) == 8
-    added = [10_002, 10_001, 10_000, 10_000]  # the first record has it twice
+    added = [10_002, 10_001, 10_000, 10_000]  # twice in the first record
     assert [*file.find(HASH, 0, LONG_MAX)] == [*added, *indexed.places["g-1"]]
     assert [*file.find(last, 0, LONG_MAX)] == [10_002, 10_001, 10_000, *lasts_before]
 
 
 @pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
-def test_rows_leave_what_their_entries_one_by_one_leave(last: int) -> None:
+def test_rows_give_the_same_file_as_single_entries(last: int) -> None:
     files = []
     rows = rows_of([HASH, 5, HASH], [1, 2, HASH], last, 3)
     for in_rows in (True, False):
@@ -258,7 +258,7 @@ def test_rows_leave_what_their_entries_one_by_one_leave(last: int) -> None:
     assert files[0] == files[1]
 
 
-def test_rows_that_do_not_all_fit_are_not_put() -> None:
+def test_rows_that_do_not_all_fit_are_not_added() -> None:
     indexed = Indexed()
     indexed.append(3)
     indexed.follow()
@@ -271,7 +271,7 @@ def test_rows_that_do_not_all_fit_are_not_put() -> None:
     assert file.put_rows(rows_of([1] * room, [2] * room, 3, room))
 
 
-def test_rows_that_could_not_be_put_leave_all_as_it_was() -> None:
+def test_rows_that_fail_to_be_added_change_nothing() -> None:
     indexed = Indexed()
     indexed.append(3)
     indexed.follow()
@@ -288,7 +288,7 @@ def test_rows_that_could_not_be_put_leave_all_as_it_was() -> None:
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]
 
 
-def test_entries_that_could_not_be_put_leave_all_as_it_was() -> None:
+def test_entries_that_fail_to_be_added_change_nothing() -> None:
     indexed = Indexed()
     indexed.append(3)
     indexed.follow()

@@ -1,4 +1,4 @@
-"""The index gets the same of records that are fed to it as of the log, whatever becomes of them."""
+"""The index has the same entries from fed records as from the log, in all cases of the feed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ODD_KEYS = ("two keys", " blank", "schlüssel", "y" * 65, "z" * 3000)
 
 
 class Appends:
-    """A log that gets records, and what is fed of them.
+    """Appends random records to a log, and feeds them to the index.
 
     Args:
-        seed: of what is drawn.
-        feed: that of the index.
+        seed: of random choices.
+        feed: the index's feed.
     """
 
     def __init__(self, seed: int, feed: IndexFeed) -> None:
@@ -42,7 +42,7 @@ class Appends:
         self._number = 0
 
     def run(self, records: int, *, odd_each: float = 0.0) -> None:
-        """Append records and feed them, as long as the segment has room."""
+        """Append single records and feed them, as long as the segment has room."""
         taken = self.feed.begin_run()
         for _ in range(records):
             keys = self._dice.choice(KEYS)
@@ -57,7 +57,7 @@ class Appends:
             taken.append((position, end, at_ms, topic, tags, unique_id, keys))
 
     def batch(self, records: int, *, odd_each: float = 0.0) -> None:
-        """Append records of one topic and time, all alike but for ids or not, and feed them."""
+        """Append and feed a batch of one topic and time, with equal or different keys and tags."""
         self.feed.begin_run()
         topic, tag = self._dice.choice(("T", "T", "Orders")), self._dice.choice(("TagA", "TagB"))
         has_keys, is_alike = self._dice.random() < 0.3, self._dice.random() < 0.5
@@ -76,7 +76,7 @@ class Appends:
                 topic, head + rest, keys[-1], tags[-1], later=not starts
             )
             if starts and start != end:
-                return  # into the next segment, where no batch reaches
+                return  # a batch cannot reach into the next segment
             starts.append(start)
             end = next_end
         some_tags = tags[:1] if is_alike else tags
@@ -97,7 +97,7 @@ class Appends:
         *,
         later: bool = True,
     ) -> tuple[int, int, int]:
-        """Append a record, later than the one before; return where it begins and ends, and when."""
+        """Append a record with a later time; return its start, end and store time."""
         properties = {"UNIQ_KEY": unique_id, "KEYS": keys, "TAGS": tags}
         record = draft(
             bytes(self._dice.randrange(99)),
@@ -112,12 +112,12 @@ class Appends:
         return position, position + len(data), at_ms
 
     def take_back(self) -> None:
-        """Undo what was not written, as after a failed write."""
+        """Drop the unwritten records, as after a failed write."""
         self.log.drop_appends()
         self.feed.drop_from(self.log.written_position)
 
     def sync(self) -> None:
-        """Make all durable."""
+        """Make all records durable."""
         self.log.write()
         self.log.synced(self.log.written_position)
 
@@ -138,13 +138,13 @@ def follow(index: KeyIndex, end: int, steps: int = 1 << 30, records: int = SLICE
 
 
 def files(disk: SimDisk) -> list[bytes]:
-    """Return the index's files, whose names are times, in their order."""
+    """Return the contents of the index's files, oldest first; their names are times."""
     return [disk.read(f"{INDEX}/{name}", 0, 1 << 30) for name in sorted(disk.list(INDEX))]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(25))
-def test_the_files_are_those_that_the_log_makes(seed: int, layout: IndexLayout) -> None:
+def test_files_from_the_feed_equal_files_from_the_log(seed: int, layout: IndexLayout) -> None:
     dice = Random(seed)
     appends = Appends(seed, IndexFeed(dice.choice((12_800, 1 << 22))))
     fed = new_index(appends, layout, appends.feed)
@@ -179,7 +179,7 @@ def test_the_files_are_those_that_the_log_makes(seed: int, layout: IndexLayout) 
     assert found
 
 
-def test_the_log_is_not_read_for_records_that_were_fed() -> None:
+def test_the_log_is_not_read_for_fed_records() -> None:
     appends = Appends(1, IndexFeed())
     index = new_index(appends, LAYOUTS[1], appends.feed)
     appends.run(50)
@@ -193,7 +193,7 @@ def test_the_log_is_not_read_for_records_that_were_fed() -> None:
     assert index.last_header.count > 100
 
 
-def test_nothing_beyond_what_is_synced_is_taken() -> None:
+def test_records_behind_the_synced_position_are_not_taken() -> None:
     appends = Appends(1, IndexFeed())
     index = new_index(appends, LAYOUTS[1], appends.feed)
     appends.run(20)
@@ -215,7 +215,7 @@ def batch(first: int, number: int, size: int = 100, keys: Sequence[str] = ()) ->
 
 
 @pytest.mark.parametrize("count", [1, 32])
-def test_a_full_feed_keeps_what_it_has_until_the_index_has_passed_it(count: int) -> None:
+def test_a_full_feed_keeps_its_records_until_they_are_indexed(count: int) -> None:
     kept = 40 * (320 if count == 1 else 512 + count * 48)
     feed = IndexFeed(kept)
     for number in range(60):
@@ -233,12 +233,12 @@ def test_a_full_feed_keeps_what_it_has_until_the_index_has_passed_it(count: int)
 
 
 def taken(feed: IndexFeed, position: int, until: int) -> tuple[int, int] | None:
-    """Return where the records that are taken begin and end."""
+    """Return the start of each taken record, and the end of the last."""
     found = feed.take(position, until)
     return None if found is None else (found.starts[0], found.end)
 
 
-def test_records_that_do_not_follow_one_another_are_parted() -> None:
+def test_records_with_gaps_are_taken_separately() -> None:
     feed = IndexFeed()
     feed.begin_run().extend([record(number) for number in range(100) if number != 60])
     assert taken(feed, 0, 10_000) == (0, 6_000)
@@ -246,7 +246,7 @@ def test_records_that_do_not_follow_one_another_are_parted() -> None:
     assert taken(feed, 6_100, 10_000) == (6_100, 10_000)
 
 
-def test_few_records_are_taken_only_where_no_others_follow() -> None:
+def test_few_records_are_taken_only_if_no_others_follow() -> None:
     feed = IndexFeed()
     feed.begin_run().extend([record(0), record(1)])
     assert taken(feed, 0, 200) == (0, 200)
@@ -276,7 +276,7 @@ def test_batches_and_single_records_make_one_slice() -> None:
     ]  # fmt: skip
 
 
-def test_a_batch_is_taken_in_parts_where_a_slice_ends_in_it() -> None:
+def test_a_batch_is_taken_in_parts_if_a_slice_ends_in_it() -> None:
     feed = IndexFeed()
     feed.begin_run()
     keys = [f"k{number}" for number in range(100)]
@@ -295,7 +295,7 @@ def test_a_batch_is_taken_in_parts_where_a_slice_ends_in_it() -> None:
     assert feed.fullness == 0
 
 
-def test_a_slice_is_bounded() -> None:
+def test_the_size_of_a_slice_is_limited() -> None:
     feed = IndexFeed()
     feed.begin_run().extend([record(number) for number in range(2 * SLICE_MAX)])
     found = feed.take(0, 1 << 30)

@@ -1,4 +1,4 @@
-"""What is gathered of many records at once is what each of them says, read property by property."""
+"""Gathered entries equal those of records that are parsed property by property."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def java_hash(text: str) -> int:
 
 
 def expected_entries(record: RecordDraft, position: int, store_at_ms: int) -> list[Entry]:
-    """Return the entries as Java makes them, one property after the other."""
+    """Return the entries that Java creates, one property after the other."""
     if record.sys_flag & TRANSACTION_ROLLBACK == TRANSACTION_ROLLBACK:
         return []
     values = {}
@@ -106,7 +106,7 @@ def expected_entries(record: RecordDraft, position: int, store_at_ms: int) -> li
 def written(
     records: list[RecordDraft], segment_bytes: int = SEGMENT_BYTES
 ) -> tuple[CommitLog, list[Entry]]:
-    """Return a log of the records, and the entries that the index should get of them."""
+    """Return a log with the records, and the expected index entries."""
     disk = SimDisk()
     disk.make_directory("commitlog")
     log, expected = CommitLog(disk, segment_bytes), list[Entry]()
@@ -121,7 +121,7 @@ def written(
 
 
 def gathered(log: CommitLog, gatherer: KeyGatherer) -> tuple[list[Entry], int]:
-    """Return the entries of the whole log, and the most that were gathered at once."""
+    """Return the entries of the whole log, and the largest number gathered at once."""
     cursor, found, longest = LogCursor(log, 0), list[Entry](), 0
     while cursor.position < log.written_position:
         cursor.read(log.written_position, may_block=True)
@@ -133,12 +133,10 @@ def gathered(log: CommitLog, gatherer: KeyGatherer) -> tuple[list[Entry], int]:
 
 @settings(max_examples=60)
 @given(st.lists(DRAFTS, min_size=1, max_size=8), st.integers(1, 8))
-def test_all_records_have_the_entries_that_java_makes(
-    records: list[RecordDraft], repeated: int
-) -> None:
+def test_gathered_entries_equal_javas(records: list[RecordDraft], repeated: int) -> None:
     log, expected = written(records + records[:repeated])
     gatherer = KeyGatherer()
-    for _ in range(2):  # the second time from what is remembered
+    for _ in range(2):  # the second time with cached forms
         assert gathered(log, gatherer)[0] == expected
 
 
@@ -149,7 +147,7 @@ def usual(number: int, *, key: str = "", tag: str = "TagA") -> RecordDraft:
 
 
 @pytest.mark.parametrize("odd", ["a 23456789", "ü23456789", "a\x02KEYS\x01bc", "ab\x02TAGS\x01c"])
-def test_a_key_that_is_not_what_it_seemed_is_read_as_what_it_is(odd: str) -> None:
+def test_a_record_that_only_resembles_a_known_form_is_parsed_correctly(odd: str) -> None:
     log, expected = written(
         [usual(number, key=key) for number, key in enumerate(["k-" * 5] * 5 + [odd])]
     )
@@ -158,7 +156,7 @@ def test_a_key_that_is_not_what_it_seemed_is_read_as_what_it_is(odd: str) -> Non
         assert gathered(log, gatherer)[0] == expected
 
 
-def test_what_begins_an_id_with_a_blank_does_not_pass_for_a_key() -> None:
+def test_the_cached_head_of_an_id_with_a_blank_is_not_used_for_keys() -> None:
     records = [usual(number, key="some-12345678") for number in range(3)]
     records.append(record_of("Orders", b"UNIQ_KEY\x01so e-12345678\x02"))
     records.append(usual(9, key="so e-12345678"))
@@ -168,7 +166,7 @@ def test_what_begins_an_id_with_a_blank_does_not_pass_for_a_key() -> None:
         assert gathered(log, gatherer)[0] == expected
 
 
-def test_so_many_are_gathered_at_once_and_no_more() -> None:
+def test_the_number_of_entries_gathered_at_once_is_limited() -> None:
     many = " ".join(f"key-{number}" for number in range(ENTRIES_MAX // 2))
     short, few = written([usual(number) for number in range(SLICE_MAX + 9)], 1 << 18)
     long, more = written([usual(number, key=many) for number in range(6)], 1 << 18)
@@ -178,7 +176,7 @@ def test_so_many_are_gathered_at_once_and_no_more() -> None:
     assert longest <= ENTRIES_MAX + ENTRIES_MAX // 2 + 2
 
 
-def test_what_is_remembered_is_dropped_when_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_forms_are_dropped_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_gather, "_FORMS_MAX", 20)
     monkeypatch.setattr(index_keys, "_REMEMBERED_MAX", 30)
     records = [usual(number * 10**8, tag=f"Tag{number % 70}") for number in range(99)]
@@ -188,7 +186,7 @@ def test_what_is_remembered_is_dropped_when_it_is_much(monkeypatch: pytest.Monke
         assert gathered(log, gatherer)[0] == expected
 
 
-def test_where_all_records_differ_forms_are_soon_not_looked_for_and_later_again() -> None:
+def test_forms_are_suspended_for_a_while_if_all_records_differ() -> None:
     different = [record_of("Orders", f"x\x01{'x' * number}\x02".encode()) for number in range(300)]
     log, expected = written(different + [usual(number) for number in range(300)], 1 << 18)
     gatherer, cursor, found, plain = KeyGatherer(), LogCursor(log, 0), list[Entry](), list[bool]()

@@ -1,4 +1,4 @@
-"""Keys are hashed as Java hashes them, however short, long or foreign they are."""
+"""Hashes of keys equal Java's, for short, long and non-ASCII keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_key_of_a_record_has_javas_hash_in_javas_order(
     expected = [java_hash(f"{topic}#{key}") for key in (unique_id, *keys)]
     expected.append(java_hash(f"{topic}#T#{tags}"))
     hashes = KeyHashes()
-    for _ in range(2):  # the second time from what is remembered
+    for _ in range(2):  # the second time from the cache
         assert hashes.of_record(topic.encode(), properties) == expected
     assert expected == [
         key_hash(topic, unique_id, KeyKind.UNIQUE_ID),
@@ -44,9 +44,9 @@ def test_each_key_of_a_record_has_javas_hash_in_javas_order(
     ]
 
 
-def test_the_smallest_number_has_no_absolute_value_and_counts_as_0() -> None:
+def test_the_absolute_value_of_the_smallest_integer_is_0() -> None:
     assert java_string_hash("polygenelubricants") == -(2**31)
-    # A topic and key whose whole text has that hash.
+    # The text `topic#key` has the hash -2 ** 31.
     text = "T#abcdefg"
     rest = (-(2**31) - java_string_hash(text) * 31**7) % 2**32
     tail = ""
@@ -76,7 +76,7 @@ def test_properties_are_read_as_java_reads_them(properties: bytes, count: int) -
     assert len(KeyHashes().of_record(b"T", properties)) == count
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_keys, "_REMEMBERED_MAX", 100)
     hashes = KeyHashes()
     for number in range(1_500):
@@ -96,7 +96,7 @@ def test_rolled_back_records_are_not_indexed() -> None:
     assert not is_indexed(TRANSACTION_ROLLBACK)
 
 
-def test_a_record_has_a_key_only_if_it_is_the_very_one() -> None:
+def test_has_key_matches_exact_keys_only() -> None:
     properties = encode_properties({"UNIQ_KEY": "id", "KEYS": "a bc", "TAGS": "t u"})
     had = {
         (key, kind)

@@ -1,4 +1,4 @@
-"""Many keys hashed at once have the hashes that each has alone."""
+"""Keys hashed in lanes have the same hashes as single keys."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def hash_alone(start: int, tail: bytes) -> int:
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(STARTS, TAILS), max_size=20))
-def test_each_has_the_hash_it_has_alone(keys: list[tuple[int, bytes]]) -> None:
+def test_lane_hashes_equal_single_hashes(keys: list[tuple[int, bytes]]) -> None:
     starts, tails = [start for start, _ in keys], b"".join(tail for _, tail in keys)
     assert list(lane_hashes(starts, tails)) == [hash_alone(*key) for key in keys]
 
 
-def test_thousands_are_hashed_in_their_order() -> None:
+def test_thousands_of_keys_are_hashed_in_order() -> None:
     tails = [f"{number:08}".encode() for number in range(3_000)]
     starts = [number * 1_000_003 for number in range(3_000)]
     expected = [hash_alone(start, tail) for start, tail in zip(starts, tails, strict=True)]
     assert list(lane_hashes(starts, b"".join(tails))) == expected
 
 
-def test_neighbours_with_the_largest_values_do_not_reach_each_other() -> None:
+def test_lanes_with_the_largest_values_do_not_overflow_into_neighbours() -> None:
     largest = b"\x7f" * LANE_BYTES
     expected = (hash_alone(2**32 - 1, largest), hash_alone(0, NO_TAIL))
     assert lane_hashes([2**32 - 1, 0] * 8, (largest + NO_TAIL) * 8) == expected * 8
@@ -49,7 +49,7 @@ def test_neighbours_with_the_largest_values_do_not_reach_each_other() -> None:
     st.one_of(st.integers(1, 2**31 - 1), st.sampled_from([1, 2, 3, 8, 5_000_000, 2**31 - 1])),
     st.lists(st.integers(0, 2**31 - 1), max_size=40),
 )
-def test_remainders_are_those_of_each_alone(divisor: int, hashes: list[int]) -> None:
+def test_remainders_equal_single_remainders(divisor: int, hashes: list[int]) -> None:
     edges = [0, 1, 2**31 - 1, divisor - 1, divisor & 0x7FFF_FFFF, 2**31 - 1 - 2**31 % divisor]
     some = [*hashes, *edges] * (1 + 1100 // (len(hashes) + len(edges)))
     assert Remainders(divisor).of(array("i", some)) == [value % divisor for value in some]

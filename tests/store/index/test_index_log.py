@@ -1,4 +1,4 @@
-"""Following the log reads little, whatever stands in it."""
+"""The log cursor reads little, even from a damaged log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.store.rig import draft
 SEGMENT_BYTES = 8 * CHUNK_BYTES
 
 
-def test_a_size_that_rotted_makes_nobody_read_the_rest_of_the_segment() -> None:
+def test_a_corrupt_size_does_not_make_the_cursor_read_the_rest_of_the_segment() -> None:
     disk = SimDisk()
     disk.make_directory("commitlog")
     log = CommitLog(disk, SEGMENT_BYTES)

@@ -1,4 +1,4 @@
-"""The sizes of Java's index files are told from the files alone."""
+"""Slots and entries of Java's index files are detected from the files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.store.rig import CONFIG, Rig
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_javas_sizes_are_told_from_its_files(name: str) -> None:
+def test_javas_sizes_are_detected_from_its_files(name: str) -> None:
     golden = load(name)
     assert index_sizes(golden.disk) == {"index_slots": 200, "index_entries": 800}
     assert sizes_made_with(golden.disk).items() >= index_sizes(golden.disk).items()
 
 
-def test_sizes_that_a_store_recorded_count() -> None:
+def test_recorded_sizes_take_precedence() -> None:
     rig = Rig()
     rig.store.close(rig.now_ms)
     found = sizes_made_with(rig.disk)
@@ -26,7 +26,7 @@ def test_sizes_that_a_store_recorded_count() -> None:
     assert sizes == (CONFIG.index_slots, CONFIG.index_entries)
 
 
-def test_files_that_do_not_fit_javas_proportion_tell_nothing() -> None:
+def test_sizes_of_files_with_another_ratio_are_not_detected() -> None:
     disk = SimDisk()
     disk.make_directory("index")
     assert index_sizes(disk) == {}

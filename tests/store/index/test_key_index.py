@@ -1,4 +1,4 @@
-"""The key index through crashes, damage and expiry: it comes back complete and names the right."""
+"""The key index is complete and correct after crashes, damage and expiry."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ START_MS = 1_700_000_000_000
 
 
 class PowerLostError(Exception):
-    """Raised by the disk where a test crashes."""
+    """Raised by the disk at the operation at which power is lost."""
 
 
 @dataclass
 class Indexed:
-    """A commit log that is durable, and an index that follows it through crashes."""
+    """A durable commit log, and an index that follows it through crashes."""
 
     disk: SimDisk = field(default_factory=SimDisk)
     layout: IndexLayout = LAYOUT
@@ -46,7 +46,7 @@ class Indexed:
         self.open()
 
     def append(self, records: int = 1) -> None:
-        """Make so many records durable, each with a few keys; some have none."""
+        """Append `count` durable records, most with a few keys, some without."""
         for _ in range(records):
             number = self.records
             self.records += 1
@@ -77,7 +77,7 @@ class Indexed:
                 self.index.upkeep(end, START_MS)
 
     def power_cut(self) -> None:
-        """Lose power and start again; the log's files are durable."""
+        """Lose power and open the index again; the log's files are durable."""
         self.disk.on_operation = None
         self.disk.crash()
         self.open()
@@ -87,7 +87,7 @@ class Indexed:
         return check_index(self.disk, self.layout, SEGMENT_BYTES, end, is_complete=True)
 
     def check(self) -> None:
-        """Follow to the end: each key leads to its records and nowhere else."""
+        """Index to the end of the log; assert that each key finds exactly its records."""
         self.follow()
         self.index.save()
         assert self.findings() == []
@@ -95,7 +95,7 @@ class Indexed:
             found = list(self.index.find(key_hash("T", key, KeyKind.KEY), 0, LONG_MAX))
             own = [place for place in found if place in places]
             assert own == places[::-1], key
-            assert len(found) - len(own) <= 1, "hashes rarely meet"
+            assert len(found) - len(own) <= 1, "collisions of hashes are rare"
 
 
 @pytest.fixture(params=[0, 1])
@@ -105,12 +105,12 @@ def indexed(request: pytest.FixtureRequest) -> Indexed:
     return made
 
 
-def test_every_key_leads_to_its_records_newest_first(indexed: Indexed) -> None:
+def test_every_key_finds_its_records_newest_first(indexed: Indexed) -> None:
     indexed.check()
     assert len(indexed.index.files) > 5
 
 
-def test_records_that_come_later_are_taken_in_and_nothing_twice(indexed: Indexed) -> None:
+def test_later_records_are_indexed_once(indexed: Indexed) -> None:
     for _ in range(10):
         indexed.append(3)
         indexed.follow()
@@ -120,7 +120,7 @@ def test_records_that_come_later_are_taken_in_and_nothing_twice(indexed: Indexed
     indexed.check()
 
 
-def test_nothing_beyond_what_is_synced_is_indexed() -> None:
+def test_records_behind_the_synced_position_are_not_indexed() -> None:
     indexed = Indexed()
     indexed.append(5)
     end = indexed.log.synced_position
@@ -130,7 +130,7 @@ def test_nothing_beyond_what_is_synced_is_indexed() -> None:
 
 
 def crash_somewhere(seed: int) -> None:
-    """Append, follow, save; lose power at a drawn operation; come back."""
+    """Append, index and save until power is lost at a random operation; open the index again."""
     dice = random.Random(seed)
     indexed = Indexed(SimDisk(seed))
     indexed.append(dice.randrange(1, 30))
@@ -162,12 +162,12 @@ def crash_somewhere(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_power_cuts_anywhere_leave_an_index_that_becomes_complete(block: int) -> None:
+def test_the_index_is_completed_after_a_power_loss_at_any_operation(block: int) -> None:
     for seed in range(block * 30, block * 30 + 30):
         crash_somewhere(seed)
 
 
-def test_a_save_that_fails_is_made_up_for_by_the_next(indexed: Indexed) -> None:
+def test_the_next_save_completes_a_failed_save(indexed: Indexed) -> None:
     indexed.follow()
     for number in range(12):
         indexed.append(4)
@@ -187,7 +187,7 @@ def test_a_save_that_fails_is_made_up_for_by_the_next(indexed: Indexed) -> None:
     indexed.check()
 
 
-def test_a_missing_file_is_made_again_with_all_behind_it(indexed: Indexed) -> None:
+def test_a_missing_file_is_rebuilt_with_all_later_ones(indexed: Indexed) -> None:
     indexed.check()
     names = indexed.disk.list(INDEX)
     for number in range(len(names)):
@@ -198,12 +198,12 @@ def test_a_missing_file_is_made_again_with_all_behind_it(indexed: Indexed) -> No
         indexed.check()
 
 
-def test_damaged_headers_and_sizes_are_noticed_and_mended(indexed: Indexed) -> None:
+def test_files_with_damaged_headers_or_sizes_are_rebuilt(indexed: Indexed) -> None:
     indexed.check()
     dice = random.Random(3)
     for _ in range(60):
         path = f"{INDEX}/{dice.choice(indexed.disk.list(INDEX))}"
-        at = dice.choice([*range(32), *range(36, 40)])  # all but the number of used slots
+        at = dice.choice([*range(32), *range(36, 40)])  # everything except the number of used slots
         byte = indexed.disk.read(path, at, 1)[0] ^ 1 << dice.randrange(8)
         indexed.disk.write(path, at, [bytes([byte])])
         indexed.open()
@@ -213,7 +213,7 @@ def test_damaged_headers_and_sizes_are_noticed_and_mended(indexed: Indexed) -> N
     indexed.check()
 
 
-def test_without_any_file_it_is_made_from_the_whole_log(indexed: Indexed) -> None:
+def test_an_index_without_files_is_built_from_the_whole_log(indexed: Indexed) -> None:
     indexed.check()
     for name in indexed.disk.list(INDEX):
         indexed.disk.unlink(f"{INDEX}/{name}")
@@ -222,7 +222,7 @@ def test_without_any_file_it_is_made_from_the_whole_log(indexed: Indexed) -> Non
     indexed.check()
 
 
-def test_files_that_java_did_not_know_to_be_durable_are_made_again(indexed: Indexed) -> None:
+def test_files_that_java_did_not_record_as_durable_are_rebuilt(indexed: Indexed) -> None:
     indexed.check()
     files = indexed.index.files
     indexed.open(durable_to_ms=files[1].header.end_at_ms)
@@ -230,7 +230,7 @@ def test_files_that_java_did_not_know_to_be_durable_are_made_again(indexed: Inde
     indexed.check()
 
 
-def test_what_was_written_behind_a_hole_does_not_count(indexed: Indexed) -> None:
+def test_files_written_behind_a_hole_are_rebuilt(indexed: Indexed) -> None:
     indexed.check()
     files = indexed.index.files
     indexed.open(complete_to=files[2].header.end_offset)
@@ -238,7 +238,7 @@ def test_what_was_written_behind_a_hole_does_not_count(indexed: Indexed) -> None
     indexed.check()
 
 
-def test_files_of_expired_records_go_but_never_the_newest(indexed: Indexed) -> None:
+def test_files_of_expired_records_are_removed_except_the_newest(indexed: Indexed) -> None:
     indexed.check()
     files = indexed.index.files
     assert indexed.index.expire(files[2].header.end_offset) == 2
@@ -252,9 +252,7 @@ def test_files_of_expired_records_go_but_never_the_newest(indexed: Indexed) -> N
     assert found == indexed.places["k-62"]
 
 
-def test_an_indexed_record_that_expires_before_the_next_is_followed_takes_none_of_its_keys() -> (
-    None
-):
+def test_keys_of_the_next_record_are_indexed_after_an_indexed_record_expired() -> None:
     indexed = Indexed()
     indexed.append(60)
     indexed.follow()
@@ -272,7 +270,7 @@ def test_an_indexed_record_that_expires_before_the_next_is_followed_takes_none_o
         assert {place for place in places if place >= indexed.log.min_position} <= set(found), key
 
 
-def test_only_records_of_the_time_asked_for_are_named_to_a_second(indexed: Indexed) -> None:
+def test_a_search_by_time_is_exact_to_a_second(indexed: Indexed) -> None:
     indexed.check()
     hash_ = key_hash("T", "T#t-1", KeyKind.KEY)
     for first, last in ((0, 59), (10, 20), (30, 30), (59, 59)):
@@ -287,7 +285,7 @@ def test_only_records_of_the_time_asked_for_are_named_to_a_second(indexed: Index
         assert len(found) <= len(asked) + 3
 
 
-def test_damage_in_the_log_is_stepped_over() -> None:
+def test_damage_in_the_log_is_skipped() -> None:
     for at in (0, 4, 30, 86, 600, 700, 4090):
         indexed = Indexed()
         indexed.append(60)
@@ -301,7 +299,7 @@ def test_damage_in_the_log_is_stepped_over() -> None:
         assert len([key for key in missing if key.startswith("k-")]) <= 2
 
 
-def test_what_the_device_cannot_read_of_the_log_is_stepped_over() -> None:
+def test_unreadable_parts_of_the_log_are_skipped() -> None:
     indexed = Indexed()
     indexed.append(60)
     reads = indexed.disk.read
@@ -319,7 +317,7 @@ def test_what_the_device_cannot_read_of_the_log_is_stepped_over() -> None:
         assert list(indexed.index.find(hash_, 0, LONG_MAX)) == indexed.places["k-58"]
 
 
-def test_names_go_up_even_if_the_clock_goes_back() -> None:
+def test_file_names_ascend_even_if_the_clock_is_set_back() -> None:
     first = index_file_name(START_MS, "")
     assert first.startswith("2023111")
     assert len(first) == 17

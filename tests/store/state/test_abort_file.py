@@ -1,4 +1,4 @@
-"""`abort` tells the next start who ran last, and whether the cache can be believed."""
+"""The abort file identifies the last broker, and whether the page cache is suspect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kourou.testing.disk import SimDisk
 from tests.store.rig import Rig
 
 
-def test_a_new_store_and_a_clean_stop_leave_nothing_to_doubt() -> None:
+def test_a_new_store_and_a_clean_stop_count_as_clean() -> None:
     disk = SimDisk()
     assert read_last_run(disk) == LastRun(True, was_kourou=True, is_cache_suspect=False)
     write_abort(disk, 7)
@@ -25,7 +25,7 @@ def test_a_new_store_and_a_clean_stop_leave_nothing_to_doubt() -> None:
     assert read_last_run(disk) == LastRun(True, was_kourou=True, is_cache_suspect=False)
 
 
-def test_a_kill_leaves_kourous_name_and_a_power_cut_too() -> None:
+def test_kourou_is_recognized_after_a_kill_or_power_loss() -> None:
     disk = SimDisk()
     write_abort(disk, 7)
     killed = LastRun(False, was_kourou=True, is_cache_suspect=False)
@@ -34,7 +34,7 @@ def test_a_kill_leaves_kourous_name_and_a_power_cut_too() -> None:
     assert read_last_run(disk) == killed
 
 
-def test_a_failed_sync_is_noted_once_and_a_new_start_takes_it_back() -> None:
+def test_a_failed_sync_is_noted_once_and_removed_by_the_next_start() -> None:
     disk = SimDisk()
     write_abort(disk, 7)
     note_failed_sync(disk)
@@ -46,14 +46,14 @@ def test_a_failed_sync_is_noted_once_and_a_new_start_takes_it_back() -> None:
 
 
 @pytest.mark.parametrize("text", [b"4711", b"", b"kourou", b"12 other", b"\xff \x00"])
-def test_what_else_stands_there_is_javas_or_nobodys(text: bytes) -> None:
+def test_other_contents_are_attributed_to_java_or_to_no_broker(text: bytes) -> None:
     disk = SimDisk()
     disk.write("abort", 0, [text])
     expected = LastRun(False, False, is_cache_suspect=True, was_java_killed=text == b"4711")
     assert read_last_run(disk) == expected
 
 
-def test_javas_clean_stop_is_known_by_what_it_leaves() -> None:
+def test_a_clean_stop_of_java_is_recognized_by_its_backup_file() -> None:
     disk = SimDisk()
     disk.write("abort.bak", 0, [b"12"])
     assert read_last_run(disk) == LastRun(True, was_kourou=False, is_cache_suspect=False)
@@ -61,7 +61,7 @@ def test_javas_clean_stop_is_known_by_what_it_leaves() -> None:
     assert not disk.exists("abort.bak")
 
 
-def test_a_failed_sync_stands_in_the_file_before_anybody_is_told(rig: Rig) -> None:
+def test_a_failed_sync_is_noted_before_it_is_reported(rig: Rig) -> None:
     rig.append()
     rig.store.write()
     plan = rig.store.sync_plan()

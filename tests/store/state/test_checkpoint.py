@@ -1,4 +1,4 @@
-"""The checkpoint never leads: it moves only to what was synced, a few queue files at a time."""
+"""The checkpoint never exceeds synced data; queue files are synced a few at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.store.rig import CONFIG, Rig
 
 
 def plan_of(rig: Rig) -> SyncPlan | None:
-    """Run the next sync of the log and that of queue files, and return the plan of the latter."""
+    """Run the next syncs of the log and of queue files; return the plan for the queue files."""
     rig.store.write()
     plan = None
     for plan in (rig.store.sync_plan(), rig.store.queue_sync_plan()):
@@ -42,7 +42,7 @@ def test_the_layout_is_javas() -> None:
     assert decode_checkpoint(b"") == Checkpoint()
 
 
-def test_the_copy_is_what_was_written_or_none() -> None:
+def test_the_copy_decodes_to_the_written_values_or_none() -> None:
     checkpoint = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9)
     data = encode_checkpoint_copy(checkpoint)
 
@@ -63,14 +63,14 @@ SAVED = Checkpoint(1, 2, 3, 4, 5, 6, 7, 8, 9)
     ("abort", "damage_at", "expected"),
     [
         (b"1 kourou", None, SAVED),
-        (b"1 kourou", 40, SAVED),  # a bit of Java's numbers: the copy knows better
+        (b"1 kourou", 40, SAVED),  # a bit of Java's fields: the copy is valid
         (b"1 kourou", COPY_AT + 20, Checkpoint()),
         (b"1", None, SAVED.java_values),
         (b"1", COPY_AT + 20, SAVED.java_values),
         (None, None, SAVED),
     ],
 )
-def test_whose_numbers_count_depends_on_who_ran_last(
+def test_the_last_broker_determines_the_valid_numbers(
     abort: bytes | None, damage_at: int | None, expected: Checkpoint
 ) -> None:
     disk = SimDisk()
@@ -83,7 +83,7 @@ def test_whose_numbers_count_depends_on_who_ran_last(
     assert load_checkpoint(disk) == expected
 
 
-def test_a_checkpoint_without_our_copy_is_javas_or_an_older_kourous() -> None:
+def test_a_checkpoint_without_a_copy_uses_javas_fields() -> None:
     disk = SimDisk()
     disk.write("checkpoint", 0, [encode_checkpoint(SAVED), bytes(4048)])
     disk.write("abort", 0, [b"1 kourou"])
@@ -106,7 +106,7 @@ def test_opening_a_store_after_java_renews_the_copy() -> None:
     assert rig.problems() == []
 
 
-def test_how_far_the_log_is_synced_is_written_each_second(rig: Rig) -> None:
+def test_the_synced_position_is_written_each_second(rig: Rig) -> None:
     rig.put()
     rig.tick()
     end = rig.put().end
@@ -117,7 +117,7 @@ def test_how_far_the_log_is_synced_is_written_each_second(rig: Rig) -> None:
     assert load_checkpoint(rig.disk).synced_position == end
 
 
-def test_a_store_without_checkpoint_starts_from_nothing() -> None:
+def test_a_store_without_a_checkpoint_loads_zeros() -> None:
     assert load_checkpoint(SimDisk()) == Checkpoint()
 
 
@@ -141,7 +141,7 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
     rig.open()
 
 
-def test_queue_files_are_synced_a_few_at_a_time_whatever_becomes_of_the_log() -> None:
+def test_queue_files_are_synced_a_few_at_a_time_even_without_log_syncs() -> None:
     rig = Rig(config=replace(CONFIG, queue_files_per_sync=2))
     last = [rig.put(queue_id=queue_id) for queue_id in range(5)][-1]
     rig.tick()
@@ -162,7 +162,7 @@ def test_queue_files_are_synced_a_few_at_a_time_whatever_becomes_of_the_log() ->
     assert rig.problems() == []
 
 
-def test_many_new_queues_get_their_files_a_part_a_second_and_then_count_as_durable() -> None:
+def test_files_of_many_new_queues_are_created_over_several_seconds_and_become_durable() -> None:
     rig = Rig(config=replace(CONFIG, queue_files_per_sync=10_000))
     last_queue = 2 * NEW_FILES_PER_FLUSH
     for queue_id in range(last_queue + 1):
@@ -181,7 +181,7 @@ def test_many_new_queues_get_their_files_a_part_a_second_and_then_count_as_durab
     assert rig.problems() == []
 
 
-def test_a_round_ends_without_new_messages_too(rig: Rig) -> None:
+def test_a_round_ends_even_without_new_messages(rig: Rig) -> None:
     rig.put()
     last = rig.put()
     rig.tick()
@@ -206,7 +206,7 @@ def test_the_checkpoint_waits_for_the_log() -> None:
     plan_of(rig)
     shown = rig.append()
     rig.store.write()
-    rig.store.dispatch(rig.store.written_position)  # as with asynchronous flush
+    rig.store.dispatch(rig.store.written_position)  # as in async flush mode
     rig.tick()
 
     assert load_checkpoint(rig.disk).queues_offset < shown.physical_offset
@@ -216,7 +216,7 @@ def test_the_checkpoint_waits_for_the_log() -> None:
     assert rig.problems() == []
 
 
-def test_a_checkpoint_that_moved_is_synced_too(rig: Rig) -> None:
+def test_a_checkpoint_that_moved_is_synced(rig: Rig) -> None:
     rig.put()
     rig.put()
     rig.tick()

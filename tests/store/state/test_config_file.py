@@ -1,4 +1,4 @@
-"""A config file is whole at every moment, and a bad one is replaced by its backup."""
+"""A config file or its backup is complete at any time, and the backup replaces a bad file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def contents(disk: SimDisk, name: str) -> bytes:
 
 
 def put(disk: SimDisk, name: str, data: bytes | None) -> None:
-    """Put other contents in a file's place; None removes it."""
+    """Replace the contents of a file; None removes it."""
     if disk.exists(name):
         disk.unlink(name)
     if data is not None:
@@ -52,11 +52,11 @@ def test_a_saved_file_is_loaded_again() -> None:
     assert contents(disk, NAME) == contents(disk, BACKUP) == b'{"a":1}'
 
 
-def test_a_new_store_has_none() -> None:
+def test_a_missing_file_loads_as_none() -> None:
     assert config_file(SimDisk()).load() is None
 
 
-def test_the_contents_before_stay_as_backup() -> None:
+def test_the_previous_contents_are_kept_as_backup() -> None:
     disk = SimDisk()
     file = config_file(disk)
     file.save(ONE)
@@ -65,7 +65,7 @@ def test_the_contents_before_stay_as_backup() -> None:
     assert contents(disk, BACKUP) == ONE
 
 
-def test_saving_the_same_again_costs_nothing() -> None:
+def test_unchanged_contents_are_not_written_again() -> None:
     disk = SimDisk()
     file = config_file(disk)
     file.save(ONE)
@@ -94,11 +94,11 @@ BAD = {
     ),
     "an older one": (seal(ZERO, 1), "is older"),
 }
-"""What may have become of the file, by name, and what the log says of it."""
+"""Bad contents of the file by name, with the reason in the log."""
 
 
 @pytest.mark.parametrize(("bad", "reason"), BAD.values(), ids=list(BAD))
-def test_a_bad_file_gives_way_to_its_backup_and_that_is_said(
+def test_the_backup_of_a_bad_file_is_used_and_logged(
     bad: bytes | None, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = saved(ZERO, ONE, TWO)
@@ -118,7 +118,7 @@ def test_a_bad_file_gives_way_to_its_backup_and_that_is_said(
 @pytest.mark.parametrize(
     "bad", [b"", b"{", seal(ONE, 1)[:-2], seal(ONE, 1).replace(b":1,", b":9,")]
 )
-def test_bad_files_are_refused_by_name_and_left_as_they_are(bad: bytes) -> None:
+def test_a_load_of_only_bad_files_raises_with_their_names_and_keeps_them(bad: bytes) -> None:
     for names in ((NAME,), (BACKUP,), (NAME, BACKUP)):
         disk = SimDisk()
         for name in names:
@@ -133,7 +133,7 @@ def test_bad_files_are_refused_by_name_and_left_as_they_are(bad: bytes) -> None:
         assert [disk.read(name, 0, 99) for name in names] == [bad] * len(names)
 
 
-def test_a_good_file_is_taken_whatever_became_of_its_backup(
+def test_a_good_file_is_used_whatever_its_backup_contains(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for bad in (None, b"", b"{", seal(THREE, 9)[:-1], seal(ZERO, 1), seal(b"{x}", 9)):
@@ -144,7 +144,7 @@ def test_a_good_file_is_taken_whatever_became_of_its_backup(
     assert not caplog.records
 
 
-def test_two_files_that_changed_places_are_told_apart() -> None:
+def test_a_file_swapped_with_its_backup_is_detected() -> None:
     disk = saved(ONE, TWO)
     first, second = disk.read(NAME, 0, 999), disk.read(BACKUP, 0, 999)
     put(disk, NAME, second)
@@ -154,15 +154,15 @@ def test_two_files_that_changed_places_are_told_apart() -> None:
 
 
 def java(counter: int) -> bytes:
-    """Return a file as Java saves it: without the seal."""
+    """Return the contents of a file saved by Java: without a seal."""
     version = {"counter": counter, "stateVersion": 0, "timestamp": 1000 + counter}
     return json.dumps({"dataVersion": version}, indent="\t").encode()
 
 
-def test_what_java_saved_after_us_is_taken_and_counted_on() -> None:
+def test_a_file_saved_by_java_is_used_and_its_sequence_continues() -> None:
     disk = saved(java(1), java(2))
     disk.rename(NAME, BACKUP)
-    put(disk, NAME, java(2))  # offsets alone do not count as a new version
+    put(disk, NAME, java(2))  # commits of offsets do not change the data version
     file = config_file(disk)
 
     assert file.load() == java(2)
@@ -171,7 +171,7 @@ def test_what_java_saved_after_us_is_taken_and_counted_on() -> None:
     assert disk.read(BACKUP, 0, 999) == java(2)
 
 
-def test_an_older_file_of_java_in_place_of_a_newer_one_is_noticed() -> None:
+def test_an_older_java_file_is_replaced_by_its_newer_backup() -> None:
     disk = SimDisk()
     put(disk, NAME, java(3))
     put(disk, BACKUP, java(4))
@@ -179,7 +179,7 @@ def test_an_older_file_of_java_in_place_of_a_newer_one_is_noticed() -> None:
     assert config_file(disk).load() == java(4)
 
 
-def test_a_save_without_a_load_before_it_spares_the_good_backup() -> None:
+def test_a_save_without_a_load_keeps_the_good_backup() -> None:
     disk = saved(ONE, TWO)
     put(disk, NAME, b"{")
     config_file(disk).save(THREE)
@@ -188,7 +188,7 @@ def test_a_save_without_a_load_before_it_spares_the_good_backup() -> None:
     assert contents(disk, BACKUP) == ONE
 
 
-def test_a_save_takes_the_place_of_files_that_are_both_bad() -> None:
+def test_a_save_replaces_two_bad_files() -> None:
     disk = SimDisk()
     put(disk, NAME, b"{")
     put(disk, BACKUP, b"{")
@@ -235,7 +235,7 @@ def test_a_crash_leaves_the_old_contents_or_the_new(seed: int, operations: int) 
     assert config_file(disk).load() in (last, b'{"n":%d}' % number)
 
 
-def test_a_backup_that_was_taken_is_put_in_the_files_place_by_who_says_so(
+def test_a_load_with_restores_rewrites_a_bad_file(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = saved(ONE, TWO)
@@ -251,7 +251,7 @@ def test_a_backup_that_was_taken_is_put_in_the_files_place_by_who_says_so(
     assert caplog.text == ""
 
 
-def test_a_disk_without_room_to_restore_a_file_hides_nothing() -> None:
+def test_a_backup_is_loaded_even_if_the_file_cannot_be_rewritten() -> None:
     disk = saved(ONE, TWO)
     put(disk, NAME, None)
     disk.fail_after(0, OSError(errno.ENOSPC, "full"), ("write",))

@@ -1,4 +1,4 @@
-"""The seal shows every flipped bit, and which of two files was saved later."""
+"""The seal reveals every flipped bit, and which of two files was saved later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def version(counter: int, timestamp: int, state: int = 0) -> ConfigText:
     return ConfigText(json.dumps({"dataVersion": members, "x": 1}, indent=1).encode(), 0)
 
 
-def test_the_seal_is_one_more_member() -> None:
+def test_the_seal_is_an_additional_last_member() -> None:
     assert seal(b'{"a":1}', 3) == b'{"a":1,"kourouSeal":{"sequence":3,"crc32":"2ce1c72c"}}'
     assert seal(b"{}", 3) == b'{"kourouSeal":{"sequence":3,"crc32":"34f639cc"}}'
     sealed = fastjson.loads(seal(OFFSETS, 12))
@@ -32,23 +32,23 @@ def test_the_seal_is_one_more_member() -> None:
     st.dictionaries(st.text(max_size=9), st.text(max_size=9), max_size=4),
     st.integers(1, 10**18 - 1),
 )
-def test_what_was_sealed_comes_back_byte_for_byte(members: dict[str, str], sequence: int) -> None:
+def test_unseal_returns_the_sealed_bytes(members: dict[str, str], sequence: int) -> None:
     for data in (json.dumps(members).encode(), json.dumps(members, indent=2).encode(), b"{ }"):
         assert unseal(seal(data, sequence)) == ConfigText(data, sequence)
 
 
 @pytest.mark.parametrize("text", [OFFSETS, b"", b"{", b'{"kourouSeal":"mine"}', b"\xff" * 99])
-def test_a_text_without_seal_is_itself(text: bytes) -> None:
+def test_a_text_without_a_seal_is_returned_unchanged(text: bytes) -> None:
     assert unseal(text) == ConfigText(text, 0)
 
 
-def test_a_member_of_that_name_further_in_front_is_no_seal() -> None:
+def test_a_member_of_the_same_name_far_before_the_end_is_no_seal() -> None:
     text = b'{"kourouSeal":{"sequence":1,"crc32":"00000000"},"a":"' + b"x" * 80 + b'"}'
 
     assert unseal(text) == ConfigText(text, 0)
 
 
-def test_no_flipped_bit_changes_what_is_read() -> None:
+def test_no_flipped_bit_changes_the_values_read() -> None:
     text = seal(OFFSETS, 12)
     for at in range(len(text) * 8):
         flipped = bytearray(text)
@@ -60,7 +60,7 @@ def test_no_flipped_bit_changes_what_is_read() -> None:
         assert found["offsetTable"] == {"T@g": {"0": 7, "1": 5}}, flipped
 
 
-def test_a_file_changed_by_hand_says_what_to_remove() -> None:
+def test_the_error_for_an_edited_file_names_the_member_to_remove() -> None:
     text = seal(OFFSETS, 12).replace(b"0:7", b"0:9")
 
     with pytest.raises(
@@ -69,12 +69,12 @@ def test_a_file_changed_by_hand_says_what_to_remove() -> None:
         unseal(text)
 
 
-def test_what_is_no_object_is_not_sealed() -> None:
+def test_a_text_that_is_no_object_cannot_be_sealed() -> None:
     with pytest.raises(ValueError, match="one JSON object"):
         seal(b"[1]", 1)
 
 
-def test_of_two_sealed_texts_the_number_decides() -> None:
+def test_the_sequence_orders_two_sealed_texts() -> None:
     older, newer = ConfigText(version(9, 9).data, 4), ConfigText(version(1, 1).data, 5)
 
     assert is_newer(newer, older)
@@ -83,7 +83,7 @@ def test_of_two_sealed_texts_the_number_decides() -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 7])
-def test_where_java_saved_one_the_data_version_decides(sequence: int) -> None:
+def test_the_data_version_orders_texts_if_java_saved_one(sequence: int) -> None:
     newer, older = version(5, 2000), ConfigText(version(4, 1000).data, sequence)
 
     assert is_newer(newer, older)
@@ -101,8 +101,6 @@ def test_where_java_saved_one_the_data_version_decides(sequence: int) -> None:
         (version(5, 1000), ConfigText(b'{"dataVersion":{"counter"}}', 3)),
     ],
 )
-def test_versions_that_contradict_themselves_tell_nothing(
-    one: ConfigText, other: ConfigText
-) -> None:
+def test_contradictory_data_versions_order_nothing(one: ConfigText, other: ConfigText) -> None:
     assert not is_newer(one, other)
     assert not is_newer(other, one)

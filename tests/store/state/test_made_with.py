@@ -1,4 +1,4 @@
-"""The sizes that a store was made with are found before it is opened, Kourou's or Java's."""
+"""The file sizes of a store, Kourou's or Java's, are detected before it is opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_new_store_has_no_sizes() -> None:
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_store_of_ours_says_its_sizes(*, is_clean: bool) -> None:
+def test_sizes_of_a_kourou_store_are_read_from_its_state_file(*, is_clean: bool) -> None:
     disk = SimDisk()
     config = StoreConfig(
         commitlog_segment_bytes=8192, consumequeue_file_bytes=400, batch_queue_file_bytes=460
@@ -37,7 +37,7 @@ def test_a_store_of_ours_says_its_sizes(*, is_clean: bool) -> None:
     assert sizes_made_with(disk) == SIZES | index_sizes
 
 
-def test_a_store_of_javas_has_files_of_its_sizes() -> None:
+def test_sizes_of_a_java_store_are_read_from_its_files() -> None:
     disk = SimDisk()
     disk.make_directory("commitlog")
     disk.make_directory("consumequeue/orders/3")
@@ -49,7 +49,7 @@ def test_a_store_of_javas_has_files_of_its_sizes() -> None:
     assert sizes_made_with(disk) == SIZES
 
 
-def test_a_file_that_is_no_part_of_the_log_says_nothing() -> None:
+def test_other_files_beside_the_log_are_ignored() -> None:
     disk = SimDisk()
     disk.make_directory("commitlog")
     disk.truncate("commitlog/backup.tar", 77)
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_part_of_the_log_says_nothing() -> None:
     assert sizes_made_with(disk) == {}
 
 
-def test_a_record_of_the_sizes_that_cannot_be_read_says_nothing() -> None:
+def test_an_unreadable_state_file_gives_no_sizes() -> None:
     disk = SimDisk()
     disk.make_directory("config")
     disk.write(STORE_STATE, 0, [b"{"])

@@ -1,4 +1,4 @@
-"""The timer of a store that Java left: what waited there is delivered by this broker."""
+"""Timer files of a Java store: its scheduled messages are delivered by this broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW_MS = 1_795_227_500_000
 
 
 def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
-    """Return Java's timer files, beside its log, and what its store library finds in them."""
+    """Return a disk with Java's timer files and log, and what Java's store library reads there."""
     disk = load("clean").disk
     with zipfile.ZipFile(FOLDER / "clean_timer.zip") as archive:
         for name in archive.namelist():
@@ -38,7 +38,7 @@ def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
     return files
 
 
-def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
+def test_javas_wheel_and_timer_log_are_loaded_unchanged() -> None:
     disk, told = java_s_timer()
     files = opened(disk, was_clean=True)
     check = told["check_point"]
@@ -64,7 +64,7 @@ def test_java_s_wheel_and_timer_log_are_taken_up_as_they_are() -> None:
         assert disk.read(name, at, 52) == encode_unit(unit)
 
 
-def test_a_slot_of_java_s_that_counts_wrongly_is_counted_anew() -> None:
+def test_a_wrong_count_in_a_slot_of_java_is_corrected() -> None:
     disk, _ = java_s_timer()
     files = opened(disk, was_clean=True)
     count = files.wheel.count

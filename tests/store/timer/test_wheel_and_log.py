@@ -1,4 +1,4 @@
-"""The timer's wheel, log, check file and choice of slots, against small models."""
+"""Timer wheel, timer log, check file and choice of slots, compared with small models."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def chains(files: TimerFiles) -> dict[int, list[int]]:
     st.integers(0, 2**32),
     st.booleans(),
 )
-def test_a_crash_amid_a_flush_leaves_what_the_check_file_says_and_nothing_else(
+def test_recovery_after_a_crash_during_a_flush_matches_the_check_file(
     seconds: list[int], flushes: set[int], seed: int, is_killed: bool
 ) -> None:
     disk = SimDisk(seed)
     files = opened(disk)
-    files.is_changed = True  # as a broker does: without a check file the log would be Java's
+    files.is_changed = True  # like a broker: without a check file the log would count as Java's
     flush(files)
     first = NOW_MS // 1000 + 10
     added: list[tuple[int, int, int]] = []
@@ -98,11 +98,11 @@ def test_a_crash_amid_a_flush_leaves_what_the_check_file_says_and_nothing_else(
 
 
 class KilledError(Exception):
-    """The process ends between two operations of its disk; what a crash tears, it tears after."""
+    """Raised between two operations of the disk to end the process."""
 
 
 def cut_after(count: int) -> Callable[[str, str], None]:
-    """Return what lets so many operations of a disk pass, and no more."""
+    """Return a callback that lets `operations` operations of a disk pass, then raises."""
     left = count
 
     def on_operation(_operation: str, _name: str) -> None:
@@ -114,7 +114,7 @@ def cut_after(count: int) -> Callable[[str, str], None]:
     return on_operation
 
 
-def test_a_wheel_that_is_gone_is_made_again_of_the_log() -> None:
+def test_a_missing_wheel_is_rebuilt_from_the_log() -> None:
     disk = SimDisk()
     files = opened(disk)
     first = NOW_MS // 1000 + 10
@@ -126,7 +126,7 @@ def test_a_wheel_that_is_gone_is_made_again_of_the_log() -> None:
     assert chains(opened(disk, was_clean=True)) == before
 
 
-def test_a_torn_chain_is_named_and_its_units_are_found_all_the_same() -> None:
+def test_a_broken_chain_is_reported_and_its_units_are_found_by_a_scan() -> None:
     disk = SimDisk()
     log = TimerLog(disk, FILE_BYTES)
     previous, second = -1, NOW_MS // 1000
@@ -148,7 +148,7 @@ def test_files_of_different_sizes_are_refused() -> None:
         TimerLog(disk, 8_192)
 
 
-def test_files_whose_records_are_gone_are_removed_oldest_first() -> None:
+def test_files_of_expired_records_are_removed_oldest_first() -> None:
     log = TimerLog(SimDisk(), FILE_BYTES)
     for number in range(30):
         log.append(unit(number))
@@ -159,7 +159,7 @@ def test_files_whose_records_are_gone_are_removed_oldest_first() -> None:
 
 
 @given(st.integers(1, 10**14))
-def test_a_time_lies_in_the_second_that_java_gives_it(due_at_ms: int) -> None:
+def test_a_time_maps_to_the_same_second_as_in_java(due_at_ms: int) -> None:
     second = out_ms(due_at_ms)
     assert second % 1000 == 0
     assert second < due_at_ms <= second + 1000
@@ -172,7 +172,7 @@ def test_a_time_lies_in_the_second_that_java_gives_it(due_at_ms: int) -> None:
     st.integers(0, 30 * 86_400),
     st.integers(2, 600_000),
 )
-def test_a_slot_is_never_past_what_is_read_nor_where_another_second_is_yet(
+def test_a_chosen_slot_is_never_done_and_never_in_use_by_another_second(
     wait_s: int, behind_s: int, window_s: int
 ) -> None:
     read_at_ms = NOW_MS - behind_s * 1000
@@ -185,7 +185,7 @@ def test_a_slot_is_never_past_what_is_read_nor_where_another_second_is_yet(
 
 
 @given(st.integers(0, 4_000 * 86_400), st.integers(0, 400 * 86_400), st.integers(2, 600_000))
-def test_where_the_clock_was_set_back_nothing_is_rolled_after_its_time(
+def test_no_message_is_rolled_past_its_time_after_the_clock_was_set_back(
     ahead_s: int, wait_s: int, window_s: int
 ) -> None:
     read_at_ms, out_at_ms = NOW_MS + ahead_s * 1000, NOW_MS + wait_s * 1000
@@ -198,12 +198,12 @@ def test_where_the_clock_was_set_back_nothing_is_rolled_after_its_time(
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_unit_or_none(data: bytes) -> None:
+def test_arbitrary_bytes_decode_to_a_unit_or_none(data: bytes) -> None:
     found = decode_unit(data)
     assert found is None or encode_unit(found) == data[:52]
 
 
-def test_a_check_that_java_wrote_after_ours_is_java_s() -> None:
+def test_a_check_file_rewritten_by_java_has_no_scan_position() -> None:
     ours = TimerCheck(NOW_MS, 104, 2, 2, 0, NOW_MS, 7, 4_000)
     data = encode_check(ours)
     assert decode_check(data) == ours

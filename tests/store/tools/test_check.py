@@ -1,4 +1,4 @@
-"""A check finds every kind of damage, and nothing in a store that is in order."""
+"""A check finds every kind of damage, and has no findings for a correct store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def closed_store() -> SimDisk:
     return rig.disk
 
 
-def test_a_store_in_order_has_no_findings() -> None:
+def test_a_correct_store_has_no_findings() -> None:
     report = check_store(closed_store())
 
     assert report.findings == []
@@ -38,7 +38,7 @@ def test_a_store_in_order_has_no_findings() -> None:
     assert report.bytes == 4096 + report.bytes % 4096
 
 
-def test_a_large_file_of_offsets_is_in_order() -> None:
+def test_a_large_offset_file_has_no_findings() -> None:
     disk = closed_store()
     offsets = ",".join(f'"Topic{number}@group":{{0:1,1:1}}' for number in range(10_000))
     disk.write("config/consumerOffset.json", 0, [f'{{"offsetTable":{{{offsets}}}}}'.encode()])
@@ -62,7 +62,7 @@ def test_a_check_changes_nothing() -> None:
     assert seen <= {"exists", "size", "read", "list", "next_data"}
 
 
-def test_a_check_tells_how_far_it_is() -> None:
+def test_a_check_reports_progress() -> None:
     rig = Rig()
     for _ in range(5000):
         rig.append(b"")
@@ -153,7 +153,7 @@ def test_a_queue_entry_of_a_prepared_record_is_found() -> None:
     assert check_store(disk).findings
 
 
-def test_findings_of_one_queue_are_bounded() -> None:
+def test_findings_of_one_queue_are_limited() -> None:
     rig = Rig(config=CONFIG)
     for _ in range(200):
         rig.append(b"")
@@ -167,7 +167,7 @@ def test_findings_of_one_queue_are_bounded() -> None:
     assert "180 more" in findings[-1].problem
 
 
-def test_an_unsynced_page_that_was_lost_is_found() -> None:
+def test_a_lost_unsynced_page_is_found() -> None:
     disk = closed_store()
     disk.write(LOG, 1024, [bytes(512)])
     findings = check_store(disk).findings

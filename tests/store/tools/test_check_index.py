@@ -1,4 +1,4 @@
-"""The key index is checked entry by entry against the log, and each flipped byte of it shows."""
+"""The key index is checked entry by entry against the log; each flipped bit is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYOUT = IndexLayout(CONFIG.index_slots, CONFIG.index_entries)
 
 
 def closed_store(messages: int = 40) -> tuple[SimDisk, int]:
-    """Return the disk of a store with some index files, and its log's end."""
+    """Return the disk of a closed store with several index files, and its log's end."""
     rig = Rig()
     for number in range(messages):
         properties = {"UNIQ_KEY": f"id-{number}", "KEYS": f"k-{number} k", "TAGS": "t"}
@@ -33,28 +33,28 @@ def findings(disk: SimDisk, end: int, *, is_complete: bool = True) -> list[Findi
     return check_index(disk, LAYOUT, CONFIG.commitlog_segment_bytes, end, is_complete=is_complete)
 
 
-def test_an_index_of_ours_is_complete_and_in_order() -> None:
+def test_an_index_of_kourou_is_complete_and_has_no_findings() -> None:
     disk, end = closed_store()
     assert len(disk.list(INDEX)) > 3
     assert findings(disk, end) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_index_of_javas_is_in_order(name: str) -> None:
+def test_an_index_of_java_has_no_findings(name: str) -> None:
     golden = load(name)
     layout = IndexLayout(golden.config.index_slots, golden.config.index_entries)
     log_end = golden.manifest["commit_log"]["max_offset"]
-    if name in ("killed", "torn"):  # Java removes the last, which was not durable
+    if name in ("killed", "torn"):  # Java removes the last file, which was not durable
         last = golden.disk.list(INDEX)[-1]
         golden.disk.unlink(f"{INDEX}/{last}")
     assert check_index(golden.disk, layout, golden.config.commitlog_segment_bytes, log_end) == []
 
 
-def test_a_store_without_an_index_has_nothing_to_check() -> None:
+def test_a_store_without_an_index_has_no_findings() -> None:
     assert findings(SimDisk(), 0) == []
 
 
-def test_each_flipped_bit_is_found_but_for_those_that_say_nothing() -> None:
+def test_each_flipped_bit_is_found_except_in_unused_bytes() -> None:
     disk, end = closed_store()
     dice = random.Random(5)
     names = disk.list(INDEX)
@@ -74,12 +74,12 @@ def test_each_flipped_bit_is_found_but_for_those_that_say_nothing() -> None:
     assert findings(disk, end) == []
 
 
-def test_a_missing_key_is_found_where_all_must_be_there() -> None:
+def test_a_missing_key_is_found_in_an_index_known_to_be_complete() -> None:
     disk, end = closed_store(8)
     names = disk.list(INDEX)
     disk.unlink(f"{INDEX}/{names[0]}")
     assert len(names) == 2
-    assert findings(disk, end) == []  # the records before are as good as expired
+    assert findings(disk, end) == []  # earlier records count as expired
     disk, end = closed_store(30)
     names = disk.list(INDEX)
     disk.unlink(f"{INDEX}/{names[1]}")

@@ -1,4 +1,4 @@
-"""A check finds whatever of the timer's files does not agree with the log; a rebuild mends it."""
+"""A check finds all differences between timer files and log; a rebuild repairs them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMER = TimerConfig(timer_log_file_bytes=UNIT_BYTES * 20 + 16)
 
 
 def waiting_store() -> SimDisk:
-    """Return a closed store of 30 messages in 10 slots, one of them taken back."""
+    """Return a closed store with 30 scheduled messages in 10 slots, one of them recalled."""
 
     async def fill(parts: BrokerParts) -> None:
         for second in range(SECONDS):
@@ -67,7 +67,7 @@ def rewrite(**numbers: int) -> Callable[[SimDisk], None]:
     )
 
 
-def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None:
+def test_a_store_with_scheduled_messages_has_no_findings_and_their_count() -> None:
     disk = waiting_store()
     report, told = check_store(disk), store_info(disk).timers
 
@@ -108,7 +108,7 @@ def test_a_store_with_messages_that_wait_is_in_order_and_says_how_many() -> None
         ),
     ],
 )
-def test_damage_is_found_and_a_rebuild_mends_it(
+def test_damage_is_found_and_repaired_by_a_rebuild(
     damage: Callable[[SimDisk], None], file: str, words: str
 ) -> None:
     disk = waiting_store()
@@ -124,7 +124,7 @@ def test_damage_is_found_and_a_rebuild_mends_it(
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_flipped_bit_is_found_or_harmless_and_a_rebuild_mends_it(seed: int) -> None:
+def test_a_flipped_bit_is_found_or_harmless_and_repaired_by_a_rebuild(seed: int) -> None:
     dice, disk = Random(seed), waiting_store()
     name = dice.choice([TIMER_WHEEL, LOG, LOG, TIMER_CHECK])
     at = {
@@ -140,7 +140,7 @@ def test_a_flipped_bit_is_found_or_harmless_and_a_rebuild_mends_it(seed: int) ->
     assert_all_come(disk)
 
 
-def test_what_was_taken_back_is_gone_once_its_time_is_past() -> None:
+def test_a_recalled_message_is_dropped_by_a_rebuild_after_its_time() -> None:
     disk = waiting_store()
     past_ms = FIRST_MS + SECONDS * 1000
 
@@ -151,7 +151,7 @@ def test_what_was_taken_back_is_gone_once_its_time_is_past() -> None:
     assert_all_come(disk, later_ms=past_ms - EPOCH_MS)
 
 
-def test_what_a_truncation_takes_back_was_not_delivered() -> None:
+def test_messages_whose_delivery_is_truncated_wait_again() -> None:
     async def deliver_some(parts: BrokerParts) -> None:
         await asyncio.sleep(100 + SECONDS / 2)
         count = len(bodies(parts))
@@ -169,7 +169,7 @@ def test_what_a_truncation_takes_back_was_not_delivered() -> None:
     assert_all_come(disk, later_ms=110_000)
 
 
-def test_counts_that_cannot_be_read_are_found() -> None:
+def test_unreadable_timer_counts_are_found() -> None:
     disk = waiting_store()
     for name in ("config/timermetrics", "config/timermetrics.bak"):
         disk.write(name, 0, [b"?"])
@@ -178,7 +178,7 @@ def test_counts_that_cannot_be_read_are_found() -> None:
 
 
 def assert_all_come(disk: SimDisk, later_ms: int = 2_000) -> None:
-    """Fail unless a broker delivers all but the one that was taken back, once and in order."""
+    """Assert that a broker delivers all messages except the recalled one, once and in order."""
 
     async def deliver(parts: BrokerParts) -> None:
         await asyncio.sleep(200)
@@ -192,7 +192,7 @@ def assert_all_come(disk: SimDisk, later_ms: int = 2_000) -> None:
     run(deliver, disk, later_ms=later_ms, timer=replace(TIMER, timer_log_file_bytes=1 << 20))
 
 
-def test_a_message_that_was_not_taken_in_yet_is_no_finding_and_is_told() -> None:
+def test_a_message_not_in_the_wheel_yet_is_no_finding_and_counts_as_behind() -> None:
     disk = waiting_store()
     rewrite(queue_offset=read_check(disk).queue_offset - 4)(disk)
     told = store_info(disk).timers
@@ -202,7 +202,7 @@ def test_a_message_that_was_not_taken_in_yet_is_no_finding_and_is_told() -> None
     assert [one for one in check_store(disk).findings if "slot" in one.problem] == []
 
 
-def test_a_store_in_use_is_verified_and_what_goes_on_is_no_finding() -> None:
+def test_changes_of_a_store_in_use_are_no_findings() -> None:
     async def test(parts: BrokerParts) -> None:
         for number in range(60):
             due_at_ms = parts.clock.now_ms() + 300 + number * 110
@@ -220,13 +220,13 @@ def test_a_store_in_use_is_verified_and_what_goes_on_is_no_finding() -> None:
         parts.disk.write(TIMER_WHEEL, slot_at(FIRST_MS + 1_000_000) + 27, [b"\x09"])
         [finding] = check_store(parts.disk, live=True).findings
         assert "slot says first unit" in finding.problem
-        await send_at(parts, b"repaired", FIRST_MS + 1_000_000)  # its slot is written again
+        await send_at(parts, b"repaired", FIRST_MS + 1_000_000)  # rewrites its slot
         await asyncio.sleep(1)
 
     run(test, timer=TIMER)
 
 
-def test_a_timer_of_java_s_is_in_order() -> None:
+def test_timer_files_of_java_have_no_findings() -> None:
     disk, told = java_s_timer()
     report = check_store(disk)
     read_at_ms = told["check_point"]["lastReadTimeMs"]

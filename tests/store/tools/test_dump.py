@@ -1,4 +1,4 @@
-"""Each kind of file is told row by row, exactly, and ranges are kept to."""
+"""Each kind of file is dumped row by row, within the requested range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dump(disk: SimDisk, name: str, **options: Any) -> list[Row]:
 
 @pytest.fixture
 def rig() -> Rig:
-    """A closed store of four messages."""
+    """Return a closed store with four messages."""
     made = Rig()
     for number in range(4):
         properties = {"TAGS": "eu", "KEYS": f"k{number} all", "UNIQ_KEY": f"ID{number}"}
@@ -33,7 +33,7 @@ def rig() -> Rig:
     return made
 
 
-def test_a_log_is_told_record_by_record(rig: Rig) -> None:
+def test_a_log_is_dumped_record_by_record(rig: Rig) -> None:
     rows = dump(rig.disk, LOG)
 
     assert [row["what"] for row in rows] == ["record"] * 4 + ["unused"]
@@ -44,7 +44,7 @@ def test_a_log_is_told_record_by_record(rig: Rig) -> None:
     assert rows[1]["position"] == first["position"] + first["size"]
 
 
-def test_a_range_of_a_log_is_told(rig: Rig) -> None:
+def test_a_range_of_a_log_is_dumped(rig: Rig) -> None:
     rows = dump(rig.disk, LOG)
     start, stop = rows[1]["position"], rows[3]["position"]
 
@@ -60,7 +60,7 @@ def test_damage_is_a_row(rig: Rig) -> None:
     assert second["queue_offset"] == 1
 
 
-def test_a_queue_is_told_entry_by_entry(rig: Rig) -> None:
+def test_a_queue_is_dumped_entry_by_entry(rig: Rig) -> None:
     rows = dump(rig.disk, QUEUE)
 
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_a_torn_end_of_a_queue_is_a_row(rig: Rig) -> None:
     assert (last["what"], last["problem"]) == ("damage", "10 bytes are no unit")
 
 
-def test_a_checkpoint_and_the_small_files_are_told(rig: Rig) -> None:
+def test_a_checkpoint_and_small_files_are_dumped(rig: Rig) -> None:
     rows = {row["what"]: row["value"] for row in dump(rig.disk, "checkpoint")}
     last = dump(rig.disk, LOG)[3]
 
@@ -89,13 +89,13 @@ def test_a_checkpoint_and_the_small_files_are_told(rig: Rig) -> None:
     assert state["commitlog_segment_bytes"] == 4096
 
 
-def test_a_damaged_checkpoint_copy_is_told(rig: Rig) -> None:
+def test_a_damaged_checkpoint_copy_is_reported(rig: Rig) -> None:
     rig.disk.write("checkpoint", 520, [b"?"])
 
     assert {"what": "copy", "value": "damaged"} in dump(rig.disk, "checkpoint")
 
 
-def test_a_config_file_that_does_not_parse_is_told_with_its_text(rig: Rig) -> None:
+def test_a_config_file_that_does_not_parse_is_dumped_as_text(rig: Rig) -> None:
     rig.disk.truncate("config/topics.json", 0)
     rig.disk.write("config/topics.json", 0, [b'{"a":'])
 
@@ -109,7 +109,7 @@ def index_keys(disk: SimDisk) -> set[int]:
     return {row["physical_offset"] for row in dump(disk, f"index/{name}") if row["what"] == "entry"}
 
 
-def test_an_index_file_is_told_with_its_header(rig: Rig) -> None:
+def test_an_index_file_is_dumped_with_its_header(rig: Rig) -> None:
     (name,) = rig.disk.list("index")
     header, *entries = dump(rig.disk, f"index/{name}")
 
@@ -120,7 +120,7 @@ def test_an_index_file_is_told_with_its_header(rig: Rig) -> None:
     assert index_keys(rig.disk) == {row["position"] for row in dump(rig.disk, LOG)[:4]}
 
 
-def test_javas_queues_are_told_as_its_manifest_has_them() -> None:
+def test_dumped_java_queues_match_the_manifest() -> None:
     recorded = golden.load("clean")
     for topic, queues in recorded.manifest["queues"].items():
         for queue_id, queue in queues.items():
@@ -135,7 +135,7 @@ def test_javas_queues_are_told_as_its_manifest_has_them() -> None:
             assert told == [unit[:4] for unit in queue["units"]], (topic, queue_id)
 
 
-def test_javas_log_is_told_as_its_manifest_has_it() -> None:
+def test_a_dumped_java_log_matches_the_manifest() -> None:
     recorded = golden.load("clean")
     told = [
         (row["position"], row["topic"], row["queue_offset"])
@@ -159,5 +159,5 @@ def test_javas_log_is_told_as_its_manifest_has_it() -> None:
         ("elsewhere/00000000000000000000", None),
     ],
 )
-def test_a_name_tells_what_a_file_is(name: str, kind: FileKind | None) -> None:
+def test_the_kind_of_a_file_is_derived_from_its_name(name: str, kind: FileKind | None) -> None:
     assert kind_of(name) is kind

@@ -1,4 +1,4 @@
-"""Messages come out of a store as they are, and another store takes them as they were."""
+"""Exported messages are unchanged, and can be imported into another store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(disk: SimDisk, wanted: Selection = ALL) -> list[Row]:
 
 
 def filled() -> Rig:
-    """Return an open store of four topics, whose messages are a second apart."""
+    """Return an open store with four topics, whose messages are a second apart."""
     rig = Rig()
     for number, topic in enumerate(("A", "B", "rmq_sys_x", "A", "%RETRY%g", "B")):
         properties = {"TAGS": "eu", "KEYS": "k", "UNIQ_KEY": f"ID{number}", "user": "x"}
@@ -39,7 +39,7 @@ def filled() -> Rig:
     return rig
 
 
-def test_a_row_has_all_of_a_message() -> None:
+def test_a_row_contains_the_whole_message() -> None:
     row = rows(filled().disk)[0]
 
     assert row == {
@@ -62,7 +62,7 @@ def test_a_row_has_all_of_a_message() -> None:
     }
 
 
-def test_what_is_in_the_middle_of_a_write_is_no_damage_and_left_out() -> None:
+def test_a_record_that_is_being_written_is_omitted_and_no_damage() -> None:
     rig = filled()
     rig.tick()
     end = rig.store.written_position
@@ -90,11 +90,11 @@ def test_what_is_in_the_middle_of_a_write_is_no_damage_and_left_out() -> None:
         (Selection(end_ms=1_003_000), b"013"),
     ],
 )
-def test_a_selection_is_kept_to(wanted: Selection, bodies: bytes) -> None:
+def test_only_selected_messages_are_exported(wanted: Selection, bodies: bytes) -> None:
     assert b"".join(row["body"] for row in rows(filled().disk, wanted)) == bodies
 
 
-def test_what_readers_do_not_see_does_not_come() -> None:
+def test_invisible_messages_are_not_exported() -> None:
     rig = filled()
     rig.store.append(draft(b"half", sys_flag=TRANSACTION_PREPARED), rig.now_ms)
     rig.commit()
@@ -103,7 +103,7 @@ def test_what_readers_do_not_see_does_not_come() -> None:
     assert b"".join(row["body"] for row in rows(rig.disk)) == b"0234"
 
 
-def test_a_compressed_body_comes_inflated() -> None:
+def test_a_compressed_body_is_exported_decompressed() -> None:
     rig = Rig()
     flags = COMPRESSED | COMPRESSION_ZLIB
     rig.store.append(draft(zlib.compress(b"long" * 9), sys_flag=flags), rig.now_ms)
@@ -113,7 +113,7 @@ def test_a_compressed_body_comes_inflated() -> None:
     assert (row["body"], row["sys_flag"]) == (b"long" * 9, 0)
 
 
-def test_a_body_that_cannot_be_inflated_comes_as_it_is() -> None:
+def test_a_body_that_cannot_be_decompressed_is_exported_unchanged() -> None:
     rig = Rig()
     rig.store.append(draft(b"no stream", sys_flag=COMPRESSED | COMPRESSION_ZLIB), rig.now_ms)
     rig.commit()
@@ -122,7 +122,7 @@ def test_a_body_that_cannot_be_inflated_comes_as_it_is() -> None:
     assert (row["body"], row["sys_flag"]) == (b"no stream", COMPRESSED | COMPRESSION_ZLIB)
 
 
-def test_damage_is_told_and_stepped_over() -> None:
+def test_damage_is_reported_and_skipped() -> None:
     rig = filled()
     rig.disk.write(FIRST, 100, [b"???"])
     found = list(export_messages(rig.disk, ALL))
@@ -131,7 +131,7 @@ def test_damage_is_told_and_stepped_over() -> None:
     assert len(found) == 6
 
 
-def test_an_import_makes_the_same_store_again() -> None:
+def test_an_import_reproduces_the_exported_store() -> None:
     rig = filled()
     before = rows(rig.disk)
     disk = SimDisk()
@@ -143,7 +143,7 @@ def test_an_import_makes_the_same_store_again() -> None:
     assert check_store(disk).findings == []
 
 
-def test_an_import_goes_on_where_a_store_ends() -> None:
+def test_an_import_appends_to_an_existing_store() -> None:
     rig = filled()
     before = rows(rig.disk, Selection(topics=["A"]))
     rig.now_ms = 2_000_000
@@ -158,7 +158,7 @@ def test_an_import_goes_on_where_a_store_ends() -> None:
     assert rig.problems() == []
 
 
-def test_an_import_adds_the_topics_that_are_not_known() -> None:
+def test_an_import_registers_unknown_topics() -> None:
     rig = filled()
     disk = SimDisk()
     some = rows(rig.disk, Selection(topics=["A", "B"]))
@@ -174,7 +174,7 @@ def test_an_import_adds_the_topics_that_are_not_known() -> None:
     assert {name: one.read_queue_nums for name, one in topics.items()} == {"A": 2, "B": 2}
 
 
-def test_an_import_ends_at_a_row_that_cannot_be_stored() -> None:
+def test_an_import_ends_at_an_invalid_row() -> None:
     before = rows(filled().disk)
     bad = Row(**{**before[2], "queue_id": -1})
     disk = SimDisk()
@@ -185,7 +185,7 @@ def test_an_import_ends_at_a_row_that_cannot_be_stored() -> None:
     assert check_store(disk).findings == []
 
 
-def test_an_import_that_fills_the_disk_says_so_and_leaves_a_store_in_order() -> None:
+def test_an_import_that_fills_the_disk_raises_and_leaves_a_correct_store() -> None:
     before = rows(filled().disk)
     disk = SimDisk(free=50 * 1024 * 1024)
     many = [
@@ -205,7 +205,7 @@ def test_an_import_into_a_store_in_use_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["clean", "lmq"])
-def test_messages_of_java_come_and_go_again(name: str) -> None:
+def test_messages_of_a_java_store_can_be_exported_and_imported(name: str) -> None:
     recorded = golden.load(name)
     before = rows(recorded.disk)
     disk = SimDisk()
@@ -219,7 +219,7 @@ def test_messages_of_java_come_and_go_again(name: str) -> None:
     assert check_store(disk).findings == []
 
 
-def test_an_inner_batch_comes_as_its_messages() -> None:
+def test_an_inner_batch_is_exported_as_its_messages() -> None:
     recorded = golden.load("clean")
     batches = [
         record
@@ -232,7 +232,7 @@ def test_an_inner_batch_comes_as_its_messages() -> None:
     assert all(row["sys_flag"] == 0 for row in found)
 
 
-def test_hosts_of_ipv6_survive() -> None:
+def test_ipv6_hosts_survive_export_and_import() -> None:
     rig = Rig()
     rig.store.append(replace(draft(), born_host=("2001:db8::7", 4000)), rig.now_ms)
     rig.commit()

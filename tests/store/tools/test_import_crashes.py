@@ -1,4 +1,4 @@
-"""Power fails amid an import: a beginning of it is stored, and consumers can read it."""
+"""After a power loss during an import, its first messages are stored and can be consumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.torture.steps import PowerLostError
 
 
 def rows_to_import() -> list[Row]:
-    """Return 24 messages of two topics, whose queues come one after another."""
+    """Return 24 rows of two topics, in turn for each queue."""
     rig = Rig()
     for number in range(24):
         one = draft(b"%d" % number + b"x" * 300, topic="AB"[number % 2], queue_id=number // 8)
@@ -37,7 +37,7 @@ def _small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def crash_in_import(disk: SimDisk, operations: int) -> bool:
-    """Import, and lose power after so many operations; tell whether it came to that."""
+    """Import, and lose power after `operations` operations; return whether that happened."""
     left = [operations]
 
     def count_down(_operation: str, _name: str) -> None:
@@ -63,11 +63,11 @@ def queues_known(disk: SimDisk) -> dict[str, int]:
     return {name: topic.read_queue_nums for name, topic in topics.items()}
 
 
-def test_a_crash_leaves_a_beginning_that_can_be_read() -> None:
+def test_a_crash_leaves_the_first_messages_readable() -> None:
     operations, seen = 0, set()
     while True:
         disk = SimDisk(operations)
-        rig = Rig(disk)  # a store that exists: what was in it stays
+        rig = Rig(disk)  # an existing store, whose messages must survive
         rig.put(b"before", topic="A")
         rig.store.close(rig.now_ms)
         if not crash_in_import(disk, operations):
@@ -82,10 +82,10 @@ def test_a_crash_leaves_a_beginning_that_can_be_read() -> None:
             expected[row["topic"], row["queue_id"]].append(row["body"])
 
         assert bodies == expected
-        del bodies["A", 0]  # its topic was never made known here
+        del bodies["A", 0]  # a topic that was not registered
         assert all(queue < known[topic] for (topic, queue), some in bodies.items() if some)
         assert rig.problems() == []
         seen.add(stored)
         operations += 3
-    assert len(seen) >= 5, "it was cut short in several places"
+    assert len(seen) >= 5, "power was lost at several operations"
     assert check_store(disk).findings == []

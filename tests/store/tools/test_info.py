@@ -1,4 +1,4 @@
-"""What a store holds is told from the ends of its files, rightly."""
+"""The summary of a store is correct, although only the ends of its files are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.store import golden
 from tests.store.rig import SEGMENT_BYTES, Rig
 
 
-def test_a_store_is_told() -> None:
+def test_info_summarizes_a_store() -> None:
     rig = Rig()
     ends = []
     for number in range(30):
@@ -29,7 +29,7 @@ def test_a_store_is_told() -> None:
     ]
 
 
-def test_messages_that_expired_do_not_count() -> None:
+def test_expired_messages_do_not_count() -> None:
     rig = Rig()
     for _ in range(30):
         rig.put(b"x" * 300)
@@ -42,7 +42,7 @@ def test_messages_that_expired_do_not_count() -> None:
     assert 0 < queue.min_offset < queue.max_offset == 30
 
 
-def test_a_store_that_was_killed_is_told_so() -> None:
+def test_info_reports_a_killed_store() -> None:
     rig = Rig()
     rig.put()
     rig.store.abandon()
@@ -50,14 +50,14 @@ def test_a_store_that_was_killed_is_told_so() -> None:
     assert not store_info(rig.disk).last_run.was_clean
 
 
-def test_nothing_is_told_of_an_empty_directory() -> None:
+def test_info_of_an_empty_directory_is_empty() -> None:
     info = store_info(SimDisk())
 
     assert (info.log_end, info.first_at_ms, info.queues, info.is_kourous) == (0, None, [], False)
 
 
 @pytest.mark.parametrize("name", ["clean", "expired", "lmq"])
-def test_stores_of_java_are_told_as_their_manifests_have_them(name: str) -> None:
+def test_info_of_java_stores_matches_their_manifests(name: str) -> None:
     recorded = golden.load(name)
     info = store_info(recorded.disk)
     log = recorded.manifest["commit_log"]

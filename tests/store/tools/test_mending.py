@@ -1,4 +1,4 @@
-"""Rebuilding and truncating leave a store in order, and a crash on the way one that recovers."""
+"""Rebuilds and truncations leave a correct store; after a crash in between, it recovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST = "commitlog/00000000000000000000"
 
 
 def stored(count: int = 40) -> tuple[Rig, list[int]]:
-    """Return a closed store of two topics in several segments, and where its records begin."""
+    """Return a closed store of two topics in several segments, and its records' positions."""
     rig = Rig()
     places = []
     for number in range(count):
@@ -58,7 +58,7 @@ def contents(disk: SimDisk, directory: str) -> dict[str, bytes]:
         lambda disk: None,
     ],
 )
-def test_a_rebuild_makes_the_queues_byte_for_byte(lose: Callable[[SimDisk], object]) -> None:
+def test_rebuilt_queues_are_identical_byte_for_byte(lose: Callable[[SimDisk], object]) -> None:
     rig, _ = stored()
     before = contents(rig.disk, "consumequeue")
     lose(rig.disk)
@@ -99,7 +99,7 @@ def test_a_rebuild_keeps_the_next_offset_of_a_queue_without_records() -> None:
     assert rig.put(b"next", topic="old").queue_offset == 1
 
 
-def test_a_rebuild_does_not_bring_a_deleted_topic_back() -> None:
+def test_a_rebuild_does_not_restore_a_deleted_topic() -> None:
     rig, _ = stored()
     rig.open()
     delete_topic(rig.store, "U")
@@ -111,7 +111,7 @@ def test_a_rebuild_does_not_bring_a_deleted_topic_back() -> None:
     assert (rig.bodies("U"), len(rig.bodies("T"))) == ([], 26)
 
 
-def test_a_topic_that_java_deleted_stays_gone() -> None:
+def test_a_topic_deleted_by_java_stays_deleted() -> None:
     rig, _ = stored()
     for name in contents(rig.disk, "consumequeue/U"):
         rig.disk.unlink(name)
@@ -122,7 +122,7 @@ def test_a_topic_that_java_deleted_stays_gone() -> None:
     assert rebuild(rig.disk, rig.now_ms, pid=1).queues == 1
 
 
-def test_a_rebuild_tells_of_damage_and_keeps_all_else() -> None:
+def test_a_rebuild_reports_damage_and_keeps_all_other_messages() -> None:
     rig, places = stored()
     rig.disk.write(FIRST, places[2] + 150, [b"?"])
 
@@ -136,7 +136,7 @@ def test_a_rebuild_tells_of_damage_and_keeps_all_else() -> None:
     ]
 
 
-def test_a_log_is_cut_at_a_record() -> None:
+def test_a_log_is_truncated_at_a_record() -> None:
     rig, places = stored()
     plan = plan_truncation(rig.disk, places[20] + 5)
     assert plan is not None
@@ -153,7 +153,7 @@ def test_a_log_is_cut_at_a_record() -> None:
     assert rig.problems() == []
 
 
-def test_a_log_is_cut_at_its_first_damage() -> None:
+def test_a_log_is_truncated_at_its_first_damage() -> None:
     rig, places = stored()
     rig.disk.write(FIRST, places[5] + 150, [b"?"])
     plan = plan_truncation(rig.disk, None)
@@ -169,7 +169,7 @@ def test_a_log_is_cut_at_its_first_damage() -> None:
     assert numbers(rig) == [1, 2, 4]
 
 
-def test_a_log_that_recovery_refuses_opens_once_it_is_cut() -> None:
+def test_a_log_that_recovery_refuses_opens_after_a_truncation() -> None:
     rig, places = stored()
     for name in rig.disk.list("commitlog")[1:]:
         rig.disk.unlink(f"commitlog/{name}")
@@ -185,14 +185,14 @@ def test_a_log_that_recovery_refuses_opens_once_it_is_cut() -> None:
     assert numbers(rig) == [1, 2]
 
 
-def test_a_whole_log_has_nothing_to_cut() -> None:
+def test_an_undamaged_log_has_no_truncation_plan() -> None:
     rig, places = stored()
 
     assert plan_truncation(rig.disk, None) is None
     assert plan_truncation(rig.disk, places[-1] + 4096) is None
 
 
-def test_a_log_may_be_cut_to_nothing() -> None:
+def test_a_log_can_be_truncated_to_zero_records() -> None:
     rig, _ = stored()
     plan = plan_truncation(rig.disk, 0)
     assert plan is not None
@@ -204,7 +204,7 @@ def test_a_log_may_be_cut_to_nothing() -> None:
     assert rig.put(b"new").queue_offset == 0
 
 
-def test_a_store_in_use_is_not_mended() -> None:
+def test_a_store_in_use_is_not_changed() -> None:
     rig, _ = stored()
     plan = plan_truncation(rig.disk, 0)
     rig.open()
@@ -218,7 +218,7 @@ def test_a_store_in_use_is_not_mended() -> None:
     assert contents(rig.disk, "consumequeue") == before
 
 
-class _Crash(Exception):  # noqa: N818 - power is no error
+class _Crash(Exception):  # noqa: N818 - not an error of the code
     """Power is lost."""
 
 
@@ -235,7 +235,7 @@ def crash_after(disk: SimDisk, operations: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_in_a_rebuild_leaves_what_the_next_start_recovers(seed: int) -> None:
+def test_the_next_start_recovers_from_a_crash_in_a_rebuild(seed: int) -> None:
     for operations in range(seed, 2000, 37):
         rig, _ = stored(15)
         crash_after(rig.disk, operations)
@@ -254,7 +254,7 @@ def test_a_crash_in_a_rebuild_leaves_what_the_next_start_recovers(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_crash_in_a_truncation_loses_nothing_before_the_cut(seed: int) -> None:
+def test_a_crash_in_a_truncation_loses_no_earlier_message(seed: int) -> None:
     for operations in range(seed, 2000, 23):
         rig, places = stored(24)
         plan = plan_truncation(rig.disk, places[8])
