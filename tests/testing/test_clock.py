@@ -1,4 +1,4 @@
-"""Clocks move only as a test tells them, or with virtual time."""
+"""Test clocks move only when the test advances them, or with virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kourou.testing.clock import EPOCH_MS, LoopClock, ManualClock
 from kourou.testing.loop import run_virtual
 
 
-def test_a_manual_clock_moves_by_what_it_is_told() -> None:
+def test_a_manual_clock_moves_by_the_given_time() -> None:
     clock = ManualClock(1_000)
     clock.advance(500)
     clock.advance(-200)
@@ -19,7 +19,7 @@ def test_a_manual_clock_moves_by_what_it_is_told() -> None:
     assert clock.now_ms() == 1_300
 
 
-def test_a_loop_clock_goes_with_the_loop() -> None:
+def test_a_loop_clock_follows_the_loop() -> None:
     async def main() -> tuple[int, int]:
         clock = LoopClock()
         before = clock.now_ms()

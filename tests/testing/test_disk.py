@@ -1,4 +1,4 @@
-"""SimDisk forgets at a crash exactly what was not synced, and fails when told to."""
+"""SimDisk loses only unsynced data in a crash, and fails on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def contents(disk: SimDisk, name: str = "log") -> bytes:
 
 
 def synced_disk(seed: int, data: bytes) -> SimDisk:
-    """Return a disk that holds `data` for good."""
+    """Return a disk with durable `data`."""
     disk = SimDisk(seed)
     disk.write("log", 0, [data])
     disk.sync("log")
@@ -25,7 +25,7 @@ def synced_disk(seed: int, data: bytes) -> SimDisk:
 
 
 def outcomes(change: str, data: bytes = b"", old: bytes = b"old") -> set[bytes | None]:
-    """Return what a crash right after a change may leave of the file, over many seeds."""
+    """Return the possible contents of the file after a change and a crash, over many seeds."""
     found: set[bytes | None] = set()
     for seed in range(60):
         disk = synced_disk(seed, old)
@@ -42,7 +42,7 @@ def outcomes(change: str, data: bytes = b"", old: bytes = b"old") -> set[bytes |
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 1 << 30), synced=st.binary(min_size=1), lost=st.binary(min_size=1))
-def test_a_crash_spares_what_was_synced(seed: int, synced: bytes, lost: bytes) -> None:
+def test_a_crash_keeps_synced_data(seed: int, synced: bytes, lost: bytes) -> None:
     disk = synced_disk(seed, synced)
     disk.write("log", PAGE, [lost])
     disk.crash()
@@ -84,7 +84,7 @@ def test_a_new_file_needs_its_directory_synced() -> None:
     assert left == {True, False}
 
 
-def test_of_the_changes_in_a_directory_a_first_part_survives() -> None:
+def test_the_first_changes_in_a_directory_survive_a_crash() -> None:
     for seed in range(40):
         disk = SimDisk(seed)
         for name in ("a", "b", "c"):
@@ -95,7 +95,7 @@ def test_of_the_changes_in_a_directory_a_first_part_survives() -> None:
         assert disk.list("") in ([], ["a"], ["a", "b"], ["a", "b", "c"], ["b", "c", "d"])
 
 
-def test_what_a_lost_directory_held_is_lost() -> None:
+def test_files_of_a_lost_directory_are_lost() -> None:
     left = set()
     for seed in range(30):
         disk = SimDisk(seed)
@@ -120,7 +120,7 @@ def test_the_same_seed_crashes_the_same_way() -> None:
     assert run() == run()
 
 
-def test_after_a_failed_sync_the_cache_shows_what_the_device_never_got() -> None:
+def test_pages_of_a_failed_sync_stay_in_the_cache_only() -> None:
     disk = synced_disk(1, b"old")
     disk.write("log", 0, [b"new"])
     disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
@@ -133,7 +133,7 @@ def test_after_a_failed_sync_the_cache_shows_what_the_device_never_got() -> None
     assert contents(disk) == b"old"
 
 
-def test_a_crash_after_a_failed_sync_brings_the_old_bytes_back() -> None:
+def test_a_crash_after_a_failed_sync_restores_the_old_bytes() -> None:
     disk = synced_disk(1, b"old")
     disk.write("log", 0, [b"new"])
     disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
@@ -158,7 +158,7 @@ def test_a_failed_write_has_written_a_part() -> None:
     assert sizes == {0, 1, 2, 3, 4}
 
 
-def test_an_injected_error_comes_once_and_at_its_operation() -> None:
+def test_an_injected_error_is_raised_once_at_its_operation() -> None:
     disk = SimDisk()
     disk.fail_after(2, OSError(errno.EIO, "broken"), ("write",))
     disk.write("log", 0, [b"a"])
@@ -183,7 +183,7 @@ def test_a_full_disk_refuses_new_pages_and_overwrites_old_ones() -> None:
     assert disk.free_bytes() == 2 * PAGE
 
 
-def test_each_operation_is_counted_and_announced() -> None:
+def test_each_operation_is_counted_and_passed_to_the_callback() -> None:
     disk = SimDisk()
     seen: list[tuple[str, str]] = []
     disk.on_operation = lambda operation, name: seen.append((operation, name))
@@ -194,7 +194,7 @@ def test_each_operation_is_counted_and_announced() -> None:
     assert disk.operations == 2
 
 
-def test_a_crash_gives_back_the_locks() -> None:
+def test_a_crash_releases_the_locks() -> None:
     disk = SimDisk()
     disk.lock("lock")
     disk.crash()
@@ -202,7 +202,7 @@ def test_a_crash_gives_back_the_locks() -> None:
     disk.lock("lock")()
 
 
-def test_space_is_accounted_for_through_removals_and_crashes() -> None:
+def test_free_space_is_correct_after_removals_and_crashes() -> None:
     disk = SimDisk(3, free=10 * PAGE)
     for name in ("a", "b"):
         disk.write(name, 0, [b"x" * PAGE])
@@ -217,7 +217,7 @@ def test_space_is_accounted_for_through_removals_and_crashes() -> None:
     assert disk.free_bytes() == 10 * PAGE
 
 
-def test_a_write_and_a_change_of_size_tell_the_time_and_reads_and_syncs_do_not() -> None:
+def test_writes_and_truncations_set_the_modification_time() -> None:
     disk = SimDisk()
     disk.write("log", 0, [b"a"])
     assert disk.modified_at_ms("log") == 0

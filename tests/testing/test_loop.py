@@ -1,4 +1,4 @@
-"""Virtual time jumps, repeats itself, and shows what a program would hide."""
+"""Virtual time jumps, is deterministic, and reveals errors that asyncio tolerates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kourou.testing.loop import DeadlockError, LeakedTasksError, run_virtual
 
 
-def test_three_days_pass_at_once() -> None:
+def test_three_virtual_days_take_no_real_time() -> None:
     async def main() -> float:
         await asyncio.sleep(3 * 86_400)
         return asyncio.get_running_loop().time()
@@ -19,7 +19,7 @@ def test_three_days_pass_at_once() -> None:
     assert run_virtual(main()) == pytest.approx(3 * 86_400)
 
 
-def test_time_stands_still_while_nobody_waits() -> None:
+def test_virtual_time_does_not_advance_without_waits() -> None:
     async def main() -> float:
         for _ in range(100):
             await asyncio.sleep(0)
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_interleaving() -> None:
     assert first != sorted(first)
 
 
-def test_a_deadlock_is_an_error_that_says_who_waits_where() -> None:
+def test_a_deadlock_error_lists_the_tasks_and_their_lines() -> None:
     async def wait_for_nobody() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -68,7 +68,7 @@ def test_a_deadlock_is_an_error_that_says_who_waits_where() -> None:
         run_virtual(wait_for_nobody())
 
 
-def test_a_ticking_timer_does_not_hide_that_nothing_happens() -> None:
+def test_a_periodic_timer_does_not_hide_a_deadlock() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
 
@@ -113,12 +113,12 @@ def test_an_exception_in_a_callback_is_raised_at_the_end() -> None:
         asyncio.get_running_loop().call_later(1, lambda: 1 // 0)
         await asyncio.sleep(2)
 
-    with pytest.raises(ExceptionGroup, match="nobody handled") as caught:
+    with pytest.raises(ExceptionGroup, match="unhandled exceptions") as caught:
         run_virtual(main())
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
 
 
-def test_an_exception_of_the_main_task_comes_out_as_it_is() -> None:
+def test_an_exception_of_the_main_task_is_raised_unchanged() -> None:
     async def main() -> None:
         raise KeyError("mine")
 
@@ -126,7 +126,7 @@ def test_an_exception_of_the_main_task_comes_out_as_it_is() -> None:
         run_virtual(main())
 
 
-def test_a_trouble_without_an_exception_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_error_without_an_exception_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         asyncio.get_running_loop().call_exception_handler({"message": "something odd"})
 

@@ -1,4 +1,4 @@
-"""The faults of MemoryNetwork do what they say, the same way for the same seed."""
+"""The faults of MemoryNetwork have their documented effects, identical for the same seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def connected(network: MemoryNetwork) -> tuple[RawClient, RawClient, Addre
     return await RawClient.connect(network, listener.address), server, listener.address
 
 
-def test_a_cut_ends_connections_and_refuses_new_ones_until_it_is_healed() -> None:
+def test_a_cut_ends_connections_and_refuses_new_ones_until_heal() -> None:
     async def main() -> None:
         network = MemoryNetwork()
         client, server, address = await connected(network)
@@ -41,7 +41,7 @@ def test_a_cut_ends_connections_and_refuses_new_ones_until_it_is_healed() -> Non
     run_virtual(main())
 
 
-def test_a_cut_spares_other_addresses() -> None:
+def test_a_cut_does_not_affect_other_addresses() -> None:
     async def main() -> None:
         network = MemoryNetwork()
         _, _, cut = await connected(network)
@@ -54,7 +54,7 @@ def test_a_cut_spares_other_addresses() -> None:
     run_virtual(main())
 
 
-def test_a_stall_holds_bytes_back_until_it_is_healed() -> None:
+def test_a_stall_holds_bytes_until_heal() -> None:
     async def main() -> None:
         network = MemoryNetwork()
         client, server, address = await connected(network)
@@ -84,7 +84,7 @@ def test_connecting_to_a_stalled_address_times_out() -> None:
     assert run_virtual(main()) == pytest.approx(3.0)
 
 
-def test_writes_travel_for_a_time_within_the_bounds() -> None:
+def test_travel_times_are_within_the_limits() -> None:
     async def main() -> float:
         network = MemoryNetwork(latency_s=(0.2, 0.3))
         client, server, _ = await connected(network)
@@ -119,10 +119,10 @@ def test_the_same_seed_gives_the_same_times_and_pieces() -> None:
     assert len(run_virtual(main(1))) > 40, "some writes arrive in two pieces"
 
 
-def test_a_listener_on_every_host_is_reached_by_any_of_them() -> None:
+def test_a_listener_on_all_hosts_is_reached_by_any_host() -> None:
     async def main() -> None:
         network = MemoryNetwork()
-        await network.listen(("0.0.0.0", 9876), RawClient)  # noqa: S104 - not a real one
+        await network.listen(("0.0.0.0", 9876), RawClient)  # noqa: S104 - not a real socket
         for host in ("localhost", "10.0.0.7"):
             client = await RawClient.connect(network, (host, 9876))
             client.close()
@@ -134,7 +134,7 @@ def test_a_listener_on_every_host_is_reached_by_any_of_them() -> None:
 def test_a_writer_to_a_closed_end_is_reset() -> None:
     async def main() -> None:
         client, server, _ = await connected(MemoryNetwork())
-        server.pause()  # it will not see the end by itself
+        server.pause()  # so that it does not read the end of the stream
         client.close()
         await client.closed()
         server.write(b"anybody?")

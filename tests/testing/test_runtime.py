@@ -1,4 +1,4 @@
-"""A simulated runtime is decided by its seed alone."""
+"""A simulated runtime is deterministic for its seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_network_can_be_shared() -> None:
     assert sim_runtime(1, network).network is sim_runtime(2, network).network is network
 
 
-def test_time_is_the_loops() -> None:
+def test_the_clock_follows_the_loop() -> None:
     async def main() -> int:
         runtime = sim_runtime()
         await asyncio.sleep(2)
@@ -30,7 +30,7 @@ def test_time_is_the_loops() -> None:
     assert run_virtual(main()) == EPOCH_MS + 2_000
 
 
-def test_blocking_work_is_done_at_once_and_its_error_comes_back() -> None:
+def test_blocking_work_runs_at_once_and_raises_its_errors() -> None:
     async def main() -> tuple[int, str]:
         runtime = sim_runtime()
         result = await runtime.offload(int, "12", base=8)
