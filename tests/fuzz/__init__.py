@@ -1,1 +1,1 @@
-"""Random bytes for every decoder: `python -m tests.fuzz --seconds 60 [--seed 7]`."""
+"""Fuzzer for every decoder: `python -m tests.fuzz --seconds 60 [--seed 7]`."""

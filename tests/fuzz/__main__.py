@@ -1,8 +1,8 @@
-"""Run the fuzzer from the command line; exit code 0 when nothing was found, else 1.
+"""Runs the fuzzer; the exit code is 0 without findings, else 1.
 
-python -m tests.fuzz --seconds 60             a new seed, which is printed
-python -m tests.fuzz --seconds 60 --seed 7    the same cases as another run with seed 7
-python -m tests.fuzz --seed 7 --case 1234     one case again, with its traceback
+python -m tests.fuzz --seconds 60             with a new seed, which is printed
+python -m tests.fuzz --seconds 60 --seed 7    with the same cases as another run with seed 7
+python -m tests.fuzz --seed 7 --case 1234     one case only, with its traceback
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.fuzz.runner import Fuzzer, Report
 from tests.fuzz.targets import all_targets
 
 _ADDRESS_SPACE_BYTES: Final = 3 << 30
-"""What the process may ask for: a decoder that believes a hostile size fails here."""
+"""Address space of the process: a decoder that allocates a hostile size fails."""
 
 _RESIDENT_BYTES_MAX: Final = 512 << 20
-"""What it may ever have used: one answer may inflate to 256 MiB, no more."""
+"""Limit of the peak resident memory: one answer may decompress to 256 MiB."""
 
 
 def main() -> int:
@@ -34,9 +34,9 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
-    parser.add_argument("--case", type=int, help="run this case alone")
+    parser.add_argument("--case", type=int, help="run this case only")
     arguments = parser.parse_args()
-    logging.disable()  # settings warn of keys, thousands of times
+    logging.disable()  # settings log thousands of warnings about keys
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
     targets = all_targets()
     fuzzer = Fuzzer(targets, arguments.seed)
@@ -55,7 +55,7 @@ def _tell(report: Report, seed: int, seconds: float) -> int:
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     groups = ", ".join(f"{name} {count:,}" for name, count in sorted(report.by_group.items()))
     _say(f"{report.cases:,} cases in {seconds:.1f} s: {report.cases / seconds:,.0f}/s")
-    _say(f"{report.refused:,} refused, as they may be; at most {resident >> 20} MiB resident")
+    _say(f"{report.refused:,} refused with an allowed error; peak {resident >> 20} MiB resident")
     _say(groups)
     for finding in report.findings:
         _say(
@@ -64,7 +64,7 @@ def _tell(report: Report, seed: int, seconds: float) -> int:
             f"  again: python -m tests.fuzz --seed {seed} --case {finding.case}"
         )
     if resident > _RESIDENT_BYTES_MAX:
-        _say(f"\nmemory: {resident >> 20} MiB, at most {_RESIDENT_BYTES_MAX >> 20} are allowed")
+        _say(f"\nmemory: {resident >> 20} MiB exceed the limit of {_RESIDENT_BYTES_MAX >> 20} MiB")
         return 1
     return 1 if report.findings else 0
 

@@ -1,4 +1,4 @@
-"""The bytes that fuzzing starts from: what Java and this package write."""
+"""Seeds of the fuzzer: bytes recorded from Java, and encoded by this package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 
 @functools.cache
 def frames() -> tuple[bytes, ...]:
-    """Return one recorded frame a code, side and answer, without its length field."""
+    """Return one recorded frame for each code, side, and request or answer, without its length."""
     packed = json.loads(gzip.decompress((_GOLDEN / "fuzz_seeds.json.gz").read_bytes()))
     return tuple(base64.b64decode(frame["raw_b64"])[4:] for frame in packed)
 
@@ -47,7 +47,7 @@ def bodies() -> tuple[bytes, ...]:
 
 @functools.cache
 def records() -> tuple[bytes, ...]:
-    """Return message records, compressed ones and inner batches among them."""
+    """Return message records, including compressed ones and inner batches."""
     cases = _vectors("message_encode.json")["cases"]
     return tuple(bytes.fromhex(case["store_encoder_hex"]) for case in cases)
 
@@ -62,14 +62,14 @@ def batches() -> tuple[bytes, ...]:
 
 @functools.cache
 def traces() -> tuple[bytes, ...]:
-    """Return bodies of trace messages: each record, and all of them together."""
+    """Return bodies of trace messages: each record alone, and all of them joined."""
     texts = [case["result"]["data"].encode() for case in _vectors("trace.json")["cases"]]
     return (*texts, b"".join(texts))
 
 
 @functools.cache
 def compressed() -> tuple[bytes, ...]:
-    """Return compressed bodies, each behind a byte that says how: the type's number."""
+    """Return compressed bodies, each behind a byte with the number of its compression type."""
     cases = _vectors("compression.json")["cases"]
     return tuple(bytes((c["value"],)) + base64.b64decode(c["compressed_b64"]) for c in cases)
 

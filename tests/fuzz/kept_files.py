@@ -1,4 +1,4 @@
-"""What brokers keep in files beside messages: how it is read, and what it looks like."""
+"""Fuzz seeds and decoders of a broker's small files: timer, locks, offsets, counts, key-values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LOCKS: Final = (
 
 
 def locks(data: bytes) -> None:
-    """Start as a broker does whose file of locks holds this."""
+    """Load a file of locks like a starting broker."""
     disk = SimDisk()
     disk.make_directory("config")
     disk.truncate(LOCKS_FILE, len(data))
@@ -67,7 +67,7 @@ def locks(data: bytes) -> None:
 
 
 def waiting_record() -> bytes:
-    """Return the record of a message that waits for a time."""
+    """Return the record of a scheduled message."""
     said = {
         "REAL_TOPIC": "T",
         "REAL_QID": "0",

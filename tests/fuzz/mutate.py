@@ -1,8 +1,8 @@
-"""Turn bytes that a decoder takes into bytes that it might not.
+"""Mutates valid bytes of a decoder into possibly invalid ones.
 
-A case is made from few seeds by one to eight small changes, drawn from a random source that is
-given: the same source makes the same case. Some changes know what protocols are made of: sizes,
-numbers at the edges of their types, and the marks of JSON.
+A case is one of the seeds after one to eight small changes, drawn from the random source passed
+in: the same source gives the same case. Some changes target typical parts of protocols: sizes,
+numbers at the limits of their types, and tokens of JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 CASE_BYTES_MAX: Final = 64 * 1024
-"""Larger cases are cut: the time of a case is bounded, and sizes are lied about, not sent."""
+"""Larger cases are truncated, to limit the time of a case; wrong sizes need no large case."""
 
 _CHANGES_MAX: Final = 8
 _CHUNK_MAX: Final = 64
@@ -38,7 +38,7 @@ Change = Callable[[random.Random, bytearray, Sequence[bytes]], None]
 
 
 def mutate(source: random.Random, seeds: Sequence[bytes]) -> bytes:
-    """Return one of the seeds, changed; `seeds` are at least one, and may be empty."""
+    """Return a mutated seed; there must be at least one seed, which may be empty bytes."""
     data = bytearray(source.choice(seeds))
     for _ in range(source.randint(1, _CHANGES_MAX)):
         source.choice(_CHANGES)(source, data, seeds)
@@ -57,7 +57,7 @@ def _set_byte(source: random.Random, data: bytearray, _: Sequence[bytes]) -> Non
 
 
 def _set_integer(source: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """Write a number from the edge of a type over 1, 2, 4 or 8 bytes, often near the front."""
+    """Overwrite 1, 2, 4 or 8 bytes with a number at the limit of a type, often near the front."""
     size = source.choice((1, 2, 4, 8))
     if len(data) < size:
         return
@@ -68,7 +68,7 @@ def _set_integer(source: random.Random, data: bytearray, _: Sequence[bytes]) -> 
 
 
 def _nudge(source: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """Make a byte a little larger or smaller: sizes that are nearly right."""
+    """Make a byte slightly larger or smaller, which gives sizes that are nearly correct."""
     if data:
         at = source.randrange(len(data))
         data[at] = data[at] + source.randint(-3, 3) & 0xFF
@@ -85,7 +85,7 @@ def _remove(source: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
 
 
 def _repeat(source: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """Repeat a piece, now and then very often: depth and length that nobody sends."""
+    """Repeat a piece, sometimes very often, for unusual depth and length."""
     at = source.randint(0, len(data))
     piece = bytes(data[at : at + source.randint(1, _CHUNK_MAX)])
     data[at:at] = piece * source.choice((1, 1, 2, 8, 512))
@@ -102,13 +102,13 @@ def _insert_token(source: random.Random, data: bytearray, _: Sequence[bytes]) ->
 
 
 def _splice(source: random.Random, data: bytearray, seeds: Sequence[bytes]) -> None:
-    """Go on as another seed does from some point."""
+    """Replace the end with the end of another seed."""
     other = source.choice(seeds)
     data[source.randint(0, len(data)) :] = other[source.randint(0, len(other)) :]
 
 
 def _swap_number(source: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """Put something else in the place of a number that is written in digits."""
+    """Replace a decimal number with another token."""
     numbers = list(_NUMBER.finditer(data))
     if numbers:
         number = source.choice(numbers)

@@ -1,7 +1,7 @@
-"""Make cases, feed them, and tell what should not have happened.
+"""Generates cases, runs them, and reports findings.
 
-Case number n of a seed is always the same one, whatever ran before it: a finding is repeated by
-its seed and number alone.
+Case number n of a seed is always the same, whatever ran before it, so that a finding can be
+repeated with its seed and number.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import Target
 
 CASE_SECONDS_MAX: Final = 1.0
-"""Processor time that a case of at most 64 KiB may take: a server serves nobody else meanwhile."""
+"""Limit of processor time for a case of at most 64 KiB: it would block a server's event loop."""
 
 FINDINGS_MAX: Final = 10
-"""Findings after which a run ends; what fails in the same place counts once."""
+"""Findings after which a run ends; failures in the same place count once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A case that a decoder did not take as it must."""
+    """A case in which a target failed or was too slow."""
 
     target: str
     case: int
     data: bytes
     reason: str
     place: str
-    """File, line and function where it was raised; empty where nothing was."""
+    """File, line and function that raised the error; empty for a slow case."""
 
 
 def _seconds(target: Target, data: bytes) -> float:
-    """Return the processor time that a case takes, however it ends."""
+    """Return the processor time of a case, ignoring its errors."""
     began = time.thread_time()
     with contextlib.suppress(Exception):
         target.run(data)
@@ -47,11 +47,12 @@ def _seconds(target: Target, data: bytes) -> float:
 
 @dataclass(slots=True)
 class Report:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        cases: how many; by the group of the target in `by_group`.
-        refused: how many raised an error that the target may raise.
+        cases: number of cases.
+        refused: number of cases that raised one of the target's allowed errors.
+        by_group: number of cases by group of targets.
     """
 
     cases: int = 0
@@ -61,9 +62,9 @@ class Report:
 
 
 class Fuzzer:
-    """Feeds the targets of a table; a group of n gets sqrt(n) shares of the cases, at most 4.
+    """Runs cases against targets; a group of n targets gets sqrt(n) shares of the cases, at most 4.
 
-    So neither one decoder alone nor one of a hundred header classes is forgotten.
+    This gives enough cases both to single decoders and to each of a hundred header classes.
     """
 
     def __init__(self, targets: Sequence[Target], seed: int) -> None:
@@ -84,7 +85,7 @@ class Fuzzer:
         return target, mutate(source, target.seeds)
 
     def run(self, clock: Callable[[], float], until: float) -> Report:
-        """Run cases 0, 1, 2, ... until `clock()` reaches `until` or too much was found."""
+        """Run cases 0, 1, 2, ... until `clock()` reaches `until` or the limit of findings."""
         number = 0
         while clock() < until and len(self.report.findings) < FINDINGS_MAX:
             self.run_case(number)
@@ -92,7 +93,7 @@ class Fuzzer:
         return self.report
 
     def run_case(self, number: int) -> None:
-        """Run one case and note it in the report."""
+        """Run one case and add it to the report."""
         target, data = self.case(number)
         report = self.report
         report.cases += 1
@@ -103,11 +104,11 @@ class Fuzzer:
             target.run(data)
         except target.errors:
             report.refused += 1
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        except Exception as error:  # noqa: BLE001 - any other error is a finding
             self._note(target, number, data, error)
         took = time.thread_time() - began
         if took > CASE_SECONDS_MAX:
-            took = min(took, _seconds(target, data))  # a collection of garbage fell into the first
+            took = min(took, _seconds(target, data))  # garbage collection may slow the first run
         if took > CASE_SECONDS_MAX:
             self._note(target, number, data, TimeoutError(f"took {took:.2f} s"))
 

@@ -1,7 +1,7 @@
-"""What is fuzzed: every decoder, with what it may start from and which errors it may raise.
+"""Targets of the fuzzer: every decoder, with its seeds and allowed errors.
 
-Decoders of `kourou.protocol` are found by their names, so that a new one is fuzzed from its first
-day on; one whose arguments are unusual is refused here until it has a target of its own.
+Decoders of `kourou.protocol` are found by name, so that new ones are fuzzed automatically; a
+decoder with unusual arguments raises here until it has a target of its own.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ _SPECIAL: Final = frozenset(
         "decode_traces",
     }
 )
-"""Decoders of `kourou.protocol` that have a target below, or are reached by those of others."""
+"""Decoders of `kourou.protocol` with a target below, or called by one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to feed.
+    """A decoder to fuzz.
 
     Attributes:
         name: unique; the part before the first dot is its group.
-        run: takes a case; raises an AssertionError where what it decoded contradicts itself.
-        seeds: what cases are made from.
-        errors: what `run` may raise.
+        run: decodes a case; raises an AssertionError if the result is inconsistent.
+        seeds: bytes from which cases are generated.
+        errors: errors that `run` may raise.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Target:
 
 
 def all_targets() -> list[Target]:
-    """Return every target, in an order that is the same in each process."""
+    """Return all targets, in the same order in each process."""
     return [*_framing(), *_records(), *_fields(), *_bodies(), *_texts()]
 
 
@@ -112,7 +112,7 @@ def _frame(data: bytes) -> None:
         try:
             frame = encode_frame(command)
         except MalformedHeaderError:
-            # Numbers of 32 bits have no place in a binary header.
+            # A binary header has no room for 32-bit numbers.
             assert serialize_type is SerializeType.ROCKETMQ
             continue
         assert frame_size(frame) == len(frame) - 4
@@ -223,7 +223,7 @@ def _bodies() -> Iterator[Target]:
 
 
 def _checked(decoder: Callable[..., object]) -> Callable[[bytes], object]:
-    """Return the decoder, if it needs bytes and nothing else."""
+    """Return the decoder, if bytes are its only required argument."""
     first, *others = inspect.signature(decoder, eval_str=True).parameters.values()
     if first.annotation is not bytes or any(p.default is p.empty for p in others):
         raise TypeError(f"{decoder.__qualname__} needs a target of its own")

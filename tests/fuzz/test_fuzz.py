@@ -1,4 +1,4 @@
-"""The fuzzer repeats itself, notices what it should, and finds nothing in a short run."""
+"""The fuzzer is deterministic, detects errors, and has no findings in a short run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CASES = 1500
 
 
 def report_of(run: Callable[[bytes], object], cases: int = 20) -> Report:
-    """Return the report of some cases of one target."""
+    """Return the report of a run with a single target."""
     fuzzer = Fuzzer([Target("only", run, SEEDS)], seed=7)
     ticks = itertools.count()
     return fuzzer.run(lambda: next(ticks), cases)
 
 
-def test_a_short_run_finds_nothing() -> None:
+def test_a_short_run_has_no_findings() -> None:
     fuzzer = Fuzzer(all_targets(), seed=20261121)
     for number in range(CASES):
         fuzzer.run_case(number)
@@ -34,11 +34,11 @@ def test_a_short_run_finds_nothing() -> None:
 
     assert report.findings == []
     assert report.cases == CASES
-    # Cases that are all refused at the door, or none of them, would test little.
+    # If almost all cases were refused, or almost none, the run would test little.
     assert 0.3 * CASES < report.refused < 0.95 * CASES
 
 
-def test_each_seed_is_taken_by_a_target_of_its_kind() -> None:
+def test_each_target_accepts_at_least_one_of_its_seeds() -> None:
     for target in all_targets():
         taken = 0
         for seed in target.seeds:
@@ -50,7 +50,7 @@ def test_each_seed_is_taken_by_a_target_of_its_kind() -> None:
         assert taken or target.name.startswith(("body.", "fields.")), target.name
 
 
-def test_targets_have_names_of_their_own_and_seeds() -> None:
+def test_targets_have_unique_names_and_seeds() -> None:
     targets = all_targets()
 
     assert len({target.name for target in targets}) == len(targets)
@@ -58,7 +58,7 @@ def test_targets_have_names_of_their_own_and_seeds() -> None:
     assert {"frame", "batch", "compressed", "properties"} < {target.name for target in targets}
 
 
-def test_a_case_is_made_by_its_seed_and_number_alone() -> None:
+def test_a_case_depends_on_its_seed_and_number_only() -> None:
     targets = [Target("one", len, SEEDS), Target("two", len, SEEDS)]
     cases = [Fuzzer(targets, seed=7).case(number) for number in range(50)]
 
@@ -66,13 +66,13 @@ def test_a_case_is_made_by_its_seed_and_number_alone() -> None:
     assert [Fuzzer(targets, seed=8).case(number) for number in range(50)] != cases
 
 
-def test_cases_stay_below_their_limit() -> None:
+def test_the_size_of_cases_is_limited() -> None:
     seeds = (bytes(CASE_BYTES_MAX), b"[" * 60_000)
 
     assert all(len(mutate(random.Random(seed), seeds)) <= CASE_BYTES_MAX for seed in range(100))
 
 
-def test_errors_that_a_target_may_raise_are_counted() -> None:
+def test_allowed_errors_are_counted() -> None:
     def refuse(_: bytes) -> None:
         raise MalformedBodyError("no")
 
@@ -81,7 +81,7 @@ def test_errors_that_a_target_may_raise_are_counted() -> None:
     assert report.by_group == {"only": 20}
 
 
-def test_any_other_error_is_a_finding_once_a_place() -> None:
+def test_any_other_error_is_one_finding_per_place() -> None:
     def fail(data: bytes) -> None:
         raise KeyError(data)
 
@@ -92,7 +92,7 @@ def test_any_other_error_is_a_finding_once_a_place() -> None:
     assert Fuzzer([Target("only", fail, SEEDS)], seed=7).case(finding.case)[1] == finding.data
 
 
-def test_a_run_ends_when_enough_was_found() -> None:
+def test_a_run_ends_at_the_limit_of_findings() -> None:
     def fail(_: bytes) -> None:
         raise KeyError
 
@@ -102,7 +102,7 @@ def test_a_run_ends_when_enough_was_found() -> None:
     assert len(Fuzzer(targets, seed=7).run(lambda: next(ticks), 1000).findings) == FINDINGS_MAX
 
 
-def test_a_case_that_takes_long_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_case_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "CASE_SECONDS_MAX", 0.001)
 
     def spin(_: bytes) -> None:

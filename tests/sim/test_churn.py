@@ -1,9 +1,9 @@
-"""Twenty consumers join and leave at random for an hour: nothing is lost, in order or not.
+"""Twenty consumers join and leave at random for an hour: no message is lost, in order or not.
 
-Each is there for a while, closes or vanishes without a word, and comes back; the seed decides when.
-Of a queue that is consumed in order, only one member has a message at any time, and none is passed
-by. No message waits for its listener for 20 s, but where a member vanished with the locks of
-queues, which then have to expire.
+Each member stays for a while, closes or vanishes without closing, and joins again; the seed
+determines the times. In an ordered group, only one member consumes a queue at any time, and no
+message is skipped. No message waits longer than 20 s for its listener, unless a member vanished
+while it held queue locks, which then have to expire.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ HOUR_S = 3600
 STAYS_MAX_S = 1_500
 AWAY_MAX_S = 300
 LAST_S = 120.0
-"""For how long those who are there at the end of the hour stay, to finish what is left."""
+"""Time that the last members stay after the hour, to consume the remaining messages."""
 VANISHING = 0.2
 SEND_EVERY_S = 20.0
 GAP_MAX_S = 20.0
 EXPIRY_MAX_S = 65.0
-"""What a broker's minute with a lock takes at most, with the look for it."""
+"""Limit of the expiry of a queue lock at the broker: a minute, and the check for it."""
 
 
 @dataclass
 class _History:
-    """What the members did.
+    """Record of the members' deliveries.
 
     Attributes:
-        got: offsets given to listeners of each queue, in order.
-        busy: who has a message of a queue now.
-        dead: who vanished, and when.
-        gaps: when each message came for the first time that waited too long, and for how long.
-        there: how many members there are now.
-        most: how many there were at most.
-        changes: how often one joined or left.
+        got: offsets delivered to listeners, by queue, in order.
+        busy: the member whose listener has a message of the queue now.
+        dead: vanished members, and the time.
+        gaps: first deliveries that were too late: their time, and how long the message waited.
+        there: current number of members.
+        most: largest number of members.
+        changes: number of joins and leaves.
     """
 
     is_ordered: bool
@@ -63,7 +63,7 @@ class _History:
     changes: int = 0
 
     def count(self, change: int) -> None:
-        """Note that one joined, or left."""
+        """Record that a member joined (1) or left (-1)."""
         self.there += change
         self.most = max(self.most, self.there)
         self.changes += 1
@@ -78,7 +78,7 @@ class _History:
         if self.is_ordered:
             owner = self.busy.get(queue)
             if owner is not None and owner not in self.dead:
-                # Raised here it would be the listener's failure: the loop fails the test with it.
+                # Raised here, it would count as the listener's failure; the loop fails the test.
                 error = AssertionError(f"{owner} and {client_id} have {queue}")
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": "two have a queue", "exception": error}
@@ -89,7 +89,7 @@ class _History:
             self.busy.pop(queue, None)
 
     def unexplained_gaps(self) -> list[tuple[float, float]]:
-        """Return the gaps that no lock of a member that vanished explains."""
+        """Return the gaps that are not explained by the lock of a vanished member."""
         return [
             (now_s, waited_s)
             for now_s, waited_s in self.gaps
@@ -101,7 +101,7 @@ class _History:
 
 
 class _Churn:
-    """The consumers, each of which comes and goes by itself."""
+    """The consumers; each joins and leaves independently."""
 
     def __init__(
         self, cluster: Cluster, dice: Random, history: _History, *, may_vanish: bool
@@ -113,7 +113,7 @@ class _Churn:
         self._ends_s = asyncio.get_running_loop().time() + HOUR_S
 
     async def run(self) -> None:
-        """Let all come and go for an hour; those who are there then finish what is left."""
+        """Let all members join and leave for an hour; the last ones consume the rest."""
         async with asyncio.TaskGroup() as consumers:
             for number in range(CONSUMERS):
                 consumers.create_task(self._come_and_go(f"consumer-{number}"))
@@ -168,7 +168,7 @@ class _Churn:
 
 
 async def _send(cluster: Cluster, until_s: float) -> Counter[MessageQueue]:
-    """Send a message to each queue in turn until then; return how many each queue has."""
+    """Send a message to each queue in turn until `until_s`; return the number per queue."""
     sent: Counter[MessageQueue] = Counter()
     loop = asyncio.get_running_loop()
     async with cluster.producer() as producer:
@@ -191,7 +191,7 @@ async def _send(cluster: Cluster, until_s: float) -> Counter[MessageQueue]:
         pytest.param(4, False, True, id="concurrent-vanishing", marks=pytest.mark.slow),
     ],
 )
-def test_members_that_come_and_go_lose_nothing(
+def test_no_message_is_lost_while_members_join_and_leave(
     seed: int, *, is_ordered: bool, may_vanish: bool
 ) -> None:
     history = _History(is_ordered)
@@ -215,10 +215,10 @@ def test_members_that_come_and_go_lose_nothing(
             got = history.got[queue]
             assert set(got) == set(range(count)), f"{queue} lost {set(range(count)) - set(got)}"
             if is_ordered:
-                # What comes again comes from where it was left, with all that follows.
+                # Redeliveries start at a lower offset and continue with all later ones.
                 assert list(dict.fromkeys(got)) == sorted(set(got))
             if not may_vanish:
-                assert len(got) == count, f"{queue} gave out {len(got) - count} twice"
+                assert len(got) == count, f"{queue}: {len(got) - count} redeliveries"
         assert not history.unexplained_gaps()
         longest_s = max((waited_s for _, waited_s in history.gaps), default=0)
         assert longest_s < GAP_MAX_S + EXPIRY_MAX_S

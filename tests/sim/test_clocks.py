@@ -1,8 +1,9 @@
-"""Clocks that jump, both ways, and drift: nothing is lost, early, or left open.
+"""Wall clocks that jump forward and back, and drift: no message is lost or early.
 
-The wall clock of a whole cluster is set by seconds, an hour or 73 hours, back again or not, while
-brokers are killed. A message may come before its time only if the clock said that the time had
-come. What was acknowledged is consumed, transactions end, and nothing expires: no real hour passes.
+The wall clock of a whole cluster is set by seconds, an hour or 73 hours, and back again or not,
+while brokers are killed. A message may be delivered before its time only if the clock had reached
+that time. All acknowledged messages are consumed, all transactions end, and nothing expires,
+because no real hour passes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ OPTIONS: dict[str, Any] = {
 
 @dataclass
 class Due:
-    """A message that waits: when it was sent, and how long it has to."""
+    """A delayed message: the times of its send, and its delay."""
 
     wall_ms: int
     steady_ms: int
@@ -66,10 +67,10 @@ class Due:
 
 @dataclass
 class Ledger:
-    """What was promised of each message, and what came.
+    """Acknowledged and delivered messages.
 
     Attributes:
-        said: steady time and clock, before and after each time that the clock was set.
+        said: steady time and wall clock, before and after each change of the wall clock.
     """
 
     clock: LoopClock
@@ -84,17 +85,17 @@ class Ledger:
     failed_once: set[str] = field(default_factory=set)
 
     def step(self, ms: int) -> None:
-        """Set the clock, and note what it said before."""
+        """Set the clock, and record its time before and after."""
         self.said.append((steady_ms(), self.clock.now_ms()))
         self.clock.step(ms)
         self.said.append((steady_ms(), self.clock.now_ms()))
 
     def wait(self, key: str, delay_ms: int) -> None:
-        """Note that a message is sent that has to wait."""
+        """Record the send of a delayed message."""
         self.due[key] = Due(self.clock.now_ms(), steady_ms(), delay_ms)
 
     def note(self, message: MessageExt) -> None:
-        """Note that a message came; the first time of some fails."""
+        """Record a delivery; the first one of some messages fails."""
         [key] = message.keys
         due = self.due.get(key)
         if due is not None and not self.seen[key]:
@@ -109,20 +110,20 @@ class Ledger:
             raise RetryLater(level=1)
 
     def note_order(self, message: MessageExt) -> None:
-        """Note that a message of an ordered consumer came."""
+        """Record a delivery to the ordered consumer."""
         [key] = message.keys
         self.seen[key].append(steady_ms())
         self.orders[key.partition("-")[0]].append(int(key.partition("-")[2]))
 
     def missing(self) -> set[str]:
-        """Return what must still come."""
+        """Return the keys of messages that still have to be delivered."""
         wanted = self.acknowledged | self.committed
         again = {key for key in self.failed_once if len(self.seen[key]) < 2}
         return (wanted - {key for key, times in self.seen.items() if times}) | again
 
 
 async def send_messages(ledger: Ledger, producer: Producer, dice: Random, until_ms: int) -> None:
-    """Send messages of all kinds, now and then, until the time is over."""
+    """Send messages of all kinds at random times until `until_ms`."""
     number = 0
     while steady_ms() < until_ms:
         number += 1
@@ -141,7 +142,7 @@ async def send_messages(ledger: Ledger, producer: Producer, dice: Random, until_
         try:
             await producer.send(message, queue=queue)
         except KourouError:
-            continue  # nothing was promised
+            continue  # not acknowledged
         ledger.acknowledged.add(key)
         await asyncio.sleep(dice.uniform(0, 0.5))
 
@@ -149,7 +150,7 @@ async def send_messages(ledger: Ledger, producer: Producer, dice: Random, until_
 async def send_transactions(
     ledger: Ledger, producer: TransactionProducer, dice: Random, until_ms: int
 ) -> None:
-    """Begin transactions; end some, and leave the others to the check."""
+    """Begin transactions; end some of them, and leave the others to checks."""
     number = 0
     while steady_ms() < until_ms:
         number += 1
@@ -168,9 +169,9 @@ async def send_transactions(
 
 
 async def set_clocks(ledger: Ledger, cluster: Cluster, dice: Random, until_ms: int) -> None:
-    """Set the clock, kill the broker, and in the end set the clock right."""
+    """Set the clock and kill the broker repeatedly; finally correct the clock."""
     off_ms = 0
-    drift_ms = dice.choice((-50, 0, 50))  # each second: 5 %
+    drift_ms = dice.choice((-50, 0, 50))  # per second: 5 %
     while steady_ms() < until_ms:
         fate = dice.random()
         if fate < 0.3:
@@ -193,7 +194,7 @@ async def set_clocks(ledger: Ledger, cluster: Cluster, dice: Random, until_ms: i
 
 
 async def until(condition: Callable[[], bool], seconds: int) -> None:
-    """Let virtual time pass until the condition holds, but so many seconds at most."""
+    """Wait until the condition holds, `seconds` of virtual time at most."""
     for _ in range(seconds):
         if condition():
             return
@@ -201,7 +202,7 @@ async def until(condition: Callable[[], bool], seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 4, 6])
-def test_clocks_that_jump_and_drift_lose_nothing_and_bring_nothing_forward(seed: int) -> None:
+def test_jumping_and_drifting_clocks_lose_no_message_and_deliver_none_early(seed: int) -> None:
     async def main() -> None:
         dice = Random(seed)
         async with Cluster(seed=seed, **OPTIONS) as cluster:
@@ -233,7 +234,7 @@ def test_clocks_that_jump_and_drift_lose_nothing_and_bring_nothing_forward(seed:
                 )
                 await until(lambda: not ledger.missing(), 150)
                 late = {key for key in ledger.missing() if key not in ledger.due}
-                # A time was computed while the clock was ahead; it comes when the clock is there.
+                # Due times computed while the clock was ahead are reached by advancing it again.
                 latest_ms = max(wall_ms for _, wall_ms in ledger.said)
                 ledger.step(latest_ms + 100_000 - clock.now_ms())
                 await until(lambda: not ledger.missing(), 150)

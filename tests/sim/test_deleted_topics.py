@@ -1,7 +1,7 @@
-"""What becomes of messages that wait when their topic is deleted, and when it is made again.
+"""Delayed and half messages of a topic that is deleted, and of one that is created again.
 
-They go to the topic of their name, if there is one when they are due or committed. Those that are
-due without one are gone: they do not show up in a topic that is made later.
+They are delivered to the topic of this name if it exists when they are due or committed. Messages
+that are due while it does not exist are dropped: they do not appear in a topic created later.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAITS: dict[str, Callable[[Recording], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["running", "killed"])
-def test_what_is_due_without_its_topic_does_not_show_up_later(
+def test_a_message_due_without_its_topic_is_not_delivered_later(
     wait: str, *, is_killed: bool
 ) -> None:
     async def main() -> None:
@@ -62,7 +62,7 @@ def test_what_is_due_without_its_topic_does_not_show_up_later(
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_what_is_due_once_its_topic_was_made_again_is_delivered_there(wait: str) -> None:
+def test_a_message_due_after_its_topic_was_created_again_is_delivered(wait: str) -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.admin() as admin:
             await WAITS[wait](w)
@@ -77,7 +77,7 @@ def test_what_is_due_once_its_topic_was_made_again_is_delivered_there(wait: str)
     run_virtual(main())
 
 
-def test_a_transaction_of_a_deleted_topic_can_be_committed_once_that_is_made_again() -> None:
+def test_a_transaction_of_a_deleted_topic_commits_after_the_topic_is_created_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
 
@@ -96,7 +96,7 @@ def test_a_transaction_of_a_deleted_topic_can_be_committed_once_that_is_made_aga
     run_virtual(main())
 
 
-def test_what_is_retried_is_delivered_although_its_topic_was_deleted() -> None:
+def test_a_retried_message_is_redelivered_after_its_topic_was_deleted() -> None:
     async def main() -> None:
         def later(message: MessageExt) -> None:
             if message.reconsume_times == 0:

@@ -1,7 +1,7 @@
-"""A cluster whose brokers crash at random: what was acknowledged is stored, in order, and consumed.
+"""A cluster with randomly crashing brokers: acknowledged messages are stored, and consumed.
 
-Everything is the seed's: when the power fails and for how long, what the disk keeps, how long syncs
-and packets take. A failure names its seed, which replays the run.
+The seed determines the run: times and durations of power losses, the disk's contents after them,
+the durations of syncs and packets. A failure names its seed, which replays the run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET
 async def send_all(
     producer: Producer, dice: Random, acknowledged: dict[str, tuple[MessageQueue, int]]
 ) -> None:
-    """Send numbered messages, several at a time, and note where each is said to be."""
+    """Send numbered messages, several at a time; record queue and offset of each receipt."""
 
     async def send_some(first: int) -> None:
         for number in range(first, MESSAGES, SENDERS):
@@ -44,7 +44,7 @@ async def send_all(
             try:
                 receipt = await producer.send(Message(TOPIC, body, keys=[key]), timeout_ms=1500)
             except KourouError:
-                continue  # nothing was promised
+                continue  # not acknowledged
             acknowledged[key] = (receipt.queue, receipt.queue_offset)
             await asyncio.sleep(dice.uniform(0, 0.02))
 
@@ -52,13 +52,13 @@ async def send_all(
 
 
 async def crash_now_and_then(cluster: Cluster, dice: Random, *, brokers: int) -> None:
-    """Hit one broker after the other, and start it again some milliseconds to seconds later."""
+    """Crash random brokers, and start each again some milliseconds to seconds later."""
     for _ in range(4):
         await asyncio.sleep(dice.uniform(0.02, 0.5))
         index = dice.randrange(brokers)
         fate = dice.random()
         if fate < 0.2:
-            # The device fails: the broker goes read-only, until somebody starts it again.
+            # The device fails: the broker becomes read-only until it is restarted.
             cluster.disk(index).fail_after(0, BROKEN, ["sync"])
             await asyncio.sleep(dice.uniform(0.02, 0.5))
         if fate < 0.8:
@@ -86,7 +86,7 @@ async def read_all(cluster: Cluster) -> dict[MessageQueue, list[MessageExt]]:
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> None:
-    """Let virtual time pass until the condition holds, but so many seconds at most."""
+    """Wait until the condition holds, `seconds` of virtual time at most."""
     for _ in range(int(seconds * 10)):
         if condition():
             return
@@ -97,7 +97,7 @@ def check_stored(
     acknowledged: dict[str, tuple[MessageQueue, int]],
     stored: dict[MessageQueue, list[MessageExt]],
 ) -> None:
-    """Each acknowledged message is at the place its producer was told, and no queue has a hole."""
+    """Assert that acknowledged messages are at their queues and offsets, without gaps."""
     for queue, messages in stored.items():
         offsets = [message.queue_offset for message in messages]
         assert offsets == list(range(len(offsets))), f"a hole in {queue}"
@@ -106,7 +106,7 @@ def check_stored(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_acknowledged_outlives_crashes_and_is_consumed(seed: int) -> None:
+def test_acknowledged_messages_survive_crashes_and_are_consumed(seed: int) -> None:
     async def main() -> None:
         dice = Random(seed)
         brokers = 1 + seed % 2
@@ -132,7 +132,7 @@ def test_what_was_acknowledged_outlives_crashes_and_is_consumed(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_without_syncs_a_killed_process_loses_nothing_either(seed: int) -> None:
+def test_a_killed_process_loses_no_message_in_async_flush_mode(seed: int) -> None:
     async def main() -> None:
         dice = Random(seed)
         acknowledged: dict[str, tuple[MessageQueue, int]] = {}
@@ -156,8 +156,8 @@ def test_without_syncs_a_killed_process_loses_nothing_either(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_consumer_never_sees_what_a_crash_takes_back(seed: int) -> None:
-    """Every message that any consumer got is still there after the last crash, at its place."""
+def test_a_consumed_message_survives_a_later_crash(seed: int) -> None:
+    """Every consumed message is still stored at its offset after the last crash."""
 
     async def main() -> None:
         dice = Random(seed)

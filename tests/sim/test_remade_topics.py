@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again and again under consumers of all states."""
+"""A topic that is repeatedly deleted and created again under running and paused consumers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 5
 
 
 async def _disturb(consumers: list[PushConsumer], dice: random.Random) -> None:
-    """Pause and resume members, for ever."""
+    """Pause and resume members until cancelled."""
     while True:
         await asyncio.sleep(dice.uniform(0, 20))
         consumer = dice.choice(consumers)
@@ -29,14 +29,14 @@ async def _disturb(consumers: list[PushConsumer], dice: random.Random) -> None:
 
 
 async def _fill(w: Recording, life: int, dice: random.Random) -> list[bytes]:
-    """Send as many messages as it comes; return those that are acknowledged."""
+    """Send a random number of messages; return their bodies."""
     bodies = [b"%d/%d" % (life, number) for number in range(dice.choice([1, 3, 20, 60]))]
     await w.send(*bodies)
     return bodies
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_of_a_topic_that_was_made_again_is_consumed(seed: int) -> None:
+def test_all_messages_of_a_topic_created_again_are_consumed(seed: int) -> None:
     async def main() -> None:
         dice = random.Random(seed)
         work_s = dice.choice([0.0, 0.0, 1.0])

@@ -1,1 +1,1 @@
-"""Faults done to stores and brokers by the thousand: `python -m tests.torture`, `make torture`."""
+"""Thousands of injected faults in stores and brokers: `python -m tests.torture`, `make torture`."""

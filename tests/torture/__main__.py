@@ -1,8 +1,8 @@
-"""Run the faults from the command line; exit code 0 when every figure held, else 1.
+"""Runs the fault tests; the exit code is 0 if every figure is within its limit, else 1.
 
-python -m tests.torture                              all, as much as must hold (an hour and a half)
+python -m tests.torture                              all tests at full size (an hour and a half)
 python -m tests.torture --only power,torn --seeds 500
-python -m tests.torture --only power --seed 4711 --seeds 1    one seed again
+python -m tests.torture --only power --seed 4711 --seeds 1    one seed only
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cycles", type=int, help="kills with -9 (200)")
     parser.add_argument("--seeds", type=int, help="power losses in each mode (10,000)")
     parser.add_argument("--places", type=int, help="bits flipped (1,000)")
-    parser.add_argument("--calls", type=int, help="errors in calls 1 to so many (200)")
-    parser.add_argument("--stride", type=int, help="every how many of these by the shim (1)")
-    parser.add_argument("--seconds", type=int, help="of chaos (1,500)")
+    parser.add_argument("--calls", type=int, help="errors in calls 1 to CALLS (200)")
+    parser.add_argument("--stride", type=int, help="with the shim, only every STRIDE-th call (1)")
+    parser.add_argument("--seconds", type=int, help="seconds of chaos (1,500)")
     parser.add_argument("--jobs", type=int, help="processes for simulations (all cores)")
     return parser
 
 
 def show(figures: Sequence[Figure]) -> int:
-    """Print the table and what did not hold, and return the exit code."""
+    """Print the table and the failures, and return the exit code."""
     table = Table()
     table.add_column("fault")
     table.add_column("figure")

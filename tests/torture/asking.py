@@ -1,4 +1,4 @@
-"""Single requests to one broker, simulated or real, and all that it holds of a queue."""
+"""Single requests to a simulated or real broker, and reads of whole queues."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _STUCK_MAX: Final = 10_000
 
 @dataclass
 class Held:
-    """What a broker gave of one queue.
+    """Answers of a broker for one queue.
 
     Attributes:
-        messages: by their offset.
-        refused: what it said of the offsets that it could not give.
-        malformed: why what it gave as the message of an offset is none: damage that was served.
+        messages: by offset.
+        refused: the broker's remark for each offset that it could not serve.
+        malformed: the decoder's error for each offset whose served bytes are damaged.
     """
 
     messages: dict[int, MessageExt] = field(default_factory=dict)
@@ -56,21 +56,21 @@ class Asking:
         """Return the answer.
 
         Raises:
-            KourouError: there is none.
+            KourouError: there is no answer.
         """
         return await self._pool.request(self._address, command, TIMEOUT_S)
 
     async def send(
         self, topic: str, queue_id: int, body: bytes, properties: dict[str, str] | None = None
     ) -> RemotingCommand:
-        """Return the answer to a message."""
+        """Return the answer to a send."""
         text = encode_properties(properties or {}).decode()
         return await self.ask(message(body, text, topic=topic, queue_id=queue_id))
 
     async def pull(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 32
     ) -> RemotingCommand:
-        """Return the answer to a pull that is not held."""
+        """Return the answer to a pull that the broker must not hold."""
         header = PullMessageRequestHeader(
             consumer_group="readers",
             topic=topic,
@@ -86,7 +86,7 @@ class Asking:
         return await self.ask(request(RequestCode.PULL_MESSAGE, header))
 
     async def read(self, topic: str, queue_id: int, begin: int = 0) -> Held:
-        """Return all that a queue holds from an offset on; what it cannot give is stepped over."""
+        """Return all messages of a queue from an offset on; offsets without one are skipped."""
         held, at = Held(), begin
         for _ in range(_STUCK_MAX):
             answer = await self.pull(topic, queue_id, at)
@@ -100,7 +100,7 @@ class Asking:
                 said = answer.header(PullMessageResponseHeader)
                 if at >= said.max_offset:
                     return held
-                held.refused[at] = f"code {answer.code}, go on at {said.next_begin_offset}"
+                held.refused[at] = f"code {answer.code}, next offset {said.next_begin_offset}"
                 at = max(at + 1, said.next_begin_offset)
             else:
                 held.refused[at] = str(answer.remark)
@@ -112,7 +112,7 @@ class Asking:
     async def _take(
         self, held: Held, topic: str, queue_id: int, at: int, answer: RemotingCommand
     ) -> int:
-        """Note the messages of an answer, each alone if one is malformed; return where to go on."""
+        """Add the messages of an answer, pulled singly if malformed; return the next offset."""
         try:
             messages = decode_messages(answer.body)
         except MalformedMessageError:
@@ -135,7 +135,7 @@ class Asking:
         assert answer.code == ResponseCode.SUCCESS, answer.remark
 
     async def committed(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return a group's offset; None if it has none there."""
+        """Return a group's committed offset; None if it has none."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=group, topic=topic, queue_id=queue_id, set_zero_if_not_found=False
         )

@@ -1,7 +1,7 @@
-"""Config files cut, emptied, removed, overwritten, swapped with the older ones beside them.
+"""Config files truncated, zeroed, removed, overwritten, or swapped with their backups.
 
-Whatever is done to one of a pair: the broker starts, gives every message, and its tables are those
-of the last good file; where that is the older one, a log entry names the file.
+With one damaged file of a pair, the broker starts and serves every message, and its tables are
+those of the newest good file; if that is the backup, a log entry names the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GARBAGE: Final = b"\0garbage{" * 40
 
 @dataclass(frozen=True)
 class Harm:
-    """What is done to one file of which store."""
+    """One kind of damage to one file of one store."""
 
     is_closed: bool
     name: str
@@ -52,7 +52,7 @@ def _image(*, is_closed: bool) -> Mapping[str, File]:
 
 
 def _harms_to(name: str, file: File) -> Iterator[tuple[str, Callable[[dict[str, File]], object]]]:
-    """Yield what can be done to a file, and how."""
+    """Yield the kinds of damage to a file: name and function."""
 
     def put(data: bytes) -> Callable[[dict[str, File]], object]:
         return lambda image: image.__setitem__(name, File(len(data), data))
@@ -71,7 +71,7 @@ def _harms_to(name: str, file: File) -> Iterator[tuple[str, Callable[[dict[str, 
 
 @cache
 def harms() -> tuple[Harm, ...]:
-    """Return all that is done, each to a store of its own."""
+    """Return all damage, each to be done to a separate store."""
     return tuple(
         Harm(is_closed, name, what, do)
         for is_closed in (True, False)
@@ -84,7 +84,7 @@ def harms() -> tuple[Harm, ...]:
 
 
 def harm(number: int) -> Outcome:
-    """Return what came of one harm."""
+    """Return the outcome of one damage."""
     outcome, done = Outcome(), harms()[number]
     image = dict(_image(is_closed=done.is_closed))
     done.do(image)
@@ -101,19 +101,19 @@ def harm(number: int) -> Outcome:
     found += judge_tables(seen, image, done.name)
     found += [(DAMAGE, text) for _, text in seen.findings]
     if done.what == SWAPPED and _differs_from_backup(done) and not seen.says(done.name):
-        found.append((UNSAID, "nothing says so"))
+        found.append((UNSAID, "no log entry or answer names the file"))
     outcome.failures += [(name, f"{done}: {text}") for name, text in found]
     return outcome
 
 
 def _differs_from_backup(done: Harm) -> bool:
-    """Tell whether a broker on the backup says anything else."""
+    """Tell whether the tables of a broker with the backup differ."""
     backup = undamaged(done.name, is_closed=done.is_closed)
     return backup.tables != undamaged(is_closed=done.is_closed).tables
 
 
 def run(size: Size, step: int = 1) -> list[Figure]:
-    """Return the figures of all harms, or of one in `step`."""
+    """Return the figures of all damage, or of every `step`-th."""
     outcome = run_cases(harm, range(0, len(harms()), step), replace(size, jobs=1), "config files")
     names = (WRONG, LOST, TABLE, UNSAID, REFUSED, DAMAGE, CRASHED)
     return [counted(FAULT, name, outcome, "files") for name in names]

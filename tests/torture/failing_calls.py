@@ -1,6 +1,6 @@
-"""One call that changes a file fails under a broker: what it may acknowledge, and must say.
+"""Rules for a broker in which one file-changing call fails: acknowledgements and health.
 
-Times are those of the loop that sends, in seconds.
+Times are those of the sending loop, in seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LATE: Final = "not read-only within 100 ms"
 TAKEN: Final = "sends not refused within 100 ms"
 RETRIED: Final = "acknowledged after a failed sync"
 SILENT: Final = "read-only without a reason in health"
-STUCK: Final = "not taking messages again after a full disk"
-SLOW: Final = "taking messages again later than after 5 s"
+STUCK: Final = "sends still refused after a full disk"
+SLOW: Final = "sends accepted again after more than 5 s"
 DAMAGE: Final = "findings of store check"
-BROKEN: Final = "starts that failed"
+BROKEN: Final = "failed starts"
 
 VITAL: Final = ("commitlog", "consumequeue", "checkpoint")
 QUEUES: Final = 3
@@ -35,10 +35,10 @@ RESUME_WITHIN_S: Final = 5.0
 
 @dataclass
 class Hit:
-    """The call that failed.
+    """The failed call.
 
     Attributes:
-        operation, name: of the call; empty until it came.
+        operation, name: operation and file of the call; empty before it happened.
         at_s: loop time.
     """
 
@@ -48,7 +48,7 @@ class Hit:
 
     @property
     def is_vital(self) -> bool:
-        """Whether the store cannot go on as if nothing had happened, if that is no full disk."""
+        """Whether the store must become read-only after this failure, except for ENOSPC."""
         return self.name.startswith(VITAL) and self.operation in ("write", "sync", "sync_directory")
 
     @property
@@ -58,12 +58,15 @@ class Hit:
 
 @dataclass
 class Course:
-    """What was seen: acknowledged bodies by place, when, and when the broker said it is in trouble.
+    """Observed answers and health of the broker.
 
     Attributes:
-        acknowledged_at_s: when the send of each began, and when it was acknowledged.
-        refused_at_s: when sends were refused.
-        pause_s: of each sender, after an acknowledgement.
+        acknowledged: bodies by queue id and offset.
+        acknowledged_at_s: for each acknowledged send, its start and the time of its answer.
+        refused_at_s: times of refused sends.
+        pause_s: pause of a sender after an acknowledgement.
+        trouble_at_s: time at which the broker first reported trouble.
+        troubles: the reported reasons.
     """
 
     acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -74,13 +77,13 @@ class Course:
     troubles: list[str] = field(default_factory=list)
 
     def refused_after_s(self, hit: Hit) -> float | None:
-        """Return how long after the call a send was refused for the first time; None if never."""
+        """Return the time from the call to the first refused send; None if there was none."""
         after = [at_s - hit.at_s for at_s in self.refused_at_s if at_s >= hit.at_s]
         return min(after, default=None)
 
 
 async def send_on(asking: Asking, course: Course, name: int) -> None:
-    """Send until cancelled, and note what is acknowledged, and where."""
+    """Send until cancelled, and record acknowledged bodies by queue and offset."""
     loop, number = asyncio.get_running_loop(), 0
     while True:
         number += 1
@@ -101,19 +104,19 @@ async def send_on(asking: Asking, course: Course, name: int) -> None:
 
 
 def judge(hit: Hit, error: int, course: Course, *, is_harmless: bool) -> Iterator[tuple[str, str]]:
-    """Yield what was wrong with how the broker took the failure.
+    """Yield violations of the rules after the failed call.
 
     Args:
         hit: the call.
         error: its errno; 0 for a short write.
-        course: what was seen.
-        is_harmless: whether the failure must not be noticed: the system's own calls are repeated
-            after EINTR, and short writes are finished.
+        course: the observations.
+        is_harmless: whether the failure must have no effect: system calls are repeated after
+            EINTR, and short writes are completed.
     """
     is_full = error == errno.ENOSPC and not hit.operation.startswith("sync")
     if hit.is_vital and not is_full and not is_harmless:
         if course.trouble_at_s is None:
-            yield LATE, "never in trouble"
+            yield LATE, "no trouble reported"
         elif course.trouble_at_s - hit.at_s > READ_ONLY_WITHIN_S:
             yield LATE, f"after {(course.trouble_at_s - hit.at_s) * 1000:.0f} ms"
         elif not any("read-only" in text for text in course.troubles):
@@ -121,7 +124,7 @@ def judge(hit: Hit, error: int, course: Course, *, is_harmless: bool) -> Iterato
         refused_s = course.refused_after_s(hit)
         if refused_s is None or refused_s > READ_ONLY_WITHIN_S:
             yield TAKEN, "never" if refused_s is None else f"after {refused_s * 1000:.0f} ms"
-        # One connection brings the answers in their order: none may follow the first refusal.
+        # One connection delivers the answers in order: no acknowledgement may follow a refusal.
         refused_at_s = math.inf if refused_s is None else hit.at_s + refused_s
         late = [
             at_s

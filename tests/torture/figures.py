@@ -1,4 +1,4 @@
-"""What a fault came to, beside what it may come to: one row of the table that torture prints."""
+"""Results of fault tests with their limits: the rows of the printed table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Figure:
     """One row.
 
     Attributes:
-        fault: what was done.
-        name: what was counted or measured.
-        value: what came out, with its unit.
-        limit: what may come out.
-        held: whether it did.
-        failures: how to see again what did not hold: a seed, and what was seen.
+        fault: the kind of fault.
+        name: the counted or measured quantity.
+        value: its value, with unit.
+        limit: its limit.
+        held: whether the value is within the limit.
+        failures: for each failure, the seed and a description.
     """
 
     fault: str
@@ -38,18 +38,18 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is done of each fault; the defaults are those that must hold.
+    """Size of the fault tests; the defaults are the full size.
 
     Attributes:
-        seed: of the first; the others follow it.
-        cycles: kills with -9.
-        seeds: power losses, in sync mode and as many in async mode.
-        places: bits flipped.
-        calls: errors are put into the first, the second, ... call, up to this one.
-        stride: every how many of these calls is hit by the shim, whose broker is a real process.
-        seconds: chaos, half of it in sync mode and half in async mode.
-        jobs: processes that simulations are spread over.
-        say: told what goes on.
+        seed: the first seed; further ones follow it.
+        cycles: number of kills with -9.
+        seeds: number of power losses in sync mode, and the same number in async mode.
+        places: number of flipped bits.
+        calls: errors are injected into the first, second, ... call, up to this one.
+        stride: with the shim, whose broker is a real process, only every n-th of these calls.
+        seconds: duration of chaos, half of it in sync mode and half in async mode.
+        jobs: number of processes for simulations.
+        say: called with progress messages.
     """
 
     seed: int = 1
@@ -65,18 +65,18 @@ class Size:
 
 @dataclass
 class Outcome:
-    """What one case of a simulated fault came to.
+    """Result of one case of a simulated fault.
 
     Attributes:
-        counts: what happened how often, by name.
-        failures: what should not have happened, by the name of the figure that it spoils.
+        counts: numbers of events by name.
+        failures: (name of the figure, description) of each failure.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
-        """Take the other's counts and failures along."""
+        """Add the other's counts and failures."""
         self.counts.update(other.counts)
         self.failures += other.failures
 
@@ -89,7 +89,7 @@ Case = Callable[[int], Outcome]
 
 
 def run_cases(case: Case, seeds: Sequence[int], size: Size, what: str) -> Outcome:
-    """Return what all cases came to together; `case` must be a function of a module."""
+    """Return the combined outcome of all cases; `case` must be a function of a module."""
     total = Outcome()
     done = 0
     for some, outcome in _outcomes(case, seeds, size.jobs):
@@ -113,7 +113,7 @@ def _outcomes(case: Case, seeds: Sequence[int], jobs: int) -> Iterator[tuple[int
 
 @dataclass(frozen=True)
 class _Several:
-    """Several cases in one go of another process."""
+    """Runs several cases in one call of another process."""
 
     case: Case
 
@@ -125,7 +125,7 @@ class _Several:
 
 
 def counted(fault: str, name: str, outcome: Outcome, of: str) -> Figure:
-    """Return the row of a figure that must be 0: how often it happened among the cases `of`."""
+    """Return the row of a figure that must be 0: its failures, among the cases named `of`."""
     failures = outcome.of(name)
     return Figure(
         fault, name, f"{len(failures)} in {outcome.counts[of]:,} {of}", "0", not failures, failures

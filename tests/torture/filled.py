@@ -1,8 +1,8 @@
-"""A store with some of everything, what is in it by the test's own ledger, and what a broker gives.
+"""A filled store, with the test's own ledger of its contents.
 
-It was filled through a broker in virtual time: messages of several topics, keys, tags, delayed ones
-(delivered and waiting), committed offsets, all saved several times so that each config file has a
-backup that is older. One image was closed cleanly, one was killed.
+It was filled through a broker in virtual time: messages of several topics with keys and tags,
+delayed messages (delivered and waiting), committed offsets. Everything was saved several times, so
+that each config file has an older backup. One image is of a clean stop, the other of a kill.
 """
 
 from __future__ import annotations
@@ -54,34 +54,34 @@ PER_ROUND: Final = 25
 ROUND_S: Final = 150
 FILLED_S: Final = ROUNDS * ROUND_S
 WAITING_S: Final = 660
-"""After so long all that waits was delivered: level 14, 10 minutes."""
+"""Time after which all delayed messages are delivered: level 14 takes 10 minutes."""
 
 Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the test sent, and so must get back."""
+    """A sent message, which must be served unchanged."""
 
     body: bytes
     key: str
     tag: str
 
     def is_of(self, message: MessageExt) -> bool:
-        """Tell whether the broker gave just this message."""
+        """Tell whether a served message is this one."""
         return (message.body, message.keys, message.tags) == (self.body, [self.key], self.tag)
 
 
 @dataclass
 class Filled:
-    """The store's files, and what is in them.
+    """The store's files and contents.
 
     Attributes:
         closed: the files after a clean stop.
-        killed: the files after a kill with all written and synced, moments before.
-        messages: by topic, queue and offset, all but the delayed ones.
-        delayed: those, by key; some have arrived, others are not due yet.
-        committed: by group, topic and queue: every offset that was ever committed, oldest first.
+        killed: the files after a kill, with all data written and synced before.
+        messages: by topic, queue and offset, without the delayed ones.
+        delayed: delayed messages by key; some are delivered, others are not due yet.
+        committed: by group, topic and queue: all committed offsets, oldest first.
     """
 
     closed: Mapping[str, File] = field(default_factory=dict)
@@ -112,7 +112,7 @@ async def served(
 
 @contextmanager
 def warnings() -> Iterator[list[str]]:
-    """Collect the texts of warnings and errors of the block, in place of showing them."""
+    """Collect the texts of warnings and errors logged in the block, instead of printing them."""
     texts: list[str] = []
 
     class Collector(logging.Handler):
@@ -131,7 +131,7 @@ def warnings() -> Iterator[list[str]]:
 
 @cache
 def filled() -> Filled:
-    """Return the store, which is the same each time."""
+    """Return the store, which is identical in each call."""
     disk, told = SimDisk(1), Filled()
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def filled() -> Filled:
             is_last = number == ROUNDS - 1
             async with served(disk, number * ROUND_S, ends=not is_last) as asking:
                 await _fill(asking, told, dice, number)
-                await asyncio.sleep(20)  # delayed messages arrive, all is saved
+                await asyncio.sleep(20)  # delayed messages are delivered, all tables saved
                 if is_last:
                     told.killed = image_of(disk)
         async with served(disk):
@@ -154,7 +154,7 @@ def filled() -> Filled:
 
 async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -> None:
     for number in range(PER_ROUND):
-        # Each queue in the first round: so that topics are in the backup of their file too.
+        # Use each queue in the first round, so that the topic file's backup has all topics too.
         is_new = not round_number and number < len(QUEUES)
         topic, queue_id = QUEUES[number if is_new else dice.randrange(len(QUEUES))]
         key, tag = f"key-{round_number}-{number}", dice.choice(("red", "green"))
@@ -173,7 +173,7 @@ async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -
 async def _send(
     asking: Asking, told: Filled, topic: str, queue_id: int, message: Told, level: int = 0
 ) -> None:
-    """Send a message, of topic `late` with a delay of the level."""
+    """Send a message; to topic `late` with delay level `level`."""
     properties = {"KEYS": message.key, "TAGS": message.tag}
     if topic == "late":
         properties["DELAY"] = str(level)

@@ -1,11 +1,11 @@
-"""One bit flipped anywhere in a store: what was sent is served as it was, or refused by name.
+"""One flipped bit anywhere in a store: messages are served unchanged, or refused by name.
 
-    log                      only the messages whose record has the bit may be refused
-    queues, index,           all is served: these files are made again from the log
+    log                      only the messages whose record contains the bit may be refused
+    queues, index,           all messages are served: these files are rebuilt from the log
     checkpoint, abort
-    config                   the last good file is used, and said so
+    config                   the newest good file is used, and logged
 
-Half of the stores were closed, the others killed; of half of the disks nothing is in memory.
+Half of the stores were closed, the others killed; half of the disks have an empty page cache.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SEGMENT_BYTES: Final = CONFIG.store.commitlog_segment_bytes
 
 @dataclass(frozen=True)
 class Flip:
-    """Which bit of which file of which store."""
+    """One bit of a file of a store."""
 
     is_closed: bool
     is_cold: bool
@@ -67,7 +67,7 @@ class Flip:
 
     @property
     def until_due(self) -> bool:
-        """Whether delayed messages may be touched, so that all must be seen to arrive."""
+        """Whether delayed messages may be affected, so that their delivery must be awaited."""
         return self.kind == "log" or SCHEDULE_TOPIC in self.name or "delay" in self.name
 
     def __str__(self) -> str:
@@ -90,14 +90,14 @@ def flip_of(seed: int) -> Flip:
 
 
 def _names(image: Mapping[str, File], kind: str) -> list[str]:
-    """Return the files of a kind that have something in them."""
+    """Return the files of a kind that are not empty."""
     start = DIRECTORIES.get(kind, kind)
     return sorted(name for name in image if name.startswith(start) and image[name].data)
 
 
 @cache
 def records(*, is_closed: bool) -> list[tuple[int, int, str]]:
-    """Return where each record and blank of the log begins and ends, and its message's key."""
+    """Return start, end and message key of each record and blank of the log."""
     image = filled().closed if is_closed else filled().killed
     found = []
     for name in _names(image, "log"):
@@ -117,7 +117,7 @@ def records(*, is_closed: bool) -> list[tuple[int, int, str]]:
 
 
 def flip(seed: int) -> Outcome:
-    """Return what came of one flip."""
+    """Return the outcome of one flip."""
     outcome, made = Outcome(), flip_of(seed)
     image = filled().closed if made.is_closed else filled().killed
     file = image[made.name]
@@ -154,13 +154,13 @@ def flip(seed: int) -> Outcome:
 
 
 def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the tables, with what was said, and with the files in the end."""
+    """Yield problems of the tables, of the log entries and answers, and of the final files."""
     image = filled().closed if made.is_closed else filled().killed
     unfound = list(judge_queries(seen))
     if made.kind == "index" or SCHEDULE_TOPIC in made.name:
-        # Nobody reads again what was delivered, and nothing tells that an index is damaged.
+        # Delivered messages are not read again, and damage of an index is not detectable.
         if unfound and made.name not in dict(seen.findings):
-            yield UNSAID, f"store check finds nothing, but {unfound}"
+            yield UNSAID, f"store check has no findings, but {unfound}"
         if unfound or seen.findings:
             seen.findings = after_rebuild(disk)
             unfound = [
@@ -169,7 +169,7 @@ def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterat
             ]
     yield from unfound
     for name, text in judge_tables(seen, image, made.name):
-        if not (made.until_due and "delay" in text):  # deliveries moved it on
+        if not (made.until_due and "delay" in text):  # deliveries have advanced it
             yield name, text
     yield from judge_skips(seen)
     given = {m.keys[0] for held in seen.held.values() for m in held.messages.values() if m.keys}
@@ -182,11 +182,11 @@ def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterat
             if made.kind != "config" or not file.startswith("config/")
         )
     elif keys and made.name not in dict(seen.findings):
-        yield UNSAID, "store check finds nothing"
+        yield UNSAID, "store check has no findings"
 
 
 def _damaged_keys(made: Flip) -> set[str]:
-    """Return the keys of the messages whose record has the bit."""
+    """Return the keys of the messages whose record contains the bit."""
     if made.kind != "log":
         return set()
     position = int(made.name.rpartition("/")[2]) + made.at
@@ -196,7 +196,7 @@ def _damaged_keys(made: Flip) -> set[str]:
 
 
 def run(size: Size) -> list[Figure]:
-    """Return the figures of as many flips as `size` says."""
+    """Return the figures of `size.places` flips."""
     seeds = range(size.seed, size.seed + size.places)
     outcome = run_cases(flip, seeds, size, "bit flips")
     names = (WRONG, LOST, UNFOUND, SKIPPED, BLOCKED, UNSAID, REFUSED, TABLE, DAMAGE, CRASHED)

@@ -1,4 +1,4 @@
-"""All files of a simulated disk as bytes, to make many disks from that differ in one of them."""
+"""Images of a simulated disk's files, from which changed copies of the disk are created."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kourou.testing.disk import SimDisk
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file: its size, and its bytes without the zeros at its end."""
+    """One file: its size, and its bytes without trailing zeros."""
 
     size: int
     data: bytes
 
     def replaced(self, at: int, some: bytes) -> File:
-        """Return the file with other bytes from `at` on, which must lie within it."""
+        """Return the file with `some` at byte `at`; it must lie within the file."""
         padded = self.data.ljust(at + len(some), b"\0")
         changed = padded[:at] + some + padded[at + len(some) :]
         return File(self.size, changed.rstrip(b"\0"))
 
     def cut(self, size: int) -> File:
-        """Return the first bytes of the file."""
+        """Return the file truncated to `size`."""
         return File(size, self.data[:size])
 
 
@@ -31,7 +31,7 @@ Image = Mapping[str, File]
 
 
 def image_of(disk: SimDisk, *, without: tuple[str, ...] = ("lock",)) -> dict[str, File]:
-    """Return all files, durable or not, but for some."""
+    """Return all files, durable or not, except those in `without`."""
     files = {}
     for name in _names(disk, ""):
         if name not in without:
@@ -41,7 +41,7 @@ def image_of(disk: SimDisk, *, without: tuple[str, ...] = ("lock",)) -> dict[str
 
 
 def disk_of(image: Image, *, is_cold: bool = False) -> SimDisk:
-    """Return a disk with these files, all durable; of a cold one each read has to wait."""
+    """Return a disk with these files, all durable; a cold one has an empty page cache."""
     disk = ColdDisk() if is_cold else SimDisk()
     directories = {""}
     for name, file in image.items():

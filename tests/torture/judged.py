@@ -1,8 +1,8 @@
-"""What a broker makes of a damaged store, and whether it may.
+"""Runs a broker on a damaged store, and judges its behaviour.
 
-`look` starts a broker on the disk and takes down all that it gives: every message of every queue,
-every table, what it logs, what a check of the files finds after it was stopped. `judge_messages`
-and `judge_tables` compare that with the test's ledger.
+`look` starts a broker on the disk and records its answers: every message of every queue, every
+table, its log entries, and the findings of a check after it was stopped. `judge_messages` and
+`judge_tables` compare these with the test's ledger.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.torture.filled import ALL_QUEUES, WAITING_S, Told, filled, served, wa
 from tests.torture.images import File, disk_of
 
 WRONG: Final = "wrong bytes served"
-LOST: Final = "whole messages not served"
+LOST: Final = "undamaged messages not served"
 REFUSED: Final = "starts refused"
-UNSAID: Final = "damage not said by name"
-SKIPPED: Final = "damage skipped without being told"
-BLOCKED: Final = "damage not skipped when told"
-UNFOUND: Final = "messages not found by key, check and rebuild done"
-TABLE: Final = "config that is neither the last nor, with a word, the one before"
-DAMAGE: Final = "findings of store check once it was served"
-CRASHED: Final = "errors of any other kind"
+UNSAID: Final = "damage not reported by name"
+SKIPPED: Final = "damage skipped without the option"
+BLOCKED: Final = "damage not skipped with the option"
+UNFOUND: Final = "messages not found by key after check and rebuild"
+TABLE: Final = "config neither the last nor, with a log entry, the one before"
+DAMAGE: Final = "findings of store check after the run"
+CRASHED: Final = "other errors"
 
 TABLES: Final = {
     "config/topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -52,16 +52,16 @@ INDEXED_WITHIN_S: Final = 5
 
 @dataclass
 class Seen:
-    """What a broker gave.
+    """Recorded behaviour of a broker.
 
     Attributes:
-        refusal: why it did not start; empty if it did.
-        held: what it gave of each queue.
-        skipping: the same, once it was told to skip what is damaged.
-        found: the messages of each topic and key that was asked for.
-        tables: the file of each, to what the broker says of it.
-        warnings: what it logged.
-        findings: of the check after its stop: file, offset and problem.
+        refusal: the error of its start; empty if it started.
+        held: its answers for each queue.
+        skipping: the same, with the option to skip damage.
+        found: the messages found by topic and key.
+        tables: the broker's tables, by config file.
+        warnings: its log entries.
+        findings: (file, description) of each finding of the check after its stop.
     """
 
     refusal: str = ""
@@ -73,7 +73,7 @@ class Seen:
     findings: list[tuple[str, str]] = field(default_factory=list)
 
     def says(self, name: str) -> bool:
-        """Tell whether a log entry or an answer names the file."""
+        """Tell whether a log entry or an answer of the broker names the file."""
         texts = [*self.warnings, self.refusal]
         texts += [text for held in self.held.values() for text in held.refused.values()]
         return any(name in text for text in texts)
@@ -85,10 +85,10 @@ def look(
     """Start a broker on the disk, read all, stop it, and check the files.
 
     Args:
-        disk: is changed as a broker changes it.
-        until_due: whether to wait first until all delayed messages are due.
-        skips: whether to tell it to skip damage then, and to read all again.
-        queries: whether to ask for each message by its key.
+        disk: holds the store, which the broker changes.
+        until_due: first wait until all delayed messages are due.
+        skips: afterwards set the option to skip damage, and read all again.
+        queries: query each message by its key.
     """
     seen = Seen()
 
@@ -120,20 +120,20 @@ def look(
 
 
 def findings_of(disk: SimDisk) -> list[tuple[str, str]]:
-    """Return the file of each finding of a check, and what it is."""
+    """Return (file, description) of each finding of a check."""
     found = check_store(disk).findings
     return [(each.file, f"{each.file} at {each.offset}: {each.problem}") for each in found]
 
 
 def after_rebuild(disk: SimDisk) -> list[tuple[str, str]]:
-    """Return what a check finds once the derived files were made again."""
+    """Rebuild the derived files, and return the findings of a check."""
     with warnings():
         rebuild(disk, EPOCH_MS + 10**9, pid=1)
     return findings_of(disk)
 
 
 async def _query_all(asking: Asking, seen: Seen) -> None:
-    """Ask for each message by its key, once the index has followed the log."""
+    """Query each message by its key, after the index had time to follow the log."""
     await asyncio.sleep(INDEXED_WITHIN_S)
     for (topic, _, _), told in filled().messages.items():
         seen.found[topic, told.key] = await asking.query(topic, told.key)
@@ -147,7 +147,7 @@ async def _table(asking: Asking, code: int) -> object:
 
 
 def _plain(value: Any) -> Any:
-    """Return a table without what each save and each pull changes."""
+    """Return a table without the members that each save and each pull changes."""
     if isinstance(value, dict):
         return {name: _plain(held) for name, held in value.items() if name not in _VERSION_KEYS}
     return value
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def undamaged(name: str | None = None, *, is_closed: bool) -> Seen:
-    """Return what a broker gives of the whole store, or with the file's backup in its place."""
+    """Return the behaviour on the undamaged store, or with the file replaced by its backup."""
     image = dict(filled().closed if is_closed else filled().killed)
     if name is not None and f"{name}.bak" in image:
         image[name] = image[f"{name}.bak"]
@@ -164,7 +164,7 @@ def undamaged(name: str | None = None, *, is_closed: bool) -> Seen:
 
 
 def judge_tables(seen: Seen, image: Mapping[str, File], name: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the tables after the file `name` was damaged."""
+    """Yield problems of the tables after the file `name` was damaged."""
     is_closed = "abort" not in image
     for table, held in seen.tables.items():
         if held == undamaged(is_closed=is_closed).tables[table]:
@@ -180,7 +180,7 @@ def judge_tables(seen: Seen, image: Mapping[str, File], name: str) -> Iterator[t
 def judge_messages(
     seen: Seen, damaged_keys: Collection[str], *, is_closed: bool, until_due: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the messages; those of `damaged_keys` may be missing."""
+    """Yield problems of the messages; those of `damaged_keys` may be missing."""
     for (topic, queue_id), held in seen.held.items():
         yield from ((WRONG, f"{topic}/{queue_id}: {text}") for text in held.malformed.values())
         for offset, message in held.messages.items():
@@ -189,7 +189,7 @@ def judge_messages(
                 yield WRONG, f"{topic}/{queue_id} at {offset}: {message.body[:40]!r}"
             elif message.properties != _properties(message, is_closed=is_closed):
                 yield WRONG, f"{topic}/{queue_id} at {offset}: {message.properties}"
-    # Whether a topic may be gone is for `judge_tables` to say.
+    # `judge_tables` decides whether a topic may be missing.
     known = topics_of(seen)
     all_told = [item for item in filled().messages.items() if item[0][0] in known]
     for (topic, queue_id, offset), told in all_told:
@@ -205,17 +205,17 @@ def judge_messages(
 
 
 def topics_of(seen: Seen) -> Collection[str]:
-    """Return the topics that the broker has."""
+    """Return the broker's topics."""
     table = seen.tables["config/topics.json"]
     assert isinstance(table, dict)
     return set(table["topicConfigTable"])
 
 
 def judge_queries(seen: Seen) -> Iterator[tuple[str, str]]:
-    """Yield which keys lead to other messages than those that have them, or do not lead to these.
+    """Yield keys that find messages without this key, or do not find their messages.
 
-    Nothing in an index file tells that it was damaged, as Java lays it out: a message may not be
-    found by its key then, until a check has found that and a rebuild has made the index again.
+    Java's layout of an index file has no checksum: a message in a damaged index may not be found
+    by its key until a check has reported the damage and a rebuild has repaired the index.
     """
     for (topic, key), messages in seen.found.items():
         told = filled().messages.items()
@@ -228,7 +228,7 @@ def judge_queries(seen: Seen) -> Iterator[tuple[str, str]]:
 
 
 def judge_skips(seen: Seen) -> Iterator[tuple[str, str]]:
-    """Yield where damage was skipped without being told, or not skipped although it was."""
+    """Yield queues in which damage was skipped without the option, or not skipped with it."""
     for (topic, queue_id), held in seen.held.items():
         last = max(held.messages, default=-1)
         gone = set(range(last)) - held.messages.keys() - held.refused.keys()
@@ -247,7 +247,7 @@ def _expected(topic: str, queue_id: int, offset: int, message: MessageExt) -> To
 
 
 def _properties(message: MessageExt, *, is_closed: bool) -> dict[str, str]:
-    """Return the message's properties as the undamaged store has them; delayed ones are new."""
+    """Return the message's properties in the undamaged store; delayed messages have new ones."""
     queue = message.topic, message.queue_id
     if queue == DELAYED:
         return message.properties

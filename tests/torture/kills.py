@@ -1,7 +1,8 @@
-"""A real broker is killed with -9 under eight producers, again and again: nothing is lost.
+"""Repeated kills with -9 of a real broker with eight producers: no acknowledged message is lost.
 
-After each kill it is started again, and everything that it ever acknowledged is read back by queue,
-offset and body; now and then it is stopped cleanly instead, and its files are checked.
+After each kill the broker is started again, and all messages that it ever acknowledged are read
+back and compared by queue, offset and body. Every few cycles it is stopped cleanly, and its files
+are checked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.torture.real_broker import RealBroker
 
 FAULT: Final = "kill -9"
 LOST: Final = "acknowledged messages lost"
-HOLE: Final = "holes and bytes that nobody sent"
+HOLE: Final = "missing offsets and bytes never sent"
 DAMAGE: Final = "findings of store check"
 PRODUCERS: Final = 8
 TOPIC: Final = "orders"
@@ -36,13 +37,13 @@ CHECK_EVERY: Final = 5
 
 @dataclass
 class Ledger:
-    """What was sent, and what was promised.
+    """Sent and acknowledged messages.
 
     Attributes:
         sent: all bodies.
         acknowledged: bodies by queue and offset.
-        is_over: whoever sends should end.
-        may_send: set while messages should be sent.
+        is_over: tells the senders to end.
+        may_send: set while the senders may send.
     """
 
     sent: set[bytes] = field(default_factory=set)
@@ -51,10 +52,10 @@ class Ledger:
     may_send: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self, producer: Producer, name: int) -> None:
-        """Send until it is over; a send that fails was promised nothing."""
+        """Send until `is_over`; failed sends are not acknowledged."""
         dice, number = Random(name), 0
         while not self.is_over:
-            await self.may_send.wait()  # reading back must not take longer from kill to kill
+            await self.may_send.wait()  # limits the messages to read back
             number += 1
             body = b"%d-%d-" % (name, number) + dice.randbytes(dice.choice((10, 300, 3000)))
             self.sent.add(body)
@@ -66,7 +67,7 @@ class Ledger:
             self.acknowledged[receipt.queue.queue_id, receipt.queue_offset] = body
 
     async def more(self, count: int) -> None:
-        """Return when so many more were acknowledged."""
+        """Wait until `count` more messages are acknowledged."""
         goal = len(self.acknowledged) + count
         async with asyncio.timeout(PATIENCE_S):
             while len(self.acknowledged) < goal:  # noqa: ASYNC110 - eight senders move it
@@ -74,7 +75,7 @@ class Ledger:
 
 
 async def read_back(ledger: Ledger, address: str, cycle: int, outcome: Outcome) -> None:
-    """Compare all that the broker holds with the ledger, as it was when this began."""
+    """Compare all messages of the broker with the ledger at the time of the call."""
     promised = dict(ledger.acknowledged)
     async with Asking(address) as asking:
         for queue_id in {queue for queue, _ in promised}:
@@ -130,7 +131,7 @@ async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome
 
 
 async def _check(broker: RealBroker, said: str, outcome: Outcome) -> None:
-    """Stop it cleanly, check its files, and start it again."""
+    """Stop the broker cleanly, check its files, and start it again."""
     stopped = await asyncio.to_thread(broker.stop)
     if stopped.code:
         outcome.failures.append((DAMAGE, f"{said}: exit code {stopped.code}: {stopped.err}"))
@@ -140,11 +141,11 @@ async def _check(broker: RealBroker, said: str, outcome: Outcome) -> None:
 
 
 def run(size: Size) -> list[Figure]:
-    """Return the figures of as many kills as `size` says."""
+    """Return the figures of `size.cycles` kills."""
     with tempfile.TemporaryDirectory() as made:
         broker = RealBroker(Path(made))
         try:
-            with warnings():  # of clients that lose their broker
+            with warnings():  # clients warn about lost connections
                 outcome, ready_s = asyncio.run(_kill_again_and_again(broker, size))
         finally:
             broker.end()

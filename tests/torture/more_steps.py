@@ -1,7 +1,7 @@
-"""Steps with all that a store keeps beside the usual queues, and power losses in each of them.
+"""Steps that also use batch queues, key index, expiry and deletion, with power losses in each.
 
-Batch queues, the key index, segments that expire, topics that are deleted: what is left must be
-what the log holds from where it begins, without what was deleted, of which all or nothing is there.
+The remaining messages must be those in the log from its first position on, without those of
+deleted topics; after a crash during a deletion, the topic is there with all messages or none.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class FullRun(Run):
     """A run with every kind of queue and file.
 
     Attributes:
-        gone_below: records of the deleted topic below this place of the log are in no queue.
-        deleting: the same of a deletion that is under way.
-        keys: of each body.
-        sent: how many bodies there were.
+        gone_below: records of the deleted topic below this log position are in no queue.
+        deleting: the same for an unfinished deletion.
+        keys: the key of each body.
+        sent: number of bodies.
     """
 
     gone_below: int = 0
@@ -74,7 +74,7 @@ class FullRun(Run):
         self.note(body, self.store.append(made, self.now_ms))
 
     def follow(self, number: int) -> None:
-        """Let the key index follow the log, a little or to its end."""
+        """Run some steps of the key index, or index to the end of the log."""
         for _ in range(number):
             if self.store.index_step() is IndexStep.IDLE:
                 break
@@ -84,7 +84,7 @@ class FullRun(Run):
         self.store.index_save()
 
     def expire(self, _number: int) -> None:
-        """Remove what expired, in the steps that a broker takes."""
+        """Remove expired files, in the steps of a broker."""
         expiry = self.store.expiry
         for _ in range(expiry.count_expired(RETENTION, self.now_ms)):
             expiry.remove([expiry.hide_segment()])
@@ -92,7 +92,7 @@ class FullRun(Run):
         expiry.remove(expiry.hide_files(expiry.find_expired(expiry.queues())))
 
     def delete(self, _: int) -> None:
-        """Delete a topic, in the steps that a broker takes."""
+        """Delete a topic, in the steps of a broker."""
         deletion = self.store.begin_deletion(DELETED)
         if deletion is None:
             return
@@ -128,7 +128,7 @@ class FullRun(Run):
             asked = GetRequest(at, 32, 1 << 20, None)
             found = self.store.get_resident(topic, queue_id, asked)
             found = found or self.store.get(topic, queue_id, asked)
-            assert not found.repaired, "no entry has rotted"
+            assert not found.repaired, "no entry is corrupt"
             assert found.plan.next_offset > at, found.plan
             for record in found.records():
                 message = decode_message(record)
@@ -138,7 +138,7 @@ class FullRun(Run):
         return given
 
     def _compare_index(self) -> None:
-        """Look for every key, once the index has followed all of the log."""
+        """Index the whole log, then query every key."""
         self.store.write()
         plan = self.store.sync_plan()
         if plan is not None:
@@ -174,9 +174,9 @@ MORE_STEPS = [
 
 
 def lose_power_in_any_file(seed: int) -> None:
-    """Do these steps until power fails, recover, crash there too, and compare.
+    """Run these steps until a power loss, recover with further crashes, and compare.
 
     Raises:
-        AssertionError: something durable is lost, or something else is there.
+        AssertionError: a durable message is lost, or there is one that was not appended.
     """
     lose_power_anywhere(seed, FullRun, MORE_STEPS, 240)

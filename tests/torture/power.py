@@ -1,13 +1,14 @@
-"""Power is lost again and again under a broker's group commit: what was acknowledged is there.
+"""Repeated power losses under a broker's group commit: acknowledged messages survive.
 
-Each seed is a store's life on a simulated disk: producers send, single messages and batches, in
-virtual time; at an operation of the seed's choice the power fails, or the process is killed, or a
-sync fails before. The store is opened again, with crashes while it recovers, and compared with the
-test's own ledger:
+Each seed is a series of runs of a store on a simulated disk. Producers send single messages and
+batches in virtual time; at an operation chosen by the seed the power fails or the process is
+killed, sometimes after a failed sync. The store is opened again, with crashes during recovery, and
+compared with the test's own ledger:
 
-    sync mode    every acknowledged message, and every one that a consumer could see, is there
-    async mode   what is lost is a suffix of the log, and nothing that was synced
-    both         each is where its producer was told; no queue has a hole; nothing else is there
+    sync mode    every message that was acknowledged or visible to consumers is stored
+    async mode   the lost messages are a suffix of the log, behind the synced position
+    both         each message is at its acknowledged offset; no offset is missing; no other
+                 messages are stored
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ SENDERS: Final = 4
 NOW_MS: Final = 1_700_000_000_000
 
 LOST: Final = "acknowledged messages lost, sync mode"
-TAKEN_BACK: Final = "messages seen and taken back, sync mode"
+TAKEN_BACK: Final = "visible messages lost, sync mode"
 NOT_A_SUFFIX: Final = "losses that are no suffix, async mode"
-HOLE: Final = "holes and wrong bytes"
+HOLE: Final = "missing offsets and wrong bytes"
 DAMAGE: Final = "findings of store check"
-BROKEN: Final = "recoveries that failed"
-STEPS: Final = "lost or wrong by single steps"
-MORE_STEPS: Final = "the same with index, batches, expiry, deletion"
+BROKEN: Final = "failed recoveries"
+STEPS: Final = "lost or wrong, single steps"
+MORE_STEPS: Final = "lost or wrong, with index, batches, expiry, deletion"
 
 Place = tuple[str, int, int]
 
 
 @dataclass
 class Ledger:
-    """What the test knows, by itself.
+    """The test's own record of the messages.
 
     Attributes:
-        sent: the body of everything that was ever sent.
-        acknowledged: where each body is, and where its record ends in the log.
-        seen: the same, of what a consumer could have read.
-        synced: the log below is on the device.
+        sent: all bodies ever sent.
+        acknowledged: for each acknowledged body, its place, and the log position of its end.
+        seen: bodies of visible messages by place; empty if not known.
+        synced: synced position of the log.
     """
 
     sent: set[bytes] = field(default_factory=set)
@@ -71,7 +72,7 @@ class Ledger:
 
 
 class Life:
-    """One store, from start to start, until its seed is through."""
+    """A series of runs of one store, determined by a seed."""
 
     def __init__(self, seed: int, *, is_sync: bool) -> None:
         self._seed = seed
@@ -90,7 +91,7 @@ class Life:
         self.outcome = Outcome()
 
     async def live(self) -> None:
-        """Go through two to four lives, and compare after each."""
+        """Run the store two to four times, and compare it after each power loss or kill."""
         for number in range(self._dice.randint(2, 4)):
             store = self._open(number)
             if store is None:
@@ -106,7 +107,7 @@ class Life:
         self.outcome.failures.append((name, f"seed {self._seed}, {mode}: {text}"))
 
     def _open(self, number: int) -> MessageStore | None:
-        """Open the store, with crashes in between now and then; None if that is refused."""
+        """Open the store, sometimes after crashes during recovery; None if it cannot be opened."""
         while number and self._dice.random() < 0.3:
             self._fail_power_after(self._dice.randrange(120))
             try:
@@ -203,12 +204,12 @@ class Life:
             self._now_ms += 1000
             commit.flush(self._now_ms)
             if self._dice.random() < 0.02:
-                self._is_over = True  # quiet enough for long: the next crash finds it idle
+                self._is_over = True  # end the run while idle
 
-    # What is there --------------------------------------------------------------------------
+    # Comparing ------------------------------------------------------------------------------
 
     def _compare(self, store: MessageStore) -> bool:
-        """Compare what is there with the ledger, and forget what may be lost."""
+        """Compare the stored messages with the ledger, and drop allowed losses from it."""
         before = len(self.outcome.failures)
         try:
             stored = read_all(store)
@@ -217,7 +218,7 @@ class Life:
             return False
         for place, body in stored.items():
             if body not in self._ledger.sent:
-                self._fail(HOLE, f"{place} holds what nobody sent")
+                self._fail(HOLE, f"{place} has a body that was never sent")
         lost = [
             (end, place)
             for body, (place, end) in self._ledger.acknowledged.items()
@@ -245,7 +246,7 @@ class Life:
                 self._fail(TAKEN_BACK, f"{place} could be read")
 
     def _refuse_no_suffix(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
-        """Fail unless all that is left lies before all that is lost, and that was not synced."""
+        """Fail unless the lost messages are behind all stored ones and were not synced."""
         first_lost = min(lost)
         left = [
             end
@@ -253,13 +254,13 @@ class Life:
             if stored.get(place) == body
         ]
         if left and max(left) > first_lost[0]:
-            self._fail(NOT_A_SUFFIX, f"{first_lost[1]} is gone, a later message is there")
+            self._fail(NOT_A_SUFFIX, f"{first_lost[1]} is lost, a later message is stored")
         if first_lost[0] <= self._ledger.synced:
-            self._fail(NOT_A_SUFFIX, f"{first_lost[1]} is gone, and was synced")
+            self._fail(NOT_A_SUFFIX, f"{first_lost[1]} is lost, and was synced")
         self.outcome.counts["losses of a suffix"] += 1
 
     def _end(self) -> None:
-        """Open it a last time, close it cleanly, and check the files."""
+        """Open the store a last time, close it cleanly, and check the files."""
         store = self._open(1)
         if store is None or not self._compare(store):
             return
@@ -273,11 +274,11 @@ def _place(appended: Arrival | AppendedRecord) -> Place:
 
 
 def read_all(store: MessageStore) -> dict[Place, bytes]:
-    """Return the body at each place, as consumers get them.
+    """Return the body at each place, read like a consumer.
 
     Raises:
-        AssertionError: a queue has a hole.
-        KourouError: a record is not what was written.
+        AssertionError: an offset is missing.
+        KourouError: a record is damaged.
     """
     return {
         (topic, queue_id, message.queue_offset): message.body
@@ -287,17 +288,17 @@ def read_all(store: MessageStore) -> dict[Place, bytes]:
 
 
 def lose_power_in_sync_mode(seed: int) -> Outcome:
-    """Return what came of one seed."""
+    """Return the outcome of one seed."""
     return _live(seed, is_sync=True)
 
 
 def lose_power_in_async_mode(seed: int) -> Outcome:
-    """Return what came of one seed."""
+    """Return the outcome of one seed."""
     return _live(seed, is_sync=False)
 
 
 def _live(seed: int, *, is_sync: bool) -> Outcome:
-    logging.disable(logging.CRITICAL)  # thousands of stores that tell how they fared
+    logging.disable(logging.CRITICAL)  # thousands of stores would log their recovery
     life = Life(seed, is_sync=is_sync)
     try:
         run_virtual(life.live())
@@ -308,12 +309,12 @@ def _live(seed: int, *, is_sync: bool) -> Outcome:
 
 
 def step_by_step(seed: int) -> Outcome:
-    """Return what came of one seed of `tests.torture.steps`."""
+    """Return the outcome of one seed of `tests.torture.steps`."""
     return _steps(STEPS, lose_power_anywhere, seed)
 
 
 def step_by_step_in_any_file(seed: int) -> Outcome:
-    """Return what came of one seed of `tests.torture.more_steps`."""
+    """Return the outcome of one seed of `tests.torture.more_steps`."""
     return _steps(MORE_STEPS, lose_power_in_any_file, seed)
 
 
@@ -331,7 +332,7 @@ def _steps(figure: str, lose_power: Callable[[int], None], seed: int) -> Outcome
 
 
 def run(size: Size) -> list[Figure]:
-    """Return the figures of as many power losses in each mode as `size` says."""
+    """Return the figures of `size.seeds` power losses in each mode."""
     seeds = range(size.seed, size.seed + size.seeds)
     in_sync = run_cases(lose_power_in_sync_mode, seeds, size, "power loss, sync mode")
     in_async = run_cases(lose_power_in_async_mode, seeds, size, "power loss, async mode")

@@ -1,4 +1,4 @@
-"""A `kourou serve` of its own process on a store of small files, ended and started again."""
+"""A real `kourou serve` process on a store with small files, which can be restarted."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SETTINGS: Final = (
 
 
 class RealBroker:
-    """The store, its settings, and the process that serves it now.
+    """The store, its settings, and the current process.
 
     Attributes:
-        store: the directory.
-        serving: the process.
-        ready_s: how long the last start took until clients could connect.
+        store: the store's directory.
+        serving: the current process.
+        ready_s: duration of the last start, until clients could connect.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class RealBroker:
         return serving
 
     def start(self) -> None:
-        """Start it again on the same ports; it must have ended."""
+        """Start the broker again on the same ports; the previous process must have ended."""
         self.serving = self._start()
 
     def kill(self) -> None:
-        """End it with -9."""
+        """Kill the process with -9."""
         self.serving.stop(signal.SIGKILL)
 
     def stop(self) -> Outcome:
-        """End it cleanly."""
+        """Stop the process cleanly."""
         return self.serving.stop()
 
     def findings(self) -> list[str]:
-        """Return what a check of the files finds; nobody may serve them."""
+        """Return the findings of a store check; the process must have ended."""
         disk = OsDisk(self.store)
         try:
             return [f"{f.file} at {f.offset}: {f.problem}" for f in check_store(disk).findings]
@@ -84,14 +84,14 @@ class RealBroker:
             disk.close()
 
     def end(self) -> None:
-        """End it whatever it does."""
+        """Kill the process in any state, and release its ports."""
         self.serving.process.kill()
         self.serving.process.communicate()
         self._holding.close()
 
 
 async def troubles(console: str) -> list[str]:
-    """Return what /readyz says is wrong; nothing if all is well."""
+    """Return the problems reported by /readyz; empty if the broker is ready."""
     host, _, port = console.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

@@ -1,8 +1,8 @@
-"""The n-th call to the disk fails, at the disk's own seam, in virtual time: for n up to 200.
+"""Errors in the n-th call of the `Disk` interface, in virtual time, for n up to 200.
 
-A broker in sync mode takes messages and commits while one call that changes a file fails with EIO,
-ENOSPC or EINTR; a failed write has written a part, a failed sync has lost its pages for good. Then
-the power goes, or the process is killed, and what was acknowledged is looked for.
+A broker in sync mode receives messages while one file-changing call fails with EIO, ENOSPC or
+EINTR. A failed write has written a part; the pages of a failed sync are lost. Then power is lost or
+the process is killed, and the acknowledged messages are read back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WAIT_S: Final = 60.0
 
 
 def fail_call(disk: SimDisk, nth: int, number: int) -> Hit:
-    """Let the n-th change from now on fail; return what is noted about it."""
+    """Make the n-th change from now on fail; return the record of that call."""
     hit, left = Hit(), [nth]
     loop = asyncio.get_running_loop()
 
@@ -66,7 +66,7 @@ def fail_call(disk: SimDisk, nth: int, number: int) -> Hit:
 
 
 async def _run_broker(disk: SimDisk, nth: int, number: int, course: Course) -> Hit:
-    """Run a broker until some seconds after the call failed, then kill it."""
+    """Run a broker until some seconds after the failed call, then kill it."""
     runtime = sim_runtime(nth, epoch_ms=EPOCH_MS)
     broker = Broker(CONFIG, disk, runtime, SimFlusher)
     address = await broker.start()
@@ -91,7 +91,7 @@ async def _run_broker(disk: SimDisk, nth: int, number: int, course: Course) -> H
 
 
 def case(number: int) -> Outcome:
-    """Return what came of one failing call: which, and how, are the number's."""
+    """Return the outcome of one failing call; `number` determines the call and the error."""
     nth, error = number // len(ERRORS), ERRORS[number % len(ERRORS)]
     outcome, course, disk = Outcome(), Course(), SimDisk(number)
     said = f"{errno.errorcode[error]} in call {nth}"

@@ -1,16 +1,16 @@
-/* Lets the n-th call that changes a file below a store fail, or write less than it was given.
+/* Makes the n-th call that changes a file below a store fail, or write only a part.
  *
- * Preloaded into a broker. What to do stands in a small file that both map, named by SHIM_CONTROL;
- * SHIM_ROOT is the store. A test arms it while the broker runs:
+ * The library is preloaded into a broker. Test and broker map a small control file, named by
+ * SHIM_CONTROL; SHIM_ROOT is the store. The test arms the shim while the broker runs:
  *
- *     calls    bit set of those that count: see CALLS in shim.py
- *     nth      the call that is hit, from 1; counted from the moment `armed` became 1
- *     error    errno to fail with; 0: a short write of half the bytes
- *     armed    set to 1 by the test, to 2 when the call was hit
+ *     calls    bit set of the calls to count: see CALLS in shim.py
+ *     nth      number of the call to fail, from 1, counted since `armed` became 1
+ *     error    errno of the failure; 0: a short write of half the bytes
+ *     armed    set to 1 by the test, to 2 when the call has failed
  *     counted  calls so far
- *     hit_ns   CLOCK_MONOTONIC when it was hit
- *     hit_call which call that was
- *     path     the file's, below the store
+ *     hit_ns   CLOCK_MONOTONIC at the failed call
+ *     hit_call kind of the failed call
+ *     path     path of its file, below the store
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,7 +75,7 @@ static int fd_below(int fd)
     return below(seen);
 }
 
-/* Returns whether this call is the one that is hit. */
+/* Returns whether this call is the one to fail. */
 static int hits(int call, int is_below)
 {
     if (!is_below || !(control->calls & call))
@@ -107,7 +107,8 @@ static int is_armed(void)
         return -1;                                         \
     }
 
-/* Writes half of what was given, or fails: with ENOSPC after half of it, as a real disk does. */
+/* Writes half of the bytes and fails with the error, like a real disk with ENOSPC; EINTR writes
+ * none. Without an error, returns a short write. */
 static ssize_t hit_write(int fd, const struct iovec *parts, int count, off_t offset)
 {
     size_t size = 0;

@@ -1,4 +1,4 @@
-"""Building `shim.c`, and telling it which call of a running broker is to fail."""
+"""Builds `shim.c`, and selects the call of a running broker that is to fail."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _INT: Final = struct.Struct("i")
 
 
 def compiler() -> str | None:
-    """Return the C compiler, None if there is none."""
+    """Return the path of the C compiler; None if there is none."""
     return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def build(directory: Path) -> Path:
-    """Compile the shim into a directory and return the library."""
+    """Compile the shim into a directory; return the library's path."""
     found = compiler()
     assert found is not None, "no C compiler"
     library = directory / "shim.so"
@@ -40,7 +40,7 @@ def build(directory: Path) -> Path:
 
 
 class Shim:
-    """What a broker that was started with `environ` is to suffer."""
+    """Controls the shim in a broker that was started with `environ`."""
 
     def __init__(self, library: Path, store: Path, control: Path) -> None:
         control.write_bytes(bytes(_CONTROL.size))
@@ -53,16 +53,16 @@ class Shim:
             self._map = mmap.mmap(file.fileno(), _CONTROL.size)
 
     def arm(self, calls: int, nth: int, error: int) -> None:
-        """Let the nth of these calls from now on fail with the errno; 0: a short write."""
+        """Make the n-th of these calls from now on fail with the errno; 0: a short write."""
         _CONTROL.pack_into(self._map, 0, calls, nth, error, 0, 0, 0, 0, b"")
         _INT.pack_into(self._map, _ARMED_AT, 1)
 
     def disarm(self) -> None:
-        """Let every call be."""
+        """Make no further call fail."""
         _INT.pack_into(self._map, _ARMED_AT, 0)
 
     def hit(self) -> tuple[str, str, float] | None:
-        """Return the call that failed, its file, and when by `time.monotonic`; None: not yet."""
+        """Return call, file and `time.monotonic` of the failed call; None if none has failed."""
         _, _, _, armed, _, call, at_ns, path = _CONTROL.unpack_from(self._map)
         if armed != 2:
             return None

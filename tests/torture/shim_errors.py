@@ -1,8 +1,8 @@
-"""The n-th call to the system fails under a real broker, by a preloaded C library: n up to 200.
+"""Errors in the n-th system call of a real broker, by a preloaded C library, for n up to 200.
 
-EIO, ENOSPC, EINTR and short writes, in any call that changes a file of the store. After a failure
-that the broker must not survive it is killed and started again; what was acknowledged is read back
-from wherever it was said to be.
+EIO, ENOSPC, EINTR and short writes in any call that changes a file of the store. After a failure
+that makes the store read-only, the broker is killed and started again, and the acknowledged
+messages are read back at their queues and offsets.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ POLL_S: Final = 0.01
 
 @dataclass
 class Torture:
-    """One broker, its shim, and the ledger of all that it ever acknowledged.
+    """One broker, its shim, and the ledger of all acknowledged messages.
 
     Attributes:
         ledger: the body at each queue and offset.
-        verified: below these offsets all was read back.
-        delays_ms: from each failed call to the first /readyz that says so.
-        refusals_ms: from each failed call to the first send that is refused.
+        verified: for each queue, the offset below which all messages were read back.
+        delays_ms: time from each failed call to the first /readyz that reports it.
+        refusals_ms: time from each failed call to the first refused send.
     """
 
     broker: RealBroker
@@ -66,7 +66,7 @@ class Torture:
     refusals_ms: list[float] = field(default_factory=list)
 
     async def suffer(self, error: int, nth: int) -> None:
-        """Let the nth call fail, and see what the broker does."""
+        """Make the n-th call fail, and judge the broker's behaviour."""
         course = Course(pause_s=0.0)
         console = str(self.broker.serving.ready["console"])
         self.shim.arm(ERRORS[error], nth, error)
@@ -81,7 +81,7 @@ class Torture:
             for sender in senders:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
-        self.outcome.counts["calls" if hit.operation else "calls that never came"] += 1
+        self.outcome.counts["calls" if hit.operation else "calls that never happened"] += 1
         self.ledger.update(course.acknowledged)
         said = f"{errno.errorcode.get(error, 'short')} in call {nth}, {hit.operation} {hit.name}"
         found = [] if not hit.operation else list(
@@ -96,7 +96,7 @@ class Torture:
             await self.restart(said)
 
     async def _watch(self, course: Course, console: str, error: int) -> Hit:
-        """Return the call that failed, some time after it did, or when it never came."""
+        """Return the failed call some time later, or an empty one if it never happened."""
         hit, now = Hit(), asyncio.get_running_loop().time
         ends_at_s = now() + HIT_WITHIN_S
         while now() < ends_at_s:
@@ -116,7 +116,7 @@ class Torture:
         return hit
 
     def _is_settled(self, hit: Hit, course: Course, error: int) -> bool:
-        """Tell whether it has become read-only, or takes messages again."""
+        """Tell whether the broker is read-only, or accepts messages again."""
         if course.trouble_at_s is not None and "read-only" in "".join(course.troubles):
             return True
         goes_on = any(began_s > hit.at_s for began_s, _ in course.acknowledged_at_s)
@@ -124,7 +124,7 @@ class Torture:
         return goes_on and (not is_fatal or asyncio.get_running_loop().time() > hit.at_s + 1)
 
     async def restart(self, said: str) -> None:
-        """Kill it, start it again, and read back what it had acknowledged."""
+        """Kill the broker, start it again, and read back the acknowledged messages."""
         await asyncio.to_thread(self.broker.kill)
         try:
             await asyncio.to_thread(self.broker.start)
@@ -134,7 +134,7 @@ class Torture:
         await self.read_back(said)
 
     async def read_back(self, said: str) -> None:
-        """Fail for each acknowledged message that is not where it was said to be."""
+        """Record a failure for each acknowledged message that is not at its queue and offset."""
         async with Asking(self.broker.serving.broker) as asking:
             for queue_id in range(QUEUES):
                 begin = self.verified.get(queue_id, 0)
@@ -149,7 +149,7 @@ class Torture:
         self.outcome.counts["acknowledged messages"] = len(self.ledger)
 
     async def close(self, said: str) -> None:
-        """Read all back, stop cleanly, and check the files."""
+        """Read back all messages, stop the broker cleanly, and check the files."""
         self.verified.clear()
         await self.read_back(said)
         await asyncio.to_thread(self.broker.stop)
@@ -158,7 +158,7 @@ class Torture:
 
 
 async def _torture(library: Path, directory: Path, error: int, size: Size) -> Torture:
-    """Let one kind of error happen in every call, on one store."""
+    """Inject one kind of error into every call, on one store."""
     name = errno.errorcode.get(error, "short")
     store = directory / name
     with Shim(library, store, directory / f"{name}.control") as shim:
@@ -193,12 +193,12 @@ def run(size: Size) -> list[Figure]:
             delays_ms += torture.delays_ms
             refusals_ms += torture.refusals_ms
     names = (FALSE, LATE, TAKEN, RETRIED, SILENT, STUCK, SLOW, DAMAGE, BROKEN)
-    missed = total.counts["calls that never came"]
+    missed = total.counts["calls that never happened"]
     return [
         *(counted(FAULT, name, total, "calls") for name in names),
-        Figure(FAULT, "/readyz says so after, at most", f"{max(delays_ms):.0f} ms", "100 ms",
+        Figure(FAULT, "/readyz reports it after, at most", f"{max(delays_ms):.0f} ms", "100 ms",
                held=max(delays_ms) <= 100),
         Figure(FAULT, "sends refused after, at most", f"{max(refusals_ms):.0f} ms", "100 ms",
                held=max(refusals_ms) <= 100),
-        Figure(FAULT, "calls that never came", str(missed), "0", held=not missed),
+        Figure(FAULT, "calls that never happened", str(missed), "0", held=not missed),
     ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""A file system of 64 MB is filled up under a real broker, and emptied, without a restart.
+"""A 64 MB file system of a real broker is filled and emptied, without a restart.
 
-Reads go on, sends are refused with the bytes and the path, and are taken again within 5 s of space
-returning. Where mounting is not permitted this runs in a user namespace of its own.
+While it is full, reads work and sends are refused with the free bytes and the path; sends are
+accepted within 5 s after space is freed. If mounting is not permitted, the test runs in its own
+user namespace.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from tests.torture.figures import Figure, Outcome, Size, counted
 from tests.torture.real_broker import RealBroker, troubles
 
 FAULT: Final = "full disk of 64 MB"
-LOST: Final = "acknowledged messages not read, while full and after"
+LOST: Final = "acknowledged messages not read, while full or later"
 UNSAID: Final = "refusals without bytes and path"
-UNHEALTHY: Final = "health that does not say so"
+UNHEALTHY: Final = "full disk not reported by health"
 DAMAGE: Final = "findings of store check"
 RESTARTS: Final = "restarts"
 RESUME_WITHIN_S: Final = 5.0
@@ -39,7 +40,7 @@ Ledger = dict[tuple[int, int], bytes]
 
 
 def mount(directory: Path) -> bool:
-    """Mount a small file system; tell whether that was permitted."""
+    """Mount a small file system; return whether that was permitted."""
     try:
         command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(directory)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -48,7 +49,7 @@ def mount(directory: Path) -> bool:
 
 
 async def _send_until_refused(asking: Asking, ledger: Ledger) -> str:
-    """Return why a message was refused in the end."""
+    """Send until a message is refused; return the reason."""
     number = 0
     while True:
         body = b"%d-%d-" % (len(ledger), number) + bytes(BODY_BYTES)
@@ -73,7 +74,7 @@ async def _missing(asking: Asking, ledger: Ledger) -> list[str]:
 
 
 async def _resumed_after_s(asking: Asking, ledger: Ledger) -> float:
-    """Return how long sends go on to be refused."""
+    """Return the time until a send is accepted again."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     while loop.time() < began_s + 4 * RESUME_WITHIN_S:
@@ -87,7 +88,7 @@ async def _resumed_after_s(asking: Asking, ledger: Ledger) -> float:
 
 
 def _fill(ballast: Path, size: int | None) -> None:
-    """Take so many bytes, or all that are left."""
+    """Fill `size` bytes of the device, or all that are left."""
     with contextlib.suppress(OSError), ballast.open("ab", 0) as file:
         while size is None or file.tell() < size:
             file.write(bytes(4096))
@@ -98,7 +99,7 @@ async def _fill_and_empty(broker: RealBroker, ballast: Path) -> tuple[Outcome, f
     pid = broker.serving.process.pid
     async with Asking(broker.serving.broker) as asking:
         for number in range(ROUNDS):
-            # The first time it is the log that takes the rest.
+            # In the first round, the log uses the rest.
             await asyncio.to_thread(_fill, ballast, FIRST_BYTES if not number else None)
             remark = await _send_until_refused(asking, ledger)
             outcome.counts["rounds"] += 1
@@ -121,7 +122,7 @@ async def _fill_and_empty(broker: RealBroker, ballast: Path) -> tuple[Outcome, f
 
 
 def fill_and_empty(directory: Path) -> list[Figure]:
-    """Return the figures of a broker on the small file system that is mounted there."""
+    """Return the figures of a broker on the small file system mounted at `directory`."""
     broker = RealBroker(directory)
     try:
         outcome, slowest_s = asyncio.run(_fill_and_empty(broker, directory / "ballast"))
@@ -130,13 +131,13 @@ def fill_and_empty(directory: Path) -> list[Figure]:
     names = (LOST, UNSAID, UNHEALTHY, RESTARTS, DAMAGE)
     return [
         *(counted(FAULT, name, outcome, "rounds") for name in names),
-        Figure(FAULT, "sends taken again after", f"{slowest_s:.2f} s", "5 s",
+        Figure(FAULT, "sends accepted again after", f"{slowest_s:.2f} s", "5 s",
                held=slowest_s <= RESUME_WITHIN_S),
     ]  # fmt: skip
 
 
 def run(_: Size) -> list[Figure]:
-    """Return the figures; mount in a namespace of its own where it must be."""
+    """Return the figures; mount in a separate namespace if necessary."""
     with tempfile.TemporaryDirectory() as made:
         if mount(Path(made)):
             try:
@@ -156,7 +157,7 @@ def run(_: Size) -> list[Figure]:
 
 
 def main() -> None:
-    """Mount at the directory that is given, in a namespace where that is permitted."""
+    """Mount at the directory in `sys.argv`, in a namespace that permits it, and run there."""
     directory = Path(sys.argv[1])
     if not mount(directory):
         sys.exit("no permission to mount")

@@ -1,7 +1,7 @@
-"""A store that is driven step by step on a simulated disk, loses power anywhere, and is compared.
+"""Random steps of a store on a simulated disk, with a power loss at any operation.
 
-The steps include writes that fail, full disks, failed syncs, kills and clean stops. What was synced
-must be there, in order, without a hole, and nothing that was not appended.
+The steps include failed writes, full disks, failed syncs, kills and clean stops. Afterwards the
+synced messages must be stored, in order and without missing offsets, and no other ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 
 
 class PowerLostError(Exception):
-    """The test's crash, raised out of the disk."""
+    """Raised by the disk at the operation at which power is lost."""
 
 
 @dataclass
 class Run:
-    """A store, what was appended to it in order, and how much of that is surely durable."""
+    """A store, the messages appended to it, and the number of them that must be durable."""
 
     disk: SimDisk
     appended: list[tuple[tuple[str, int], bytes]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Run:
         self.note(body, got)
 
     def note(self, body: bytes, got: AppendedRecord) -> None:
-        """Take down what was appended."""
+        """Record an appended message."""
         self.appended.append(((got.topic, got.queue_id), body))
         self.ends.append(got.end)
         self.places.append(got)
@@ -89,7 +89,7 @@ class Run:
         self.open()
 
     def kill(self, _: int) -> None:
-        """Kill the process: what was written stays, unless a sync failed before."""
+        """Kill the process: written messages stay, unless a sync had failed."""
         sure = self.durable
         if self.store.read_only_reason is None:
             sure = sum(end <= self.store.written_position for end in self.ends)
@@ -100,7 +100,7 @@ class Run:
         self.durable = len(self.appended)
 
     def fill_disk(self, number: int) -> None:
-        """Let a write fail for want of space; what it was to write is refused."""
+        """Make a write fail with ENOSPC; its messages are refused."""
         written = self.store.written_position
         self.append(number)
         self.disk.fail_after(0, OSError(errno.ENOSPC, "full"), ("write", "truncate"))
@@ -109,7 +109,7 @@ class Run:
         self.forget(sum(end <= written for end in self.ends))
 
     def fail_sync(self, number: int) -> None:
-        """Let a sync fail: the store takes no more, and the broker is killed and started again."""
+        """Make a sync fail: the store becomes read-only, and the broker is killed and restarted."""
         self.append(number)
         self.store.write()
         plan = self.store.sync_plan()
@@ -121,7 +121,7 @@ class Run:
         self.kill(0)
 
     def there(self) -> int:
-        """Return how many messages the log still holds."""
+        """Return the number of messages that the log still contains."""
         return sum(end <= self.store.written_position for end in self.ends)
 
     def forget(self, count: int) -> None:
@@ -130,7 +130,7 @@ class Run:
         del self.places[count:]
 
     def lose_power(self, operations: int) -> None:
-        """Raise out of the disk after so many operations."""
+        """Make the disk raise after `operations` operations."""
         left = [operations]
 
         def count_down(_operation: str, _name: str) -> None:
@@ -156,12 +156,14 @@ class Run:
         self.open()
 
     def check(self) -> None:
-        """Compare what is there with what must and may be; then go on, and compare again."""
+        """Compare the stored messages with the expected ones; then append more and compare."""
         assert self.there() >= self.durable, "a durable message is lost"
         self.forget(self.there())
         end = self.ends[-1] if self.ends else 0
         behind_blank = -(-end // SEGMENT_BYTES) * SEGMENT_BYTES
-        assert self.store.written_position in (end, behind_blank), "a record nobody appended"
+        assert self.store.written_position in (end, behind_blank), (
+            "a record that was never appended"
+        )
         self.compare()
         self.store.close(self.now_ms)
         assert check_store(self.disk).findings == []
@@ -196,16 +198,16 @@ STEPS = [
 def lose_power_anywhere(
     seed: int, kind: type[Run] = Run, names: Sequence[str] = STEPS, count: int = 80
 ) -> None:
-    """Do steps of the seed's choice until power fails, recover, crash there too, and compare.
+    """Run random steps until a power loss, recover with further crashes, and compare.
 
     Args:
         seed: of all choices.
-        kind: of the run.
-        names: of its steps, those more often that come more often.
-        count: how many steps there are at most.
+        kind: class of the run.
+        names: names of its steps; repeated names are more frequent.
+        count: limit of the number of steps.
 
     Raises:
-        AssertionError: something durable is lost, or something else is there.
+        AssertionError: a durable message is lost, or there is one that was not appended.
     """
     dice = random.Random(seed)
     steps = [(dice.choice(names), dice.randrange(61)) for _ in range(dice.randrange(count))]

@@ -1,4 +1,4 @@
-"""All messages of a store's queue, read as the broker reads them: from memory, else compared."""
+"""Reads all messages of a store's queue like a broker: from memory, else with verification."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ROUND_BYTES: Final = 1 << 20
 
 
 def stored_messages(store: MessageStore, topic: str, queue_id: int) -> list[MessageExt]:
-    """Return the messages of the queue, each at the offset after the one before.
+    """Return the messages of the queue, with consecutive offsets.
 
     Raises:
-        AssertionError: an offset has no message, or one of another place.
-        KourouError: the store refuses a message.
+        AssertionError: an offset has no message, or one of another queue or offset.
+        KourouError: the store refuses to return a message.
     """
     messages: list[MessageExt] = []
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)

@@ -1,4 +1,4 @@
-"""A sample of the chaos that `make torture` goes through."""
+"""A short run of the chaos test of `make torture`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.torture.figures import Size
 
 
 @pytest.mark.slow
-def test_all_kinds_of_messages_at_once_outlive_kills() -> None:
+def test_all_kinds_of_messages_survive_kills() -> None:
     figures = run(Size(seconds=6), ["SYNC_FLUSH"], [RIGHT])
 
     assert [figure for figure in figures if not figure.held] == []
 
 
-def test_a_message_that_arrives_while_it_is_promised_is_not_missing() -> None:
+def test_a_message_delivered_before_its_acknowledgement_is_not_missing() -> None:
     ledger, keys = Ledger(), [f"plain-{number}" for number in range(20_000)]
     messages = [message_at(number) for number in range(len(keys))]
     for key, message in zip(keys, messages, strict=True):
@@ -36,7 +36,7 @@ def test_a_message_that_arrives_while_it_is_promised_is_not_missing() -> None:
 
     hearing = threading.Thread(target=hear)
     before_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
+    sys.setswitchinterval(1e-6)  # switch threads as often as possible
     try:
         hearing.start()
         meet.wait()

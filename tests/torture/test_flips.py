@@ -1,4 +1,4 @@
-"""A sample of the flipped bits that `make torture` goes through by the thousand."""
+"""A sample of the flipped bits of `make torture`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.torture.flips import run
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_serves_nothing_wrong_and_is_said_by_name() -> None:
+def test_a_flipped_bit_causes_no_wrong_delivery_and_is_reported() -> None:
     figures = run(Size(places=40, jobs=1))
 
     assert [figure for figure in figures if not figure.held] == []

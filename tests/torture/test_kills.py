@@ -1,4 +1,4 @@
-"""A sample of the kills that `make torture` goes through; how fast it is ready is judged there."""
+"""A sample of the kills of `make torture`, which also judges the duration of starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.torture.kills import DAMAGE, HOLE, LOST, run
 
 
 @pytest.mark.slow
-def test_a_killed_broker_has_all_that_it_acknowledged() -> None:
+def test_acknowledged_messages_survive_kills() -> None:
     figures = {figure.name: figure for figure in run(Size(cycles=2))}
 
     assert [figures[name] for name in (LOST, HOLE, DAMAGE) if not figures[name].held] == []

@@ -1,4 +1,4 @@
-"""A sample of the system calls that `make torture` lets fail; times are judged there."""
+"""A sample of the failing system calls of `make torture`, which also judges the times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.torture.shim_errors import run
 
 
 @pytest.mark.slow
-def test_a_system_call_that_fails_makes_no_false_acknowledgement() -> None:
+def test_a_failing_system_call_causes_no_false_acknowledgement() -> None:
     figures = {figure.name: figure for figure in run(Size(calls=4, stride=3))}
 
     judged = [figures.get(name) for name in (FALSE, RETRIED, SILENT, STUCK, DAMAGE, BROKEN)]

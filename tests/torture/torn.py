@@ -1,8 +1,8 @@
-"""The log's last record torn at every byte of its header and at 64 of its body.
+"""The log's last record, or blank, torn at every byte of its header and at 64 bytes of its body.
 
-For records of both kinds of address, with a seal and without: what comes before the torn byte
-reached the device and the rest did not, or the other way round; and so the blank that ends a
-segment. All earlier messages must be there, nothing of the torn one, and the log must go on.
+For records with IPv4 and IPv6 hosts, with and without a seal: the bytes before the torn one reached
+the device and the others did not, or the other way round. The same for the blank that ends a
+segment. All earlier messages must be stored, the torn one must not, and appends must work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.torture.stored import stored_messages
 
 FAULT: Final = "torn tail"
 LOST: Final = "messages lost or changed"
-SHOWN: Final = "torn records shown"
+SHOWN: Final = "torn records served"
 REFUSED: Final = "starts refused"
 DAMAGE: Final = "findings of store check"
 BODY_BYTES: Final = 64
@@ -38,7 +38,7 @@ V6: Final = ("2001:db8::7", 10_911)
 
 @dataclass(frozen=True)
 class Tail:
-    """What a record looks like and which part of it is on the device."""
+    """The kind of a torn record, and its part on the device."""
 
     is_v6: bool
     is_sealed: bool
@@ -68,7 +68,7 @@ def append(store: MessageStore, tail: Tail, body: bytes) -> AppendedRecord:
 
 @cache
 def _store_with_tail(tail: Tail) -> tuple[dict[str, File], list[bytes], int, bytes]:
-    """Return a killed store's files, its whole bodies, and where the tail is and what it is."""
+    """Return a killed store's files, its complete bodies, and the tail's position and bytes."""
     disk = SimDisk()
     store = MessageStore.open(disk, tail.config, NOW_MS, pid=1)
     bodies = [b"%03d" % number + b"whole " * 20 for number in range(WHOLE)]
@@ -102,7 +102,7 @@ _BEFORE_ROLL: Final = (f"commitlog/{0:020d}", "abort", "checkpoint", "config/kou
 
 
 def places(tail: Tail) -> int:
-    """Return at how many bytes the tail is torn."""
+    """Return the number of bytes at which the tail is torn."""
     *_, record = _store_with_tail(tail)
     return (
         len(record)
@@ -118,7 +118,7 @@ def all_cases() -> Iterator[int]:
 
 
 def tear(case: int) -> Outcome:
-    """Return what came of one tear."""
+    """Return the outcome of one tear."""
     logging.disable(logging.CRITICAL)
     outcome = Outcome()
     outcome.counts["tears"] += 1
@@ -149,7 +149,7 @@ def tear(case: int) -> Outcome:
     store.close(NOW_MS)
     again = MessageStore.open(disk, tail.config, NOW_MS, pid=1)
     if _bodies(again) != [*found, b"goes on"]:
-        outcome.failures.append((LOST, f"{where}: the next message is not there"))
+        outcome.failures.append((LOST, f"{where}: the next message is missing"))
     again.close(NOW_MS)
     outcome.failures += [
         (DAMAGE, f"{where}: {found.file} at {found.offset}: {found.problem}")

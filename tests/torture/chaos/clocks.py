@@ -1,9 +1,10 @@
-"""The wall clock of a killed broker, which jumps and drifts while the ledger watches.
+"""Jumps and drifts of the broker's wall clock, recorded in the ledger.
 
-Clocks of clients stay right. A delayed message may come before its time by as much as the broker's
-clock jumped while it waited, and a message whose time was computed while the clock was ahead comes
-when the clock is there: so the clock is set ahead in the end, once and for all, before what is
-still missing counts as lost. Nothing expires, as no jump lasts for `clockSettleMinutes`.
+The clients' clocks stay correct. A delayed message may be delivered too early by as much as the
+broker's clock jumped while the message waited. A due time that was computed while the clock was
+ahead is only reached when the clock is ahead again: so the clock is finally set ahead of all
+earlier values, before missing messages count as lost. Nothing expires, because no jump lasts for
+`clockSettleMinutes`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from tests.torture.chaos.ledger import Ledger
 HOUR_MS: Final = 3_600_000
 JUMPS_MS: Final = (HOUR_MS, 73 * HOUR_MS, -HOUR_MS)
 DRIFT_MS: Final = 50
-"""Each second, one way or the other: 5 %."""
+"""Drift per second, forward or back: 5 %."""
 LAST_MS: Final = 60_000
-"""The clock is set ahead by so much more in the end than it ever was."""
+"""The final clock is this much ahead of its highest earlier offset."""
 SETTINGS: Final = f"deleteWhen={';'.join(f'{hour:02}' for hour in range(24))}\n"
-"""What has expired is removed at any hour, so that a jump can do harm."""
+"""Files expire at any hour, so that a jump could cause harm."""
 
 
 class FakedClock:
     """The wall clock of processes that are started with `environ`.
 
     Args:
-        file: to be made; the processes read from it by how much they are ahead.
-        ledger: told of each jump.
+        file: created here; the processes read the offset of their clock from it.
+        ledger: records each change of the clock.
     """
 
     def __init__(self, file: Path, ledger: Ledger) -> None:
@@ -53,7 +54,7 @@ class FakedClock:
         struct.pack_into("q", self._shared, 0, self._ahead_ms * 1_000_000)
 
     async def jump(self, dice: Random) -> None:
-        """Jump and drift until cancelled; be right for most of the time."""
+        """Jump and drift until cancelled; most of the time the clock is correct."""
         while True:
             await asyncio.sleep(dice.uniform(1, 12))
             drift_ms = dice.choice((-DRIFT_MS, DRIFT_MS))
@@ -70,5 +71,5 @@ class FakedClock:
                 self._step(-self._ahead_ms)
 
     def advance(self) -> None:
-        """Set the clock ahead of all that it ever said."""
+        """Set the clock ahead of all its earlier values."""
         self._step(self._latest_ms - self._ahead_ms + LAST_MS)

@@ -1,4 +1,4 @@
-"""Those who take: members of groups of every kind, some of which die and come again."""
+"""Consumers of all kinds; members of some groups die and join again."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from tests.torture.chaos.ledger import (
     key_of,
 )
 
-DISORDER: Final = "ordered messages skipped, or in two hands"
+DISORDER: Final = "ordered messages skipped or consumed by two members"
 MEMBERS: Final = 3
 NAMES: Final = itertools.count()
 
 
 class RefusedError(Exception):
-    """What listeners raise on purpose."""
+    """Raised by listeners on purpose."""
 
 
 def config_of(name: str, **options: object) -> PushConsumerConfig:
@@ -62,11 +62,11 @@ def config_of(name: str, **options: object) -> PushConsumerConfig:
 
 
 class Order:
-    """How far the ordered group is in each queue, and who believes to have it.
+    """Progress of the ordered group in each queue, and the members that consume it.
 
     Args:
-        ledger: told of what was skipped, and of two that have a queue at once.
-        dice: says when a listener fails.
+        ledger: records skipped messages, and queues consumed by two members at once.
+        dice: decides when a listener fails.
     """
 
     def __init__(self, ledger: Ledger, dice: Random) -> None:
@@ -75,14 +75,16 @@ class Order:
         self._done: dict[int, int] = {}
         self._hands: dict[int, str] = {}
         self.members: dict[str, PushConsumer] = {}
-        """Those that live, by name."""
+        """Running members, by name."""
 
     async def take(self, name: str, message: MessageExt) -> None:
-        """Be the listener of one member."""
+        """Listener of the member `name`."""
         queue_id, offset = message.queue_id, message.queue_offset
         self._check_alone(name, message)
         if offset > self._done.get(queue_id, -1) + 1:
-            text = f"queue {queue_id}: {offset} given to {name}, {self._done.get(queue_id)} done"
+            text = (
+                f"queue {queue_id}: {offset} delivered to {name} after {self._done.get(queue_id)}"
+            )
             self._ledger.fail(DISORDER, text)
         self._hands[queue_id] = name
         try:
@@ -98,23 +100,23 @@ class Order:
     def _check_alone(self, name: str, message: MessageExt) -> None:
         queue_id = message.queue_id
         if queue_id in self._hands:
-            text = f"queue {queue_id} in the hands of {self._hands[queue_id]} and {name}"
+            text = f"queue {queue_id} consumed by {self._hands[queue_id]} and {name}"
             self._ledger.fail(DISORDER, text)
         queue = MessageQueue(ORDERS, message.broker_name, queue_id)
         for other, member in self.members.items():
             locks = member._held.locks
             if other != name and locks is not None and locks.is_held(queue):
-                self._ledger.fail(DISORDER, f"queue {queue_id}: {other} and {name} have its lock")
+                self._ledger.fail(DISORDER, f"queue {queue_id} locked by {other} and {name}")
 
 
 class Consumers:
-    """All groups.
+    """All consumer groups.
 
     Args:
-        ledger: told of what comes.
+        ledger: records deliveries.
         namesrv: the name server's address.
-        dice: says who dies when.
-        directory: where offsets of a member that broadcasts are kept.
+        dice: decides when members die.
+        directory: stores the offsets of the broadcasting member.
     """
 
     def __init__(self, ledger: Ledger, namesrv: str, dice: Random, directory: Path) -> None:
@@ -146,7 +148,7 @@ class Consumers:
             async def answer(message: MessageExt) -> None:
                 try:
                     await answering.reply(message, key_of(message.body).encode(), timeout_ms=500)
-                except KourouError:  # who asked may wait no more
+                except KourouError:  # the requester may have timed out
                     self._ledger.counts["replies that failed"] += 1
 
             answerer.listen(answer)
@@ -183,7 +185,7 @@ class Consumers:
             raise RefusedError
 
     async def _pull(self) -> None:
-        """Poll and commit, and begin anew now and then without a last commit."""
+        """Poll and commit; sometimes abort the consumer without a commit, and start another."""
         config = PullConsumerConfig(
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
             auto_commit=False,
@@ -206,7 +208,7 @@ class Consumers:
                 consumer.abort()
 
     async def _broadcast(self) -> None:
-        """Have one member, which dies at times and goes on where it was."""
+        """Run one broadcasting member, which sometimes dies and continues at its saved offsets."""
         while True:
             hearer = self._member(
                 HEARERS,
@@ -223,13 +225,13 @@ class Consumers:
                 hearer.abort()
 
     async def _keep_order(self) -> None:
-        """Have some members, of whom one dies or leaves at times and another comes."""
+        """Run some ordered members; sometimes one dies or leaves, and another joins."""
         while True:
             while len(self._order.members) < MEMBERS:
                 await self._join()
             await asyncio.sleep(self._dice.uniform(20, 70))
             if self._ledger.is_over:
-                return  # the locks of those that died last a minute
+                return  # locks of dead members last a minute
             name = self._dice.choice(list(self._order.members))
             if self._dice.random() < 0.5:
                 await self._order.members[name].close()
@@ -249,7 +251,7 @@ class Consumers:
             del self._order.members[name]
 
     async def _try_start(self, member: PushConsumer) -> bool:
-        """Start a member; return whether a server was there."""
+        """Start a member; return whether it could connect."""
         try:
             await member.start()
         except KourouError:

@@ -1,4 +1,4 @@
-"""What the ledger, and all that is stored in the end, say of a broker that was killed so often."""
+"""Judges the ledger and the finally stored messages of a repeatedly killed broker."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tests.torture.chaos.ledger import (
 )
 from tests.torture.chaos.remade import REVIVED, STALE, RemadeTopic
 
-LOST: Final = "acknowledged, and not given to a group"
-UNWANTED: Final = "rolled back, taken back or not chosen, and given"
+LOST: Final = "acknowledged, but not delivered to a group"
+UNWANTED: Final = "rolled back, recalled or filtered, but delivered"
 TWICE: Final = "stored more often than sent"
-EARLY: Final = "given before its time"
-DEAD: Final = "dead letters that are none, or missing"
-STRANGE: Final = "bytes that nobody sent"
+EARLY: Final = "delivered before its time"
+DEAD: Final = "dead letters wrong or missing"
+STRANGE: Final = "bytes never sent"
 TRACED: Final = "tracebacks"
-DAMAGE: Final = "findings of store check, and holes"
-LATE: Final = "given long after its time"
+DAMAGE: Final = "findings of store check, and missing offsets"
+LATE: Final = "delivered long after its time"
 LATE_MS_MAX: Final = 30_000
-"""Beyond what the broker was away."""
-AWAY: Final = "away by ms, at most"
+"""Allowed delay in addition to the broker's downtime."""
+AWAY: Final = "downtime in ms, at most"
 FIGURES: Final = (
     *(LOST, UNWANTED, TWICE, EARLY, LATE, DISORDER, DEAD, STRANGE, TRACED, DAMAGE),
     *(REVIVED, STALE),
@@ -45,12 +45,12 @@ FIGURES: Final = (
 
 
 def waits_for_clock(key: str, ledger: Ledger) -> bool:
-    """Return whether the broker computes a time for the message by its wall clock."""
+    """Return whether the broker computes a due time of the message from its wall clock."""
     return key in ledger.due_ms or fails(key, 0) or fails_once(key)
 
 
 def judge_stuck(ledger: Ledger) -> None:
-    """See that nothing is missing but what waits for a time; the broker's clock has jumped."""
+    """Record missing messages that do not wait for the broker's clock, which has jumped."""
     for group, missing in ledger.missing.items():
         for key in missing:
             if not waits_for_clock(key, ledger):
@@ -77,14 +77,14 @@ async def stored(namesrv: str, topic: str, ledger: Ledger) -> list[MessageExt]:
 
 
 def judge_deliveries(ledger: Ledger) -> None:
-    """Compare what came with what was promised."""
+    """Compare deliveries with acknowledged messages."""
     for group, missing in ledger.missing.items():
         for key in sorted(missing):
             ledger.fail(LOST, f"{key} to {group}, which got {ledger.seen[group].get(key, [])}")
     for group, seen in ledger.seen.items():
         for key, arrivals in seen.items():
             if key not in ledger.begun:
-                ledger.fail(STRANGE, f"{group} was given {key}")
+                ledger.fail(STRANGE, f"{key} delivered to {group}")
             if not may_be_seen(ledger, key) or not wants(group, key):
                 ledger.fail(UNWANTED, f"{key} to {group}: {arrivals[0]}")
             early_ms = ledger.due_ms.get(key, 0) - arrivals[0].came_at_ms
@@ -97,7 +97,7 @@ def may_be_seen(ledger: Ledger, key: str) -> bool:
 
 
 async def judge_stored(ledger: Ledger, namesrv: str, remade: Sequence[RemadeTopic]) -> None:
-    """Look at all that is stored: what it is, how often, in which order."""
+    """Judge all stored messages: contents, number of copies, order."""
     mixed = await stored(namesrv, MIXED, ledger)
     orders = await stored(namesrv, ORDERS, ledger)
     counts = Counter(judge_body(ledger, message) for message in mixed + orders)
@@ -121,9 +121,9 @@ async def judge_stored(ledger: Ledger, namesrv: str, remade: Sequence[RemadeTopi
 
 
 def judge_delays(ledger: Ledger, mixed: list[MessageExt]) -> None:
-    """See that delayed messages were stored when they were due, and soon after.
+    """Check that delayed messages were stored soon after their due times.
 
-    If the broker's clock jumps, its times of storing tell nothing.
+    If the broker's clock jumped, store times prove nothing and are not judged.
     """
     if ledger.clock:
         return
@@ -144,7 +144,7 @@ def judge_delays(ledger: Ledger, mixed: list[MessageExt]) -> None:
 
 
 def judge_body(ledger: Ledger, message: MessageExt) -> str:
-    """Return the key of a message that is as it was sent."""
+    """Return the key of a message; record a failure if it differs from the sent one."""
     key = key_of(message.body)
     if key not in ledger.begun or message.body != body_of(key) or message.keys != [key]:
         ledger.fail(STRANGE, f"{message.topic}/{message.queue_id} at {message.queue_offset}: {key}")
@@ -152,10 +152,11 @@ def judge_body(ledger: Ledger, message: MessageExt) -> str:
 
 
 def judge_orders(ledger: Ledger, orders: list[MessageExt]) -> None:
-    """See that each key has its messages in one queue, in the order in which they were sent.
+    """Check that the messages of each sharding key are in one queue, in the order of their sends.
 
-    A send that failed may be stored late, over a connection that its producer has given up; so
-    may the first try of one that was acknowledged by its second.
+    Only first copies of acknowledged messages count: a failed send may be stored late, through a
+    connection that its producer has closed, and so may a first attempt whose retry was
+    acknowledged.
     """
     last: dict[str, tuple[int, int]] = {}
     seen: set[str] = set()
@@ -173,7 +174,7 @@ def judge_orders(ledger: Ledger, orders: list[MessageExt]) -> None:
 
 
 async def judge_dead_letters(ledger: Ledger, namesrv: str) -> None:
-    """Compare the dead letters of the takers with what their listeners refuse each time."""
+    """Compare the dead letters of the takers with the keys that their listeners always refuse."""
     dead = Counter(
         judge_body(ledger, message) for message in await stored(namesrv, f"%DLQ%{TAKERS}", ledger)
     )
@@ -182,28 +183,28 @@ async def judge_dead_letters(ledger: Ledger, namesrv: str) -> None:
     seen = ledger.seen[TAKERS]
     for key in dead:
         if not is_poison(key):
-            ledger.fail(DEAD, f"{key}, which was taken in the end")
+            ledger.fail(DEAD, f"{key}, which was consumed")
         elif not any(arrival.reconsume_times >= TRIES_MAX for arrival in seen[key]):
-            ledger.fail(DEAD, f"{key}, which was not tried {TRIES_MAX} times again")
+            ledger.fail(DEAD, f"{key}, which was not redelivered {TRIES_MAX} times")
     for key, arrivals in seen.items():
         if is_poison(key) and key not in dead:
             ledger.fail(DEAD, f"{key} is missing")
         places = set()
         for arrival in arrivals:
             place = arrival.queue_id, arrival.queue_offset
-            # A member that reaches no broker gives a message again by itself, and counts that, too.
+            # A member without a broker redelivers a message locally, which counts too.
             if arrival.reconsume_times > TRIES_MAX and place not in places:
-                ledger.fail(DEAD, f"{key} was given again for the {arrival.reconsume_times}th time")
+                ledger.fail(DEAD, f"{key} was redelivered {arrival.reconsume_times} times")
             places.add(place)
 
 
 def judge(ledger: Ledger) -> None:
-    """Count what happened."""
+    """Count messages and deliveries."""
     ledger.counts["messages sent"] = len(ledger.begun)
     ledger.counts["messages acknowledged"] = len(ledger.acknowledged)
-    ledger.counts["taken back"] = len(ledger.recalled)
+    ledger.counts["recalled"] = len(ledger.recalled)
     for groups in GROUPS.values():
         for group in groups:
             given = sum(len(arrivals) for arrivals in ledger.seen[group].values())
-            ledger.counts[f"given to {group}"] = given
-            ledger.counts[f"given to {group} again"] = given - len(ledger.seen[group])
+            ledger.counts[f"delivered to {group}"] = given
+            ledger.counts[f"redelivered to {group}"] = given - len(ledger.seen[group])

@@ -1,7 +1,8 @@
-"""What brokers promised of each message, what each group was given, and so what is still missing.
+"""Ledger of acknowledged and delivered messages, and of the deliveries that are still missing.
 
-A message's key says everything else about it, to whoever sends, takes, is asked or judges: a hash
-of it is its fate. So a process that is killed takes no knowledge along.
+Every other property of a message (body, size, fate of its transaction, failures of its listeners)
+is computed from a hash of its key, by senders, consumers, checks and judges alike. So the killing
+of a process loses no information.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MIXED: Final = "Mixed"
 ORDERS: Final = "Orders"
 ASKED: Final = "Asked"
 TAKERS: Final = "takers"
-"""Concurrent, of two members; their listeners fail as `fails` says."""
+"""Concurrent, with two members; their listeners fail according to `fails`."""
 ORDERLY: Final = "orderly"
 CHOOSERS: Final = "choosers"
 """They subscribe by SQL92."""
@@ -32,7 +33,7 @@ PAYERS: Final = "payers"
 REMADE: Final = "Remade"
 """A topic that is deleted and created again while messages are sent to it."""
 GONE: Final = "Gone"
-"""The same, but nobody sends while it does not exist."""
+"""The same, but no messages are sent while it does not exist."""
 GROUPS: Final = {
     MIXED: (TAKERS, CHOOSERS, PULLERS, HEARERS),
     ORDERS: (ORDERLY,),
@@ -41,11 +42,11 @@ GROUPS: Final = {
 }
 CHOICE: Final = "kind IN ('plain', 'at', 'pay') AND lot BETWEEN 2 AND 5"
 TRIES_MAX: Final = 3
-"""Deliveries again before a message of the takers is a dead letter."""
+"""Redeliveries before a message of the takers becomes a dead letter."""
 
 
 WAIT_MS_MAX: Final = 60_000
-"""Of delayed messages while clocks are right, the tries of their producers included."""
+"""Longest wait of a delayed message with correct clocks, including attempts of its producer."""
 
 
 def now_ms() -> int:
@@ -53,7 +54,7 @@ def now_ms() -> int:
 
 
 def fate(key: str, salt: str) -> int:
-    """Return a number that is always the same for the key, below 2**32."""
+    """Return a pseudo-random number below 2**32, determined by key and salt."""
     return zlib.crc32(f"{salt}:{key}".encode())
 
 
@@ -66,7 +67,7 @@ def kind(key: str) -> str:
 
 
 def body_of(key: str) -> bytes:
-    """Return the body that the message of this key has: the key, and up to 1,200 bytes more."""
+    """Return the body of the message with this key: the key, and up to 1,200 bytes more."""
     return f"{key}:".encode() + b"." * (fate(key, "size") % 1_200)
 
 
@@ -82,7 +83,7 @@ def message_of(
     deliver_at_ms: int = 0,
     delay_ms: int = 0,
 ) -> Message:
-    """Return the message of this key."""
+    """Return the message with this key."""
     return Message(
         topic,
         body_of(key),
@@ -95,7 +96,7 @@ def message_of(
 
 
 def is_committed(key: str) -> bool:
-    """Return how a transaction ends, whoever is asked."""
+    """Return whether the transaction of the key is committed, by its producer or in a check."""
     return fate(key, "truth") % 3 > 0
 
 
@@ -104,27 +105,27 @@ def truth(key: str) -> TransactionState:
 
 
 def is_poison(key: str) -> bool:
-    """Return whether a listener of the takers fails with it each time."""
+    """Return whether the takers' listeners always fail with the message."""
     return fate(key, "listener") % 60 == 0
 
 
 def fails(key: str, reconsume_times: int) -> bool:
-    """Return whether a listener of the takers fails with it this time."""
+    """Return whether the takers' listeners fail with this delivery of the message."""
     return is_poison(key) or (fate(key, "listener") % 12 == 1 and reconsume_times < 2)
 
 
 def fails_once(key: str) -> bool:
-    """Return whether a listener of a topic that is deleted at times fails with it at first."""
+    """Return whether listeners of the deleted topics fail with the first delivery."""
     return fate(key, "listener") % 40 == 0
 
 
 def wants(group: str, key: str) -> bool:
-    """Return whether a group that consumes the message's topic is to get it."""
+    """Return whether the message must be delivered to a group that consumes its topic."""
     return group != CHOOSERS or (kind(key) in ("plain", "at", "pay") and 2 <= lot(key) <= 5)
 
 
 class Arrival(NamedTuple):
-    """A message as a listener got it."""
+    """One delivery to a listener."""
 
     queue_id: int
     queue_offset: int
@@ -134,21 +135,21 @@ class Arrival(NamedTuple):
 
 @dataclass
 class Ledger:
-    """All of it. Listeners note what they get on threads of their own, beside the event loop.
+    """The ledger. Listeners write to it on their own threads, beside the event loop.
 
     Attributes:
-        begun: keys that somebody tried to send.
-        tries: how often each was sent, by the producers that know.
+        begun: topic by key, of all messages whose send has begun.
+        tries: number of attempts by key, for producers that count them.
         acknowledged: topic by key.
-        due_ms: before when a message must not come, by key.
-        recalling: keys of which it is not known whether they were taken back.
-        recalled: keys that were, and whose broker has said so.
-        seen: what came, by group and key.
-        missing: what must still come, by group.
-        failures: what should not have happened, by the figure it spoils.
-        counts: what happened how often.
-        clock: when the broker's wall clock was set, and how far it has been ahead since.
-        is_over: whoever sends should end.
+        due_ms: earliest time of delivery, by key.
+        recalling: keys whose recall has an unknown result.
+        recalled: keys whose recall was acknowledged.
+        seen: deliveries, by group and key.
+        missing: keys still to be delivered, by group.
+        failures: (figure, description) of each failure.
+        counts: numbers of events by name.
+        clock: times at which the broker's wall clock was set, and its offset from then on.
+        is_over: tells the senders to end.
     """
 
     begun: dict[str, str] = field(default_factory=dict)
@@ -172,13 +173,14 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, key: str, topic: str = MIXED) -> None:
-        """Note that a message leaves: from now on it may be seen."""
+        """Record that a send begins: from now on the message may be delivered."""
         self.begun[key] = topic
 
     def promise(self, key: str) -> None:
-        """Note that a broker has it, and consumers are to get it."""
+        """Record an acknowledgement: the message must be delivered to its groups."""
         topic = self.begun[key]
-        # A message may arrive while its answer does: what is done must not be missing after that.
+        # A message may be delivered at the same time as its acknowledgement arrives: a message
+        # that is done must not become missing.
         with self._lock:
             self.acknowledged[key] = topic
             for group in GROUPS[topic]:
@@ -186,7 +188,7 @@ class Ledger:
                     self.missing[group].add(key)
 
     def release(self, topic: str) -> None:
-        """Note that a topic is deleted: what is due may be lost with it."""
+        """Record the deletion of a topic, with which all due messages may be lost."""
         at_ms = now_ms() + self.jumped_ms()
         with self._lock:
             for group in GROUPS[topic]:
@@ -194,14 +196,14 @@ class Ledger:
                 missing -= {key for key in missing if self.due_ms.get(key, 0) <= at_ms}
 
     def note_clock(self, ahead_ms: int) -> None:
-        """Note that the broker's wall clock is ahead of ours by so much from now on."""
+        """Record that the broker's wall clock is ahead by `ahead_ms` from now on."""
         self.clock.append((now_ms(), ahead_ms))
 
     def jumped_ms(self, until_ms: int | None = None) -> int:
-        """Return by how much the broker's clock moved while a message waited that came then.
+        """Return the largest change of the broker's clock while a message waited.
 
         Args:
-            until_ms: when it came; None: now.
+            until_ms: time of its delivery; None: now.
         """
         if until_ms is None:
             until_ms = now_ms()
@@ -215,19 +217,19 @@ class Ledger:
         return max(ahead) - min(ahead)
 
     def doubt(self, key: str) -> None:
-        """Note that it is being taken back: it may come or not."""
+        """Record the start of a recall: the message may be delivered or not."""
         self.recalling.add(key)
         with self._lock:
             for missing in self.missing.values():
                 missing.discard(key)
 
     def take_back(self, key: str) -> None:
-        """Note that it was taken back."""
+        """Record a successful recall."""
         self.recalling.discard(key)
         self.recalled.add(key)
 
     def note(self, group: str, message: MessageExt) -> str:
-        """Note that a listener of the group has done with the message; return its key."""
+        """Record that a listener of the group has finished the message; return its key."""
         key = key_of(message.body)
         arrival = Arrival(message.queue_id, message.queue_offset, message.reconsume_times, now_ms())
         with self._lock:
@@ -237,12 +239,12 @@ class Ledger:
         return key
 
     def count_missing(self, is_wanted: Callable[[str], bool]) -> int:
-        """Return how many deliveries are missing of messages whose keys are wanted."""
+        """Return the number of missing deliveries of messages whose keys are wanted."""
         with self._lock:
             return sum(map(is_wanted, chain.from_iterable(self.missing.values())))
 
     def _is_done(self, group: str, key: str) -> bool:
-        """Return whether it came, and does not come again because a listener failed."""
+        """Return whether the message was delivered, and is not redelivered after a failure."""
         return any(
             group != TAKERS
             or not fails(key, arrival.reconsume_times)
@@ -255,7 +257,7 @@ class Ledger:
 
 
 class Tries:
-    """Counts how often each message leaves; a hook of producers."""
+    """Producer hook that counts the attempts of each message."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._tries = ledger.tries
@@ -265,7 +267,7 @@ class Tries:
             self._tries[message.keys[0]] += 1
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """Need not know."""
+        """Do nothing."""
 
 
 def promise_all(ledger: Ledger, keys: Sequence[str], receipts: Sequence[SendReceipt]) -> None:

@@ -1,4 +1,4 @@
-"""A process that makes transactions until it is killed, and writes down how far each came.
+"""A process that runs transactions until it is killed, with a journal of their progress.
 
 python -m tests.torture.chaos.payer NAMESRV JOURNAL PREFIX
 """
@@ -20,7 +20,7 @@ TASKS: Final = 4
 
 
 class Tried:
-    """Writes down each try before it leaves; a hook."""
+    """Producer hook that writes each attempt to the journal before it is sent."""
 
     def __init__(self, lines: IO[str]) -> None:
         self._lines = lines
@@ -29,7 +29,7 @@ class Tried:
         self._lines.write(f"tried {attempt.messages[0].keys[0]}\n")
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
-        """What came of it is written down elsewhere."""
+        """Do nothing: `main` writes the outcome."""
 
 
 async def main(namesrv: str, journal: Path, prefix: str) -> None:

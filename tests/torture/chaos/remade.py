@@ -2,16 +2,16 @@
 
 A life of a topic begins when its creation is acknowledged, and ends when its deletion is requested.
 
-- A message is owed to each group if it was sent and acknowledged within one life. The end of that
-  life ends the debt: what was not consumed by then may be lost with the topic. Before every second
-  deletion everything owed must have been consumed.
-- A delayed message is owed beyond the life in which it was sent: it is lost only if it was due
-  before the topic was there again, and belongs to the life in which it becomes due.
-- A message whose sending began in one life, or in none, and whose acknowledgment came in another
-  may be stored in either, or lost. It is owed to nobody.
-- Nothing that was acknowledged in an earlier life is stored in the last one, unless a second try of
-  its producer or its delay brought it there.
-- In the end each group has committed the end of each queue: no offset of an earlier life is left.
+- A message must be delivered to each group if it was sent and acknowledged within one life, but
+  only until the end of that life: messages not consumed by then may be lost with the topic. The run
+  waits before every second deletion until all such messages have been consumed.
+- A delayed message belongs to the life in which it becomes due. It must be delivered in that life,
+  and may only be lost if it was due while the topic did not exist.
+- A message that was sent in one life, or in none, and acknowledged in another may be stored in
+  either, or lost. It need not be delivered.
+- No message that was acknowledged in an earlier life is stored in the last one, except by a second
+  attempt of its producer or by its delay.
+- Finally each group has committed the end of each queue: no offset of an earlier life is left.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ from tests.torture.chaos.ledger import (
 )
 from tests.torture.chaos.senders import LEVELS_MS
 
-REVIVED: Final = "of a deleted topic, and stored in its successor"
-STALE: Final = "offsets that are not the end of a queue consumed to its end"
+REVIVED: Final = "of a deleted topic, but stored in its successor"
+STALE: Final = "committed offsets that are not the end of a consumed queue"
 QUEUES: Final = 4
-"""As many as a producer asks for when the broker creates the topic on a send."""
+"""Equal to the number that a producer requests when a send creates the topic."""
 ORDER_KEYS: Final = 4
 HELD_MAX: Final = 5
-"""Messages of a queue that a consumer holds, so that it is often held back by flow control."""
+"""Limit of buffered messages per queue, low enough to trigger flow control often."""
 REFRESH_MS: Final = 1_000
 REST_S: Final = 0.1
 COMMITTED_S: Final = 30
 
 
 class RemadeTopic:
-    """One topic, who deletes and creates it, and all that send to it and consume it.
+    """One topic that is deleted and created again, with its producers and consumers.
 
     Args:
         name: of the topic, with groups in the ledger.
-        ledger: told of all.
+        ledger: records all events.
         namesrv: the name server's address.
-        dice: its randomness.
-        lasts_s: how long a life lasts at least and at most.
-        is_sent_meanwhile: messages are sent while the topic does not exist, too: a send then
+        dice: source of random choices.
+        lasts_s: shortest and longest duration of a life.
+        is_sent_meanwhile: messages are also sent while the topic does not exist; such a send
             creates it.
     """
 
@@ -94,12 +94,12 @@ class RemadeTopic:
         self._pushers, self._orderly, self._pollers = GROUPS[name]
         self._numbers = itertools.count()
         self._lives = itertools.count()
-        self._life: int | None = next(self._lives)  # None: it is being deleted or created
+        self._life: int | None = next(self._lives)  # None during deletion and creation
         self._acknowledged_in: dict[str, int] = {}
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[list[asyncio.Task[None]]]:
-        """Send and consume until the block is left; the tasks end when the ledger is over."""
+        """Send and consume until the block is left; the tasks end when `is_over` is set."""
         async with AsyncExitStack() as stack:
             config = ProducerConfig(send_timeout_ms=10_000, route_refresh_interval_ms=REFRESH_MS)
             producer = await stack.enter_async_context(
@@ -138,17 +138,17 @@ class RemadeTopic:
                 await self._until_done(lambda: self._delete(admin))
                 await asyncio.sleep(self._dice.choice((0, 0, 0.5, 3)))
                 await self._until_done(lambda: self._create(admin))
-                self._ledger.release(self._name)  # what was due while there was no topic
+                self._ledger.release(self._name)  # messages due without the topic
                 self._life = next(self._lives)
                 self._ledger.counts[f"times that {self._name} was created again"] += 1
 
     async def _delete(self, admin: AdminClient) -> bool:
-        """Delete the topic; return False if that is to be tried again."""
+        """Delete the topic; return False if the deletion must be retried."""
         try:
             await admin.delete_topic(self._name)
         except TopicNotFoundError:
-            # Deleted by a try whose answer was lost, or the broker has not registered since its
-            # start: that tells no topic at all.
+            # Either an earlier attempt, whose answer was lost, deleted the topic; or the broker
+            # has not registered since its start, and no topic is known.
             topics = await admin.topic_list()
             return MIXED in topics and self._name not in topics
         return True
@@ -158,7 +158,7 @@ class RemadeTopic:
         return True
 
     async def _until_done(self, request: Callable[[], Awaitable[bool]]) -> None:
-        """Ask again until it is done: the broker may be killed meanwhile."""
+        """Repeat the request until it succeeds; the broker may be killed meanwhile."""
         while True:
             try:
                 if await request():
@@ -169,7 +169,7 @@ class RemadeTopic:
             await asyncio.sleep(0.2)
 
     async def _consumed(self) -> None:
-        """Wait until all that is owed now has been consumed, or nothing is sent any more."""
+        """Wait until all currently missing messages are consumed, or `is_over` is set."""
         owed = {(group, key) for group in GROUPS[self._name] for key in self._ledger.missing[group]}
         owed = {(group, key) for group, key in owed if key not in self._ledger.due_ms}
         while not self._ledger.is_over:
@@ -180,16 +180,16 @@ class RemadeTopic:
             await asyncio.sleep(0.1)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait, but not longer than messages are sent."""
+        """Wait, but no longer than until `is_over` is set."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._over(), seconds)
 
     async def _over(self) -> None:
-        while not self._ledger.is_over:  # noqa: ASYNC110 - a flag that several loops look at
+        while not self._ledger.is_over:  # noqa: ASYNC110 - a flag that several loops read
             await asyncio.sleep(0.1)
 
     async def _pause(self, members: list[PushConsumer], poller: PullConsumer) -> None:
-        """Pause and resume members, all of their queues or some; in the end nobody is paused."""
+        """Pause and resume members, with all queues or some; finally resume all."""
         while not self._ledger.is_over:
             await self._wait(self._dice.uniform(0.2, 3))
             if self._dice.random() < 0.25:
@@ -217,7 +217,7 @@ class RemadeTopic:
         return key
 
     def _is_same(self, life: int | None, *keys: str) -> bool:
-        """Return whether what was sent in this life was acknowledged in it; note it if it was."""
+        """Return whether messages sent in this life were acknowledged in it; if so, record it."""
         if life is None or self._life != life:
             self._ledger.counts["acknowledged across a deletion or creation"] += 1
             return False
@@ -250,7 +250,7 @@ class RemadeTopic:
             self._ledger.promise(key)
 
     async def _send_in_order(self, producer: Producer, order: int) -> None:
-        """Send one message after the other with one sharding key; what fails is left out."""
+        """Send messages one after the other with one sharding key; skip failed ones."""
 
         async def one(producer: Producer) -> None:
             life, key = self._life, self._key(f"order{order}")
@@ -323,7 +323,7 @@ class RemadeTopic:
         return self._name
 
     def judge(self, messages: list[MessageExt]) -> None:
-        """Compare what the last life stores, and what came, with what was sent."""
+        """Judge the messages stored in the last life, and the order of deliveries."""
         for message in messages:
             key = key_of(message.body)
             life = self._acknowledged_in.get(key)
@@ -335,9 +335,9 @@ class RemadeTopic:
         self._judge_order()
 
     def _judge_order(self) -> None:
-        """See that what each sender sent in one life came in order, when it came first."""
+        """Check the order of first deliveries for each sharding key and life."""
         last: dict[tuple[int, str], int] = {}
-        for key in self._ledger.seen[self._orderly]:  # as they came
+        for key in self._ledger.seen[self._orderly]:  # in order of delivery
             kind, _, number = key.split("-")
             life = self._acknowledged_in.get(key)
             if kind.startswith("order") and life is not None:
@@ -347,7 +347,7 @@ class RemadeTopic:
                 last[life, kind] = max(before, int(number))
 
     async def judge_offsets(self) -> None:
-        """See that each group committed the end of each queue; some commits are still to come."""
+        """Check that each group commits the end of each queue within `COMMITTED_S`."""
         wrong: list[str] = []
         async with AdminClient(self._namesrv) as admin:
             for _ in range(COMMITTED_S):
@@ -360,7 +360,7 @@ class RemadeTopic:
 
 
 async def _open(admin: AdminClient, group: str) -> list[str]:
-    """Return where the group has not committed the end of a queue."""
+    """Return the queues whose end the group has not committed."""
     stats = await admin.consume_stats(group)
     return [
         f"{group} in {queue}: {at.consumer_offset} of {at.broker_offset}"
@@ -370,7 +370,7 @@ async def _open(admin: AdminClient, group: str) -> list[str]:
 
 
 def remade_topics(ledger: Ledger, namesrv: str, dice: Random, seconds: int) -> list[RemadeTopic]:
-    """Return the topics; a run of so many seconds sees each of them created again."""
+    """Return the topics; in `seconds` each of them is created again at least once."""
     lasts_s = min(1.0, seconds / 12), min(12.0, seconds / 6)
     return [
         RemadeTopic(name, ledger, namesrv, dice, lasts_s, is_sent_meanwhile=name == REMADE)

@@ -1,7 +1,7 @@
-"""Everything at once under a real broker that is killed with -9 every 3 to 10 seconds.
+"""Runs the chaos test: a real broker is killed with -9 every 3 to 10 seconds.
 
-Half of the time it syncs each message, half of the time it does not: what a process wrote outlives
-it either way.
+Half of the time it runs in sync mode and half in async mode: data that a process has written
+survives its kill in both.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ transactionCheckMax=1000
 transactionOpBatchInterval=400
 """
 ROLLS: Final = "timerRollWindowSlot=12\n"
-"""Not where the clock jumps: a kill after a jump repeats a few messages that it let be rolled."""
+"""Not with a jumping clock: a kill after a jump repeats a few rolled messages."""
 MODES: Final = ("SYNC_FLUSH", "ASYNC_FLUSH")
 RIGHT: Final = "right"
 JUMPS: Final = "jumps"
 CLOCKS: Final = (RIGHT, JUMPS)
 ALIVE_S: Final = (3.0, 10.0)
 PATIENCE_S: Final = 120
-"""While nothing comes; the locks of ordered members that died last a minute."""
+"""Limit of a wait without any delivery; locks of dead ordered members last a minute."""
 QUIET_S: Final = 12.0
 LONGEST_MS: Final = 40_000
-"""Of messages for later."""
+"""Longest delay of scheduled messages."""
 
 
 def run(
     size: Size, modes: Sequence[str] = MODES, clock_kinds: Sequence[str] = CLOCKS
 ) -> list[Figure]:
-    """Return the figures of as many seconds of it as `size` says, divided between its kinds."""
+    """Return the figures of `size.seconds` of chaos, divided between flush modes and clocks."""
     outcome = Outcome()
     kinds = [(mode, clock) for mode in modes for clock in clock_kinds]
     for flush_mode, clock in kinds:
@@ -152,7 +152,7 @@ async def _kill_again_and_again(
 async def _until_came(
     ledger: Ledger, size: Size, is_wanted: Callable[[str], bool] = lambda _: True
 ) -> None:
-    """Wait until all that was promised has come, or nothing comes any more."""
+    """Wait until all wanted deliveries have happened, or none happens any more."""
     before, waited_s = 0, 0
     while left := ledger.count_missing(is_wanted):
         waited_s = 0 if left != before else waited_s + 1
@@ -174,7 +174,7 @@ def _judge_end(ledger: Ledger, err: str, code: int, wanted: int) -> None:
 
 
 def _is_expected(line: str) -> bool:
-    """Return whether a line says that a delayed message became due without its topic."""
+    """Return whether a log line reports a delayed message that became due without its topic."""
     gone = any(f"topic '{topic}': no such topic" in line for topic in (REMADE, GONE))
     return gone and "passed_over" in line
 
@@ -185,7 +185,7 @@ def _unheard(ledger: Ledger, context: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _watched(ledger: Ledger) -> Iterator[None]:
-    """Note what clients log as errors, but what listeners raise on purpose."""
+    """Record errors logged by clients, except those that listeners raise on purpose."""
 
     class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""Those who send: plain messages and batches, at a time, in order, requests, and transactions."""
+"""Senders of all kinds: messages, batches, delays, ordered messages, requests, transactions."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from tests.torture.chaos.ledger import (
 )
 
 LEVELS_MS: Final = (1_000, 2_000, 1_000, 2_000, 3_000, 4_000, 8_000)
-"""What the broker is told; retries begin with the third."""
+"""The broker's delay levels; retries begin with the third."""
 ORDER_KEYS: Final = 18
 PATIENT: Final = ProducerConfig(send_timeout_ms=10_000)
 HASTY: Final = ProducerConfig(send_timeout_ms=300)
 _DICE: Final = Random(0)
 REST_S: Final = 0.06
-"""Between two messages of a sender, at most."""
+"""Longest pause between two messages of a sender."""
 
 
 class Senders:
-    """Who sends until the ledger says that it is over.
+    """Sends until `is_over` of the ledger is set.
 
     Args:
-        ledger: told of all.
+        ledger: records all events.
         namesrv: the name server's address.
-        dice: their randomness.
-        journals: a directory for what doomed processes wrote down.
-        longest_ms: for how long messages wait at most that are sent for later.
+        dice: source of random choices.
+        journals: directory for the journals of processes that are killed.
+        longest_ms: longest delay of scheduled messages.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Senders:
         self._ledger.promise(key)
 
     async def _timed(self, producer: Producer) -> None:
-        """Send a message for later; one of four is taken back after a while."""
+        """Send a scheduled message; one of four is recalled after a while."""
         key, ledger = self._key("at"), self._ledger
         is_recalled = fate(key, "recall") % 4 == 0
         shortest_ms = min(6_000, self._longest_ms) if is_recalled else 500
@@ -161,15 +161,15 @@ class Senders:
         reply = await producer.request(message_of(key, ASKED), timeout_ms=3_000)
         self._ledger.counts["replies"] += 1
         if reply.body != key.encode():
-            self._ledger.fail("bytes that nobody sent", f"{key} was answered {reply.body[:50]!r}")
+            self._ledger.fail("bytes never sent", f"{key} was answered {reply.body[:50]!r}")
 
     async def _pay(self, producer: TransactionProducer) -> None:
-        """Make a transaction; one of four is left to a check, whoever asks."""
+        """Run a transaction; one of four is left to a check."""
         key, ledger = self._key("pay"), self._ledger
 
         async def local(_: Transaction) -> State:
             if truth(key) is State.COMMIT:
-                ledger.promise(key)  # told or asked, one day it is committed
+                ledger.promise(key)  # committed now or by a check
             return State.UNKNOWN if fate(key, "unknown") % 4 == 0 else truth(key)
 
         ledger.begin(key)
@@ -177,7 +177,7 @@ class Senders:
         ledger.counts["transactions"] += 1
 
     async def _in_order(self, producer: Producer, order: int) -> None:
-        """Send one message after the other with one sharding key; what fails is left out."""
+        """Send messages one after the other with one sharding key; skip failed ones."""
         for number in itertools.count():
             if self._ledger.is_over:
                 return
@@ -191,7 +191,7 @@ class Senders:
             await asyncio.sleep(self._dice.uniform(0.05, 0.5))
 
     async def _doom(self) -> None:
-        """Start processes that make transactions, and kill them in the midst of it."""
+        """Start processes that run transactions, and kill them during these."""
         for number in itertools.count():
             if self._ledger.is_over:
                 return
@@ -211,7 +211,7 @@ class Senders:
             self._read(journal)
 
     def _read(self, journal: Path) -> None:
-        """Take over what a process wrote before it was killed: of its last line it may be less."""
+        """Read the journal of a killed process; its last line may be incomplete."""
         if not journal.exists():
             return
         whole, _, _ = journal.read_text().rpartition("\n")
@@ -225,7 +225,7 @@ class Senders:
 
 
 def check(message: MessageExt) -> State:
-    """Say what becomes of a transaction; now and then not at once."""
+    """Return the state of a transaction; sometimes UNKNOWN first."""
     key = key_of(message.body)
     if message.body != body_of(key):
         raise AssertionError(f"asked about {key} with another body")

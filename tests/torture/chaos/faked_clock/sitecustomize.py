@@ -1,8 +1,8 @@
 # ruff: noqa: TID251 - this is the clock
-"""Moves the wall clock of the process that has this directory in PYTHONPATH.
+"""Shifts the wall clock of a process that has this directory in PYTHONPATH.
 
-Python imports this module at its start. `CHAOS_CLOCK` names a file with one number: by how many
-nanoseconds the wall clock is ahead. Other clocks, and the dates of files, stay as they are.
+Python imports this module at start-up. `CHAOS_CLOCK` names a file with one number: the offset of
+the wall clock in nanoseconds. Other clocks and the times of files are not changed.
 """
 
 from __future__ import annotations
