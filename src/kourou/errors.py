@@ -132,8 +132,8 @@ class PackageMissingError(UsageError):
         extra: the extra of Kourou that installs it.
     """
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs the package {package}: pip install 'kourou[{extra}]'")
+    def __init__(self, feature: str, package: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the package {package}: pip install 'kourou[{extra}]'")
         self.package = package
         self.extra = extra
 

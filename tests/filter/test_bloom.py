@@ -21,12 +21,12 @@ CASES = json.loads(VECTORS.read_text())["cases"]
 def test_filter_matches_java(case: dict[str, Any]) -> None:
     bloom = BloomFilter(case["f"], case["n"])
     assert (bloom.hash_count, bloom.bit_count) == (case["k"], case["m"])
-    for said in case["keys"]:
-        positions = bloom.positions(said["key"])
-        bits = bloom.bit_map([said["key"]])
-        assert list(positions) == said["positions"]
-        assert bits.hex() == said["bits_hex"]
-        assert bloom.contains(bits, positions) is said["hit"]
+    for expected in case["keys"]:
+        positions = bloom.positions(expected["key"])
+        bits = bloom.bit_map([expected["key"]])
+        assert list(positions) == expected["positions"]
+        assert bits.hex() == expected["bits_hex"]
+        assert bloom.contains(bits, positions) is expected["hit"]
 
 
 @given(st.lists(st.text(), min_size=1, max_size=40))

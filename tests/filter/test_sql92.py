@@ -26,9 +26,9 @@ def test_expression_gives_the_result_of_java(case: dict[str, Any]) -> None:
         return
     compiled = SqlFilter(case["expression"])
     assert compiled.text == case["text"]
-    for properties, said in zip(SETS, case["results"], strict=True):
-        assert _result(compiled, properties) == said.split(":")[0], properties
-        assert compiled.matches(properties) is (said == "TRUE")
+    for properties, expected in zip(SETS, case["results"], strict=True):
+        assert _result(compiled, properties) == expected.split(":")[0], properties
+        assert compiled.matches(properties) is (expected == "TRUE")
 
 
 def _result(compiled: SqlFilter, properties: dict[str, str]) -> str:

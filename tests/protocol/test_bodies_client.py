@@ -115,7 +115,7 @@ def test_nulls_and_enum_ordinals_are_accepted() -> None:
     ("body", "reason"),
     [
         (b"", "not JSON"),
-        (b"[]", "heartbeat is an object"),
+        (b"[]", "heartbeat must be an object"),
         (b"{}", "clientID is missing"),
         (b'{"clientID":""}', "clientID is missing"),
         (b'{"clientID":"c","producerDataSet":[{}]}', "groupName is missing"),

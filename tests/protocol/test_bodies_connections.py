@@ -33,17 +33,17 @@ CLIENT_JSON = (
 
 
 def test_consumer_connection_contains_subscriptions() -> None:
-    told = ConsumerConnection(
+    connection = ConsumerConnection(
         [CLIENT],
         ConsumeType.POP,
         MessageModel.BROADCASTING,
         ConsumeFromWhere.TIMESTAMP,
         {"T": SubscriptionData("T")},
     )
-    body = encode_consumer_connection(told)
+    body = encode_consumer_connection(connection)
 
     assert body.startswith(CLIENT_JSON + b',"consumeFromWhere":"CONSUME_FROM_TIMESTAMP"')
-    assert decode_consumer_connection(body) == told
+    assert decode_consumer_connection(body) == connection
 
 
 def test_producer_connection_lists_the_producers_of_a_group() -> None:

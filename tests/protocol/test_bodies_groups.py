@@ -96,7 +96,7 @@ def test_key_in_the_table_is_the_name_of_the_group() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"[]", "subscription group is an object"),
+        (b"[]", "subscription group must be an object"),
         (b"{}", "groupName is missing"),
         (b'{"groupName":"g","retryMaxTimes":"x"}', "retryMaxTimes"),
         (b'{"groupName":"g","groupRetryPolicy":[]}', "groupRetryPolicy"),

@@ -78,7 +78,7 @@ def test_missing_null_and_unknown_members_are_accepted() -> None:
     ("body", "reason"),
     [
         (b"null ]", "not JSON"),
-        (b"[]", "route is an object"),
+        (b"[]", "route must be an object"),
         (b'{"brokerDatas":[1]}', "brokerDatas"),
         (b'{"brokerDatas":[{"brokerAddrs":{"x":"y"}}]}', "broker id"),
         (b'{"brokerDatas":[{"brokerAddrs":{0:1}}]}', "brokerAddrs"),

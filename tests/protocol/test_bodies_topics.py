@@ -228,7 +228,7 @@ def test_malformed_compressed_registration_is_refused(body: bytes, reason: str) 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"[]", "topic config is an object"),
+        (b"[]", "topic config must be an object"),
         (b"{}", "topicName is missing"),
         (b'{"topicName":"T","perm":[]}', "perm"),
         (b'{"topicName":"T","order":"x"}', "order"),

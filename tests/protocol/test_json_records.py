@@ -27,7 +27,7 @@ class Color(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    queue_id: int = field(default=0, metadata={"wire": "q", "also": "queueId"})
+    queue_id: int = field(default=0, metadata={"wire": "q", "alias": "queueId"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ class Credentials:
             key, value = _split_line(text)
             name = _KEYS.get(key.replace("_", "").lower())
             if name is None or name in values:
-                what = "repeats a key" if name in values else "has none of the expected keys"
+                problem = "repeats a key" if name in values else "has none of the expected keys"
                 raise CredentialsError(
-                    f"{path}: line {number} {what}: expected accessKey: ..., secretKey: ... and "
+                    f"{path}: line {number} {problem}: expected accessKey: ..., secretKey: ... and "
                     "optionally securityToken: ..., each on its own line"
                 )
             values[name] = value

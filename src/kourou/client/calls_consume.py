@@ -55,7 +55,7 @@ from kourou.protocol.headers_consume import (
     SearchOffsetResponseHeader,
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
-    topic_begin_of,
+    parse_topic_begin,
 )
 from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.pool import ConnectionPool
@@ -180,7 +180,7 @@ async def query_offset(
         offset = None
     else:
         offset = answer.header(QueryConsumerOffsetResponseHeader).offset
-    return CommittedOffset(offset, topic_begin_of(answer.ext_fields))
+    return CommittedOffset(offset, parse_topic_begin(answer.ext_fields))
 
 
 async def update_offset(

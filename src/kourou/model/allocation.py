@@ -166,9 +166,9 @@ class NearbyMachineRooms:
         consumer_room: Callable[[str], str],
         inner: Allocate = allocate_averagely,
     ) -> None:
-        for what, function in (("queue_room", queue_room), ("consumer_room", consumer_room)):
+        for name, function in (("queue_room", queue_room), ("consumer_room", consumer_room)):
             if not callable(function):
-                raise ConfigError(f"{what} is {function!r}: pass a function that returns a room")
+                raise ConfigError(f"{name} is {function!r}: pass a function that returns a room")
         if not callable(inner):
             raise ConfigError(f"inner is {inner!r}: pass a strategy, such as ConsistentHash()")
         self._queue_room = queue_room

@@ -69,14 +69,14 @@ def check_timer(delay_level: int, deliver_at_ms: object, delay_ms: object) -> No
         )
 
 
-def check_text(what: str, text: object) -> None:
+def check_text(label: str, text: object) -> None:
     """Refuse a value that the property text cannot represent."""
     if not isinstance(text, str):
-        raise InvalidMessageError(f"{what} must be a str, not {type(text).__name__}")
+        raise InvalidMessageError(f"{label} must be a str, not {type(text).__name__}")
     if not text:
-        raise InvalidMessageError(f"{what} is empty: RocketMQ drops empty properties")
+        raise InvalidMessageError(f"{label} is empty: RocketMQ drops empty properties")
     if "\x02" in text:
-        raise InvalidMessageError(f"{what} {text!r} contains \\x02, which ends a property")
+        raise InvalidMessageError(f"{label} {text!r} contains \\x02, which ends a property")
 
 
 def check_property(name: str, value: object) -> None:

@@ -208,10 +208,11 @@ def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
     )
 
 
-def _by_integer(value: object, what: str) -> dict[int, int]:
+def _by_integer(value: object, label: str) -> dict[int, int]:
     """Return a map of integers; `loads` returns its bare keys as texts."""
     return {
-        as_integer(key, what): as_integer(one, what) for key, one in as_object(value, what).items()
+        as_integer(key, label): as_integer(one, label)
+        for key, one in as_object(value, label).items()
     }
 
 
@@ -219,8 +220,8 @@ def _tables(tables: Mapping[str, QueueOffsets]) -> dict[str, dict[int, int]]:
     return {key: dict(offsets) for key, offsets in tables.items()}
 
 
-def _tables_from_json(tables: Json, what: str) -> dict[str, dict[int, int]]:
-    return {key: _by_integer(offsets, what) for key, offsets in tables.items()}
+def _tables_from_json(tables: Json, label: str) -> dict[str, dict[int, int]]:
+    return {key: _by_integer(offsets, label) for key, offsets in tables.items()}
 
 
 def _optional(data: Json, name: str) -> Json | None:

@@ -19,15 +19,15 @@ class BatchAck:
         invisible_time: in milliseconds.
     """
 
-    consumer_group: str = field(metadata={"wire": "c", "also": "consumerGroup"})
-    topic: str = field(metadata={"wire": "t", "also": "topic"})
-    retry: str = field(default="0", metadata={"wire": "r", "also": "retry"})
-    start_offset: int = field(default=0, metadata={"wire": "so", "also": "startOffset"})
-    queue_id: int = field(default=0, metadata={"wire": "q", "also": "queueId"})
-    revive_queue_id: int = field(default=0, metadata={"wire": "rq", "also": "reviveQueueId"})
-    pop_time: int = field(default=0, metadata={"wire": "pt", "also": "popTime"})
-    invisible_time: int = field(default=0, metadata={"wire": "it", "also": "invisibleTime"})
-    bits: bytes = field(default=b"", metadata={"wire": "b", "also": "bitSet"})
+    consumer_group: str = field(metadata={"wire": "c", "alias": "consumerGroup"})
+    topic: str = field(metadata={"wire": "t", "alias": "topic"})
+    retry: str = field(default="0", metadata={"wire": "r", "alias": "retry"})
+    start_offset: int = field(default=0, metadata={"wire": "so", "alias": "startOffset"})
+    queue_id: int = field(default=0, metadata={"wire": "q", "alias": "queueId"})
+    revive_queue_id: int = field(default=0, metadata={"wire": "rq", "alias": "reviveQueueId"})
+    pop_time: int = field(default=0, metadata={"wire": "pt", "alias": "popTime"})
+    invisible_time: int = field(default=0, metadata={"wire": "it", "alias": "invisibleTime"})
+    bits: bytes = field(default=b"", metadata={"wire": "b", "alias": "bitSet"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,11 @@ def items_by_queue(table: Json) -> Iterator[tuple[MessageQueue, object]]:
         yield queue_from_json(loads(key)), value
 
 
-def offsets_by_queue(value: object, what: str) -> dict[MessageQueue, int]:
-    """Return the offsets of a map keyed by queue; `what` names the map in errors.
+def offsets_by_queue(value: object, label: str) -> dict[MessageQueue, int]:
+    """Return the offsets of a map keyed by queue; `label` names the map in errors.
 
     Raises:
         MalformedBodyError: the value is not such a map, or an offset is not an integer.
     """
-    items = items_by_queue(as_object(value, what))
-    return {queue: as_integer(offset, what) for queue, offset in items}
+    items = items_by_queue(as_object(value, label))
+    return {queue: as_integer(offset, label) for queue, offset in items}

@@ -110,8 +110,8 @@ def response(
     A remark longer than `REMARK_CHARS_MAX` characters is truncated; its end then states its length.
     """
     if remark is not None and len(remark) > REMARK_CHARS_MAX:
-        cut = f"... ({len(remark)} characters)"
-        remark = remark[: REMARK_CHARS_MAX - len(cut)] + cut
+        suffix = f"... ({len(remark)} characters)"
+        remark = remark[: REMARK_CHARS_MAX - len(suffix)] + suffix
     return RemotingCommand(
         code,
         {} if header is None else encode_fields(header),

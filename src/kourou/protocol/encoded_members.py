@@ -40,13 +40,13 @@ class EncodedMembers:
     def pretty(self, whole: bytes, key: str) -> bytes:
         """Return the pretty text `whole` with the members inserted into its empty object `key`."""
         members = b",".join(map(self._texts.__getitem__, self._names))
-        return _filled(whole, key, members + b"\n\t" if members else b"")
+        return _insert_members(whole, key, members + b"\n\t" if members else b"")
 
     def compact(self, whole: bytes, key: str, names: Iterable[str] | None = None) -> bytes:
         """Return the compact text `whole` with all members, or those in `names`, inserted."""
-        chosen = self._names if names is None else sorted(names)
-        members = b",".join(map(self._texts.__getitem__, chosen))
-        return _filled(whole, key, compact(members))
+        selected = self._names if names is None else sorted(names)
+        members = b",".join(map(self._texts.__getitem__, selected))
+        return _insert_members(whole, key, compact(members))
 
 
 def compact(pretty: bytes) -> bytes:
@@ -54,7 +54,7 @@ def compact(pretty: bytes) -> bytes:
     return pretty.translate(None, _SPACE)
 
 
-def _filled(whole: bytes, key: str, members: bytes) -> bytes:
+def _insert_members(whole: bytes, key: str, members: bytes) -> bytes:
     """Return the text with the members inserted into its last object `key`, which is empty."""
     head, mark, tail = whole.rpartition(b'"%b":{}' % key.encode())
     return b"".join((head, mark[:-1], members, b"}", tail))

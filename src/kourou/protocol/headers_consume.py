@@ -19,7 +19,7 @@ return it with UPDATE_CONSUMER_OFFSET and with a pull that follows a pause, beca
 deleted topic is meaningless in the topic that was created again."""
 
 
-def topic_begin_of(ext_fields: Mapping[str, str]) -> int | None:
+def parse_topic_begin(ext_fields: Mapping[str, str]) -> int | None:
     """Return the value of `TOPIC_BEGIN_FIELD`; None if it is missing or not a number."""
     try:
         return parse_long(ext_fields.get(TOPIC_BEGIN_FIELD, ""))

@@ -1,8 +1,8 @@
 """Codec of JSON objects that are declared as dataclasses (records).
 
 A member's name is the field's name in camelCase, unless `field(metadata={"wire": "q"})` gives
-another; `{"also": "queueId"}` gives an alternative name that is accepted when decoding. The type of
-a field is one of
+another; `{"alias": "queueId"}` gives an alternative name that is accepted when decoding. The type
+of a field is one of
 
     str, bool, int, float       an integer may be written as text; an int has 64 bits
     a StrEnum                   its value; an ordinal is also accepted, as by fastjson
@@ -48,7 +48,7 @@ Decoder = Callable[[object, str], Any]
 class _Field(NamedTuple):
     name: str
     wire: str
-    also: str | None
+    alias: str | None
     decode: Decoder
     is_required: bool
 
@@ -104,17 +104,17 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-def from_json(record_class: type[RecordT], value: object, what: str) -> RecordT:
-    """Return the record of a JSON object; `what` names it in errors.
+def from_json(record_class: type[RecordT], value: object, label: str) -> RecordT:
+    """Return the record of a JSON object; `label` names it in errors.
 
     Raises the same errors as `decode_record`.
     """
-    data = as_object(value, what)
+    data = as_object(value, label)
     values: dict[str, Any] = {}
-    for name, wire, also, decode, is_required in _plan(record_class):
+    for name, wire, alias, decode, is_required in _plan(record_class):
         member = data.get(wire)
-        if member is None and also is not None:
-            member = data.get(also)
+        if member is None and alias is not None:
+            member = data.get(alias)
         if member is not None:
             values[name] = decode(member, wire)
         elif is_required:
@@ -137,7 +137,7 @@ def _build_plan(record_class: type) -> tuple[_Field, ...]:
         _Field(
             field.name,
             field.metadata.get("wire") or camel_case(field.name),
-            field.metadata.get("also"),
+            field.metadata.get("alias"),
             _decoder_of(hints[field.name]),
             field.default is missing and field.default_factory is missing,
         )
@@ -157,42 +157,42 @@ def _decoder_of(hint: Any) -> Decoder:  # noqa: ANN401 - a type, of which there 
     if origin is Mapping:
         return _map_decoder(arguments[0], _decoder_of(arguments[1]))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return lambda value, what: from_json(hint, value, what)
+        return lambda value, label: from_json(hint, value, label)
     assert issubclass(hint, StrEnum), f"a field of a record cannot have type {hint}"
-    return lambda value, what: get_enum({what: value}, what, next(iter(hint)))
+    return lambda value, label: get_enum({label: value}, label, next(iter(hint)))
 
 
 def _array_decoder(decode: Decoder) -> Decoder:
-    def decode_array(value: object, what: str) -> tuple[Any, ...]:
-        return tuple(decode(one, what) for one in as_list(value, what))
+    def decode_array(value: object, label: str) -> tuple[Any, ...]:
+        return tuple(decode(one, label) for one in as_list(value, label))
 
     return decode_array
 
 
 def _map_decoder(key: type, decode: Decoder) -> Decoder:
-    def decode_map(value: object, what: str) -> dict[Any, Any]:
-        members = as_object(value, what)
+    def decode_map(value: object, label: str) -> dict[Any, Any]:
+        members = as_object(value, label)
         if key is MessageQueue:
-            return {queue: decode(one, what) for queue, one in items_by_queue(members)}
+            return {queue: decode(one, label) for queue, one in items_by_queue(members)}
         if key is int:
-            return {as_integer(name, what): decode(one, what) for name, one in members.items()}
-        return {name: decode(one, what) for name, one in members.items()}
+            return {as_integer(name, label): decode(one, label) for name, one in members.items()}
+        return {name: decode(one, label) for name, one in members.items()}
 
     return decode_map
 
 
-def _decode_bytes(value: object, what: str) -> bytes:
+def _decode_bytes(value: object, label: str) -> bytes:
     try:
-        return base64.b64decode(as_text(value, what), validate=True)
+        return base64.b64decode(as_text(value, label), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise MalformedBodyError(f"{what} is not valid base64: {error}") from None
+        raise MalformedBodyError(f"{label} is not valid base64: {error}") from None
 
 
 _DECODERS: Final[dict[Any, Decoder]] = {
     str: as_text,
-    bool: lambda value, what: get_boolean({what: value}, what),
+    bool: lambda value, label: get_boolean({label: value}, label),
     int: as_integer,
-    float: lambda value, what: get_number({what: value}, what),
+    float: lambda value, label: get_number({label: value}, label),
     bytes: _decode_bytes,
     MessageQueue: lambda value, _: queue_from_json(value),
 }

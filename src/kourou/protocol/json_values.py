@@ -26,67 +26,67 @@ _INT64_MIN: Final = -0x8000_0000_0000_0000
 _INT64_MAX: Final = 0x7FFF_FFFF_FFFF_FFFF
 
 
-def as_object(value: object, what: str) -> Json:
+def as_object(value: object, label: str) -> Json:
     """Return `value` if it is a JSON object; null counts as an empty one.
 
     Raises:
-        MalformedBodyError: the value has another type; the text names it by `what`.
+        MalformedBodyError: the value has another type; the text names it by `label`.
     """
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _type_error(what, value, "an object")
+        raise _type_error(label, value, "an object")
     return value
 
 
-def as_list(value: object, what: str) -> list[Any]:
+def as_list(value: object, label: str) -> list[Any]:
     """Return `value` if it is a JSON array; null counts as empty. Raises like `as_object`."""
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _type_error(what, value, "an array")
+        raise _type_error(label, value, "an array")
     return value
 
 
-def as_text(value: object, what: str) -> str:
+def as_text(value: object, label: str) -> str:
     """Return `value` if it is a JSON text. Raises like `as_object`."""
     if not isinstance(value, str):
-        raise _type_error(what, value, "a text")
+        raise _type_error(label, value, "a text")
     return value
 
 
-def as_integer(value: object, what: str) -> int:
+def as_integer(value: object, label: str) -> int:
     """Return `value` if it is a 64-bit integer, or the text of one. Raises like `as_object`."""
     if isinstance(value, str):
         try:
             return parse_long(value)
         except ValueError:
-            raise _type_error(what, value, "a 64-bit integer") from None
+            raise _type_error(label, value, "a 64-bit integer") from None
     if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:
-        raise _type_error(what, value, "a 64-bit integer")
+        raise _type_error(label, value, "a 64-bit integer")
     return value
 
 
-def as_stored_object(value: object, what: str) -> Json:
+def as_stored_object(value: object, label: str) -> Json:
     """Return `value` if it is a JSON object that can be stored and written again unchanged.
 
     Raises:
         MalformedBodyError: as for `as_object`, or it is nested deeper than `STORED_DEPTH_MAX`:
             such a value could be decoded but later fail to be written to a file.
     """
-    members = as_object(value, what)
-    _check_depth(members, what, STORED_DEPTH_MAX)
+    members = as_object(value, label)
+    _check_depth(members, label, STORED_DEPTH_MAX)
     return members
 
 
-def _check_depth(value: object, what: str, depth: int) -> None:
+def _check_depth(value: object, label: str, depth: int) -> None:
     if depth == 0:
-        raise MalformedBodyError(f"{what} is nested deeper than {STORED_DEPTH_MAX} levels")
+        raise MalformedBodyError(f"{label} is nested deeper than {STORED_DEPTH_MAX} levels")
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for inner in value:
-            _check_depth(inner, what, depth - 1)
+            _check_depth(inner, label, depth - 1)
 
 
 def get_object(parent: Json, name: str) -> Json:
@@ -172,7 +172,7 @@ def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:
         raise MalformedBodyError(f"{name} {str(value)[:60]!r} is unknown") from None
 
 
-def _type_error(what: str, value: object, wanted: str) -> MalformedBodyError:
+def _type_error(label: str, value: object, wanted: str) -> MalformedBodyError:
     # Only texts are quoted: numbers and lists from a peer may be arbitrarily long.
     quoted = repr(value[:40]) if isinstance(value, str) else type(value).__name__
-    return MalformedBodyError(f"{what} is {wanted}, not {quoted}")
+    return MalformedBodyError(f"{label} must be {wanted}, not {quoted}")

@@ -19,7 +19,7 @@ from kourou.protocol.bodies_topics import DataVersion, data_version_to_json
 from kourou.protocol.fastjson import dumps
 
 _PART_ENTRIES: Final = 200
-_SHAPES_MAX: Final = 1024
+_CACHED_FORMATS_MAX: Final = 1024
 _encode: Final = msgspec.json.Encoder().encode
 
 OffsetsOf = Callable[[str], QueueOffsets | None]
@@ -66,12 +66,12 @@ def _entries(keys: Iterable[str], offsets_of: OffsetsOf) -> Iterator[bytes]:
         offsets = offsets_of(key)
         if offsets is not None:
             queue_ids = tuple(sorted(offsets))
-            text = _shape(queue_ids) % tuple(map(offsets.__getitem__, queue_ids))
+            text = _offsets_format(queue_ids) % tuple(map(offsets.__getitem__, queue_ids))
             yield b"%b:%b" % (_encode(key), text)
 
 
-@lru_cache(_SHAPES_MAX)
-def _shape(queue_ids: tuple[int, ...]) -> bytes:
+@lru_cache(_CACHED_FORMATS_MAX)
+def _offsets_format(queue_ids: tuple[int, ...]) -> bytes:
     """Return a format string for the offsets of these queues; most topics share one."""
     if not queue_ids:
         return b"{}"

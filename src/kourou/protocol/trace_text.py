@@ -225,36 +225,36 @@ def _optional_text(text: str) -> str | None:
     return None if text in ("", _NULL) else text
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise MalformedBodyError(f"a trace has {text[:40]!r} in the place of a number")
     return int(text)
 
 
-def _flag(text: str) -> bool:
+def _parse_flag(text: str) -> bool:
     return text.lower() == "true"
 
 
 Member = TypeVar("Member", bound=IntEnum)
 
 
-def _member(kind: type[Member], text: str) -> Member:
+def _parse_member(kind: type[Member], text: str) -> Member:
     try:
-        return kind(_number(text))
+        return kind(_parse_number(text))
     except ValueError:
         raise MalformedBodyError(f"a trace has an unknown {kind.__name__} {text}") from None
 
 
-def _kind(text: str) -> TracedKind:
-    return _member(TracedKind, text)
+def _parse_kind(text: str) -> TracedKind:
+    return _parse_member(TracedKind, text)
 
 
-def _outcome(text: str) -> TracedOutcome | None:
-    return None if _optional_text(text) is None else _member(TracedOutcome, text)
+def _parse_outcome(text: str) -> TracedOutcome | None:
+    return None if _optional_text(text) is None else _parse_member(TracedOutcome, text)
 
 
 def _optional_number(text: str) -> int | None:
-    return None if _optional_text(text) is None else _number(text)
+    return None if _optional_text(text) is None else _parse_number(text)
 
 
 _Field = tuple[str, Callable[[str], object]]
@@ -275,7 +275,7 @@ class _Layout:
 
 
 _START_FIELDS: Final[tuple[_Field, ...]] = (
-    ("at_ms", _number),
+    ("at_ms", _parse_number),
     ("region", _optional_text),
     ("group", _optional_text),
 )
@@ -294,9 +294,14 @@ _STORED_FIELDS: Final[tuple[_Field, ...]] = (
 _LAYOUTS: Final[dict[str, _Layout]] = {
     "Pub": _Layout(
         SentTrace,
-        (*_STORED_FIELDS, ("body_bytes", _number), ("cost_ms", _number), ("kind", _kind)),
         (
-            (("offset_msg_id", _optional_text), ("is_success", _flag)),
+            *_STORED_FIELDS,
+            ("body_bytes", _parse_number),
+            ("cost_ms", _parse_number),
+            ("kind", _parse_kind),
+        ),
+        (
+            (("offset_msg_id", _optional_text), ("is_success", _parse_flag)),
             (("client_host", _optional_text),),
         ),
     ),
@@ -306,7 +311,7 @@ _LAYOUTS: Final[dict[str, _Layout]] = {
             *_START_FIELDS,
             ("request_id", _optional_text),
             ("msg_id", _optional_text),
-            ("retries", _number),
+            ("retries", _parse_number),
             ("keys", _optional_text),
         ),
     ),
@@ -315,23 +320,23 @@ _LAYOUTS: Final[dict[str, _Layout]] = {
         (
             ("request_id", _optional_text),
             ("msg_id", _optional_text),
-            ("cost_ms", _number),
-            ("is_success", _flag),
+            ("cost_ms", _parse_number),
+            ("is_success", _parse_flag),
             ("keys", _optional_text),
         ),
-        ((("outcome", _outcome),), (("at_ms", _optional_number), ("group", _optional_text))),
+        ((("outcome", _parse_outcome),), (("at_ms", _optional_number), ("group", _optional_text))),
     ),
     "EndTransaction": _Layout(
         TransactionEndTrace,
         (
             *_STORED_FIELDS,
-            ("kind", _kind),
+            ("kind", _parse_kind),
             ("transaction_id", _optional_text),
             ("state", _optional_text),
-            ("is_from_check", _flag),
+            ("is_from_check", _parse_flag),
         ),
     ),
-    "Recall": _Layout(RecallTrace, (*_MESSAGE_FIELDS, ("is_success", _flag))),
+    "Recall": _Layout(RecallTrace, (*_MESSAGE_FIELDS, ("is_success", _parse_flag))),
 }
 """Layouts by the name that is the first field of a record."""
 

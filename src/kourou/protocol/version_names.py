@@ -21,7 +21,7 @@ def version_name(ordinal: int) -> str:
         return str(ordinal)
     if ordinal >= _HIGHER:
         return "HIGHER_VERSION"
-    major, rest = divmod(ordinal - _FIRST, _PER_MAJOR)
-    minor, rest = divmod(rest, _PER_MINOR)
-    patch, is_release = divmod(rest, 2)
+    major, remainder = divmod(ordinal - _FIRST, _PER_MAJOR)
+    minor, remainder = divmod(remainder, _PER_MINOR)
+    patch, is_release = divmod(remainder, 2)
     return f"V{4 + major}_{minor}_{patch}" + ("" if is_release else "_SNAPSHOT")

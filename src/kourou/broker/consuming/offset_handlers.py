@@ -19,7 +19,7 @@ from kourou.protocol.headers_consume import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
-    topic_begin_of,
+    parse_topic_begin,
 )
 from kourou.remoting.connection import Request
 from kourou.store.formats import QueueEntry
@@ -171,7 +171,7 @@ def is_of_earlier_topic(command: RemotingCommand, topic_begin: int) -> bool:
         command: the request; only Kourou's clients send the beginning of their topic.
         topic_begin: beginning of the current topic of that name.
     """
-    meant = topic_begin_of(command.ext_fields)
+    meant = parse_topic_begin(command.ext_fields)
     return meant is not None and meant < topic_begin
 
 
