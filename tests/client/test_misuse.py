@@ -21,7 +21,7 @@ from kourou import (
     PushConsumerConfig,
     blocking,
 )
-from kourou.client.sending.queue_choice import check_queue, place
+from kourou.client.sending.queue_choice import check_queue, resolve_queue_choice
 from kourou.errors import ConfigError, InvalidMessageError, InvalidTopicError, UsageError
 
 NOBODY = "127.0.0.1:1"
@@ -75,7 +75,7 @@ def test_subscription_must_be_text() -> None:
 def test_queue_argument_must_be_a_queue_or_a_function() -> None:
     number: Any = 3
     with pytest.raises(UsageError, match="queue is 3: give a MessageQueue, or a function"):
-        place(Message("T", b"x"), number, None)
+        resolve_queue_choice(Message("T", b"x"), number, None)
     nothing: Any = None
     with pytest.raises(UsageError, match="to None: a queue selector must return one"):
         check_queue("T", nothing)

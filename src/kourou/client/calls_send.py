@@ -253,14 +253,14 @@ def receipts(
     return [
         SendReceipt(
             msg_id,
-            place,
+            offset_msg_id,
             stored,
             header.queue_offset + index,
             durability,
             status,
             header.recall_handle,
         )
-        for index, (msg_id, place) in enumerate(zip(msg_ids, offset_msg_ids, strict=True))
+        for index, (msg_id, offset_msg_id) in enumerate(zip(msg_ids, offset_msg_ids, strict=True))
     ]
 
 

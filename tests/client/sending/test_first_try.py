@@ -328,16 +328,16 @@ def test_close_fails_messages_in_flight_and_leaves_no_task() -> None:
         for future in (*submitted, *sending):
             with pytest.raises(ConnectionLostError):
                 await future
-        assert not producer._sender.handed_over
+        assert not producer._sender.fallbacks
         assert len(broker.asked) == 20
 
     against([silent], body, close_timeout_ms=50)
 
 
 def test_plain_bytes_end_depends_on_config() -> None:
-    def end(*, is_binary: bool = False, is_watched: bool = False, **options: Any) -> int:
+    def end(*, is_binary: bool = False, has_hooks: bool = False, **options: Any) -> int:
         config = ProducerConfig(**options)
-        return plain_bytes_end(config, is_binary=is_binary, is_watched=is_watched)
+        return plain_bytes_end(config, is_binary=is_binary, has_hooks=has_hooks)
 
     assert end() == 4_096
     assert end(compress_body_over_bytes=None, max_message_size_bytes=10_000) == 10_001
@@ -345,4 +345,4 @@ def test_plain_bytes_end_depends_on_config() -> None:
     assert end(linger_ms=5) == 0
     assert end(latency_fault_tolerance=True) == 0
     assert end(is_binary=True) == 0
-    assert end(is_watched=True) == 0
+    assert end(has_hooks=True) == 0

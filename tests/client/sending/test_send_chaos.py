@@ -98,7 +98,7 @@ def test_each_send_ends_in_time_and_is_counted_once(seed: int) -> None:
         assert all(chaos.ends[end] > 20 for end in ("stored", "failed", "cancelled"))
         stats, in_flight = producer.stats(), producer._in_flight
         assert (stats.in_flight, in_flight._messages, in_flight._bytes) == (0, 0, 0)
-        assert not producer._sender.handed_over
+        assert not producer._sender.fallbacks
         # A send that ends in the turn of its cancellation may be counted by its outcome.
         assert chaos.ends["stored"] <= stats.sent_total - 1
         assert chaos.ends["failed"] <= stats.failed_total

@@ -54,7 +54,7 @@ def test_separate_sends_count_the_same_together_and_one_by_one() -> None:
         stats.on_begun(4)
     for time_s in times_s:
         one_by_one.on_stored(1, time_s, 2.0)
-    together.on_stored_apart(3, sum(times_s), max(times_s), 2.0)
+    together.on_stored_separately(3, sum(times_s), max(times_s), 2.0)
     found, expected = together.snapshot(3.0), one_by_one.snapshot(3.0)
 
     assert found.send_time_mean_ms == pytest.approx(expected.send_time_mean_ms)

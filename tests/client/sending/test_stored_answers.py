@@ -209,7 +209,7 @@ def test_sends_and_submits_answered_in_one_read_are_all_released() -> None:
         assert (stats.sent_total, stats.in_flight) == (11, 0)
         assert 0 < stats.send_time_mean_ms <= stats.send_time_max_ms
         in_flight = producer._in_flight
-        assert (in_flight._messages, in_flight._bytes, producer._under_way._count) == (0, 0, 0)
+        assert (in_flight._messages, in_flight._bytes, producer._operations._count) == (0, 0, 0)
 
     against([requests.put_nowait], body)
 

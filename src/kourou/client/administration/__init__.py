@@ -1,1 +1,1 @@
-"""Administration: what operators ask of a cluster and change in it."""
+"""Administration: describe and change a cluster."""

@@ -1,1 +1,1 @@
-"""Sending: producers, and what decides where, when and how often a message goes."""
+"""Sending: producers, choice of queues, retries, batches, requests and transactions."""

@@ -26,7 +26,7 @@ from kourou.protocol.message_batch import entry_size
 BATCH_MESSAGES_MAX: Final = 1_024
 """Maximum messages of a batch: the answer's header has an id of up to 56 characters for each."""
 
-_LONGEST_ID: Final = "0" * 56
+_ID_PLACEHOLDER: Final = "0" * 56
 """A placeholder with the length of the unique id of a producer with an IPv6 address."""
 
 SendBatch = Callable[
@@ -55,7 +55,7 @@ def split_batch(messages: Sequence[Message], size_max: int = 4 * MIB) -> list[li
     parts: list[list[Message]] = []
     room = 0
     for index, message in enumerate(messages):
-        size = entry_size(batch_item(encode_message(message, _LONGEST_ID)))
+        size = entry_size(batch_item(encode_message(message, _ID_PLACEHOLDER)))
         if size > size_max:
             raise InvalidMessageError(
                 f"message {index} takes {size} bytes of a batch, more than size_max ({size_max})"
@@ -103,7 +103,7 @@ class Batcher:
         self._batches: dict[_Key, _Batch] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return whether a message may be sent in a batch.
 
         Delayed and large messages, and those with a priority, are sent alone.
@@ -120,7 +120,7 @@ class Batcher:
     async def send(
         self, outgoing: Outgoing, queue: MessageQueue | None, timeout_ms: int | None
     ) -> SendReceipt:
-        """Send a message for which `takes` returned True, and return its receipt.
+        """Send a message for which `accepts` returned True, and return its receipt.
 
         The timeout begins when the batch is sent. A message that is cancelled before that is not
         sent; one that is cancelled later may be stored.

@@ -20,10 +20,10 @@ from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import TIMEOUT_MS_MAX
 from kourou.client.send_receipt import SendReceipt
-from kourou.client.sending.in_flight import Places
-from kourou.client.sending.queue_choice import Where
+from kourou.client.sending.in_flight import InFlightCounter
+from kourou.client.sending.queue_choice import QueueChoice
 from kourou.client.sending.send_frames import property_json
-from kourou.client.sending.send_plans import SendPlans, Way
+from kourou.client.sending.send_plans import BrokerTarget, SendPlans
 from kourou.client.sending.send_stats import SendStats
 from kourou.errors import KourouError, RequestTimeoutError, TransportError
 from kourou.model.message import Message
@@ -39,7 +39,7 @@ from kourou.remoting.pool import abort_if_silent
 _PROPERTIES_PLAIN_MAX: Final = SENT_PROPERTIES_SIZE_MAX // 4
 """Number of characters of properties that always fit, since a character has at most 4 bytes."""
 
-GoOn = Callable[["FirstTry", BaseException | None], Coroutine[Any, Any, SendReceipt]]
+ContinueSend = Callable[["FirstTry", BaseException | None], Coroutine[Any, Any, SendReceipt]]
 """Continues a send after the first try. The argument is the error of that try, or None if the
 request was not sent or the server answered GO_AWAY, which asks for another connection."""
 
@@ -53,10 +53,10 @@ class FirstTry(PendingRequest[SendReceipt]):
 
     Attributes:
         tries: the producer's object for first tries.
-        places: counts the message as in flight until the send has ended.
+        counter: counts the message as in flight until the send has ended.
         message: the message, sent with the unique id `msg_id` to `queue`.
         timeout_ms: for all tries, beginning at `began_s` (seconds of the loop's clock).
-        where: the queue or selector given by the caller.
+        choice: the queue or selector given by the caller.
     """
 
     __slots__ = (
@@ -64,14 +64,14 @@ class FirstTry(PendingRequest[SendReceipt]):
         "_task",
         "address",
         "began_s",
+        "choice",
         "connection",
+        "counter",
         "message",
         "msg_id",
-        "places",
         "queue",
         "timeout_ms",
         "tries",
-        "where",
     )
 
     address: str
@@ -82,20 +82,20 @@ class FirstTry(PendingRequest[SendReceipt]):
         message: Message,
         msg_id: str,
         timeout_ms: int,
-        where: Where,
-        places: Places,
+        choice: QueueChoice,
+        counter: InFlightCounter,
     ) -> None:
         super().__init__(loop=tries.loop)
         self.tries = tries
-        self.places = places
+        self.counter = counter
         self._task: asyncio.Task[SendReceipt] | None = None
         # Later tries call a selector in the context (contextvars) of the caller of `send`.
-        self._context = None if where is None or not callable(where) else copy_context()
+        self._context = None if choice is None or not callable(choice) else copy_context()
         self.code = _CODE
         self.message = message
         self.msg_id = msg_id
         self.timeout_ms = timeout_ms
-        self.where = where
+        self.choice = choice
         self.began_s = tries.now_s()
         self.queue: MessageQueue | None = None
         self.connection: Connection | None = None
@@ -108,7 +108,7 @@ class FirstTry(PendingRequest[SendReceipt]):
         elif self.connection is not None:
             self.abandon()
             self.tries.stats.on_cancelled(1)
-            self.places.release(len(self.message.body))
+            self.counter.release(len(self.message.body))
         return True
 
     def on_answer(self, answer: RemotingCommand) -> None:
@@ -122,36 +122,36 @@ class FirstTry(PendingRequest[SendReceipt]):
         now_s = self.tries.now_s()
         self.tries.stats.on_stored(1, now_s - self.began_s, now_s)
         self.set_result(receipt)
-        self.places.release(len(self.message.body))
+        self.counter.release(len(self.message.body))
 
     def _on_refused(self, answer: RemotingCommand, error: KourouError) -> None:
         if answer.code != ResponseCode.GO_AWAY:
-            self.hand_over(error)
+            self.fall_back(error)
             return
         # The request was not served. It is sent once more on another connection, like all requests;
         # the general path sees by `connection` that this has happened once.
         if self.connection is not None:
             self.tries.pool.retire(self.address, self.connection)
-        self.hand_over(None)
+        self.fall_back(None)
 
     def on_failure(self, error: TransportError) -> None:
         if self.done():
             return  # cancelled by the failure callback of another try on the connection
         if isinstance(error, RequestTimeoutError) and self.connection is not None:
             abort_if_silent(self.connection, self.began_s)
-        self.hand_over(error)
+        self.fall_back(error)
 
-    def hand_over(self, error: BaseException | None) -> None:
+    def fall_back(self, error: BaseException | None) -> None:
         """Continue in the general path."""
-        task = asyncio.create_task(self.tries.go_on(self, error), context=self._context)
+        task = asyncio.create_task(self.tries.continue_send(self, error), context=self._context)
         self._task = task
-        self.tries.handed_over.add(task)
-        task.add_done_callback(self._on_gone_on)
+        self.tries.fallbacks.add(task)
+        task.add_done_callback(self._on_fallback_done)
 
-    def _on_gone_on(self, task: asyncio.Task[SendReceipt]) -> None:
+    def _on_fallback_done(self, task: asyncio.Task[SendReceipt]) -> None:
         # Counted here, because a task that is cancelled at once never runs.
         stats, now_s = self.tries.stats, self.tries.now_s()
-        self.tries.handed_over.discard(task)
+        self.tries.fallbacks.discard(task)
         if task.cancelled():
             stats.on_cancelled(1)
             super().cancel()
@@ -163,7 +163,7 @@ class FirstTry(PendingRequest[SendReceipt]):
             stats.on_stored(1, now_s - self.began_s, now_s)
             if not self.done():
                 self.set_result(task.result())
-        self.places.release(len(self.message.body))
+        self.counter.release(len(self.message.body))
 
 
 class FirstTries:
@@ -173,13 +173,13 @@ class FirstTries:
         instance: provides routes, connections and the clock.
         plans: cached data of each topic: queues, addresses and frame templates.
         ids: source of unique message ids.
-        go_on: continues a send in the general path.
+        continue_send: continues a send in the general path.
         stats: counts sends.
         config: has the timeouts.
         bytes_end: bodies of at least this size take the general path; see `plain_bytes_end`.
 
     Attributes:
-        handed_over: the tasks of sends that continue in the general path.
+        fallbacks: the tasks of sends that continue in the general path.
         now_s: the loop's clock.
     """
 
@@ -188,7 +188,7 @@ class FirstTries:
         instance: ClientInstance,
         plans: SendPlans,
         ids: UniqueIdGenerator,
-        go_on: GoOn,
+        continue_send: ContinueSend,
         stats: SendStats,
         config: ProducerConfig,
         bytes_end: int,
@@ -196,9 +196,9 @@ class FirstTries:
         self.loop = asyncio.get_running_loop()
         self.now_s = self.loop.time
         self.pool = instance.pool
-        self.go_on = go_on
+        self.continue_send = continue_send
         self.stats = stats
-        self.handed_over: set[asyncio.Task[SendReceipt]] = set()
+        self.fallbacks: set[asyncio.Task[SendReceipt]] = set()
         self._plans = plans
         self._ids = ids
         self._now_ms = instance.runtime.clock.now_ms
@@ -207,15 +207,19 @@ class FirstTries:
         self._bytes_end = bytes_end
 
     def begin(
-        self, message: Message, timeout_ms: int | None, where: Where, places: Places
+        self,
+        message: Message,
+        timeout_ms: int | None,
+        choice: QueueChoice,
+        counter: InFlightCounter,
     ) -> FirstTry | None:
         """Start to send a message; return None, without any effect, if it needs the general path.
 
         Args:
             message: not checked yet; an invalid message is left to the general path.
             timeout_ms: as in `Producer.send`.
-            where: as in `Producer.send`.
-            places: counts the message already; `release` is called when the send has ended.
+            choice: as in `Producer.send`.
+            counter: counts the message already; `release` is called when the send has ended.
         """
         if timeout_ms is None:
             timeout_ms = self._timeout_ms
@@ -233,23 +237,25 @@ class FirstTries:
             properties = property_json(text)
         except UnicodeEncodeError:
             return None
-        attempt = FirstTry(self, message, msg_id, timeout_ms, where, places)
+        attempt = FirstTry(self, message, msg_id, timeout_ms, choice, counter)
         self.stats.in_flight += 1
         try:
-            queue = attempt.queue = plan.turn.place(plan.route, where, message)
-            way = plan.ways.get(queue.broker_name) or self._plans.way(
+            queue = attempt.queue = plan.round_robin.choose_first(plan.route, choice, message)
+            target = plan.targets.get(queue.broker_name) or self._plans.target(
                 plan, message.topic, queue.broker_name
             )
         except Exception as error:  # noqa: BLE001 - also one of a selector: the caller gets it
-            attempt.hand_over(error)
+            attempt.fall_back(error)
             return attempt
-        if way is None or not self._send(attempt, way, now_ms, properties):
-            attempt.hand_over(None)
+        if target is None or not self._send(attempt, target, now_ms, properties):
+            attempt.fall_back(None)
         return attempt
 
-    def _send(self, attempt: FirstTry, way: Way, now_ms: int, properties: bytes) -> bool:
+    def _send(
+        self, attempt: FirstTry, target: BrokerTarget, now_ms: int, properties: bytes
+    ) -> bool:
         """Send the frame; return False, without any effect, if that is not possible now."""
-        connection = self.pool.existing(way.address)
+        connection = self.pool.existing(target.address)
         if connection is None:
             return False
         limit_ms = attempt.timeout_ms
@@ -260,7 +266,7 @@ class FirstTries:
             return False
         message = attempt.message
         try:
-            frame = way.frames.frame(
+            frame = target.frames.frame(
                 attempt.queue.queue_id,  # type: ignore[union-attr]
                 now_ms,
                 message.flag,
@@ -273,20 +279,20 @@ class FirstTries:
         if frame is None:
             attempt.abandon()
             return False
-        attempt.address, attempt.connection = way.address, connection
+        attempt.address, attempt.connection = target.address, connection
         connection.send_frames(frame)
         return True
 
 
-def plain_bytes_end(config: ProducerConfig, *, is_binary: bool, is_watched: bool) -> int:
+def plain_bytes_end(config: ProducerConfig, *, is_binary: bool, has_hooks: bool) -> int:
     """Return the body size from which on messages take the general path; 0 if all do.
 
     Args:
         config: the producer's config.
         is_binary: request headers use the binary encoding.
-        is_watched: there are hooks for sends or requests.
+        has_hooks: there are hooks for sends or requests.
     """
-    if is_binary or is_watched or config.linger_ms or config.latency_fault_tolerance:
+    if is_binary or has_hooks or config.linger_ms or config.latency_fault_tolerance:
         return 0
     end = config.max_message_size_bytes + 1
     compressed_from = config.compress_body_over_bytes

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Protocol
 
 
-class Places(Protocol):
+class InFlightCounter(Protocol):
     """Counts messages in flight."""
 
     def release(self, size: int, messages: int = 1) -> None:
@@ -30,7 +30,7 @@ class InFlight:
         """Return the number of messages in flight."""
         return self._messages
 
-    def take(self, size: int) -> bool:
+    def try_acquire(self, size: int) -> bool:
         """Add a message of `size` bytes and return True; False, without effect, if it must wait."""
         # `_fits` and `_take` are inlined, because this runs for each message.
         messages, size_all = self._messages, self._bytes + size
@@ -49,7 +49,7 @@ class InFlight:
 
         A message that is larger than the limit fits when no other is in flight.
         """
-        if self.take(size):
+        if self.try_acquire(size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((turn, size))
@@ -98,8 +98,8 @@ class InFlight:
                 return
 
 
-class UnderWay:
-    """Counts operations in flight, without a limit: by `with`, or by `take` and `release`."""
+class OperationCounter:
+    """Counts operations in flight, without a limit: by `with`, or by `add` and `release`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -107,12 +107,12 @@ class UnderWay:
         self._empty.set()
 
     def __enter__(self) -> None:
-        self.take()
+        self.add()
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def take(self) -> None:
+    def add(self) -> None:
         """Add one operation."""
         if not self._count:
             self._empty.clear()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
-_SPARED_MS: Final = (0, 0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
+_UNAVAILABLE_MS: Final = (0, 0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
 """Unavailable times: the first for latencies below `_LATENCIES_MS[0]`, the next from that value on,
 and so on."""
 
@@ -99,7 +99,7 @@ class LatencyFaults:
         self, broker_name: str, latency_ms: float, now_ms: int, *, is_reachable: bool
     ) -> None:
         broker = self._brokers.setdefault(broker_name, _Broker())
-        spared_ms = _SPARED_MS[bisect_right(_LATENCIES_MS, latency_ms)]
-        if spared_ms:
-            broker.available_at_ms = max(broker.available_at_ms, now_ms + spared_ms)
+        unavailable_ms = _UNAVAILABLE_MS[bisect_right(_LATENCIES_MS, latency_ms)]
+        if unavailable_ms:
+            broker.available_at_ms = max(broker.available_at_ms, now_ms + unavailable_ms)
         broker.is_reachable = is_reachable

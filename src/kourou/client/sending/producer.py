@@ -25,11 +25,11 @@ from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
 from kourou.client.sending.awaited_replies import AwaitedReplies
 from kourou.client.sending.batching import Batcher
-from kourou.client.sending.in_flight import InFlight, UnderWay
+from kourou.client.sending.in_flight import InFlight, OperationCounter
 from kourou.client.sending.queue_choice import (
+    QueueChoice,
     QueueSelector,
-    Where,
-    place,
+    resolve_queue_choice,
 )
 from kourou.client.sending.recalling import Recalling
 from kourou.client.sending.requesting import Registrations, Requesting
@@ -37,7 +37,7 @@ from kourou.client.sending.send_hooks import SendCheck, SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.send_traces import send_traces
 from kourou.client.sending.sender import Sender
-from kourou.client.sending.stored_answers import take_stored
+from kourou.client.sending.stored_answers import complete_stored
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
@@ -113,13 +113,13 @@ class Producer(Requesting, Recalling, Lifetime):
             producer_group=group,
             handlers=self._handlers(),
             auto_create_queue_nums=self._config.default_topic_queue_nums if auto_create else None,
-            fast_path=take_stored,
+            fast_path=complete_stored,
         )
         rng = self._instance.runtime.random
         self._ids = UniqueIdGenerator(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._traces = send_traces(self._instance, group)
         self._hooks = SendHooks([*hooks, *self._traces])
-        self._under_way = UnderWay()
+        self._operations = OperationCounter()
         self._submitted: set[asyncio.Task[SendReceipt]] = set()
 
     @property
@@ -158,14 +158,14 @@ class Producer(Requesting, Recalling, Lifetime):
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 self._batcher.flush()
                 await self._in_flight.wait_empty()
-                await self._under_way.wait_empty()
+                await self._operations.wait_empty()
         except TimeoutError:
             log.warning("producer.cut_short group=%s messages=%d", self.group, self._count())
         finally:
             await self._instance.close()
             self._replies.fail_all()
             await self._batcher.end(_END_TIMEOUT_S)
-            if left := {*self._submitted, *self._sender.handed_over}:
+            if left := {*self._submitted, *self._sender.fallbacks}:
                 await asyncio.wait(left, timeout=_END_TIMEOUT_S)
 
     async def send(
@@ -209,22 +209,22 @@ class Producer(Requesting, Recalling, Lifetime):
                 end of the timeout.
         """
         self._instance.check_open()
-        where: Where = None
+        choice: QueueChoice = None
         if queue is not None or sharding_key is not None:
-            where, message = place(message, queue, sharding_key)
+            choice, message = resolve_queue_choice(message, queue, sharding_key)
         attempt = None
-        self._under_way.take()
+        self._operations.add()
         try:
-            attempt = self._sender.begin(message, timeout_ms, where, self._under_way)
+            attempt = self._sender.begin(message, timeout_ms, choice, self._operations)
         finally:
             if attempt is None:
-                self._under_way.release()
+                self._operations.release()
         if attempt is not None:
             try:
                 return await attempt
             finally:
                 del attempt  # breaks a reference cycle: the exception refers to this frame
-        return await self._send(self._encode(message, timeout_ms), timeout_ms, where)
+        return await self._send(self._encode(message, timeout_ms), timeout_ms, choice)
 
     async def send_batch(
         self,
@@ -250,12 +250,12 @@ class Producer(Requesting, Recalling, Lifetime):
             UsageError, TransportError, RemoteError: as `send`, for all messages together.
         """
         self._instance.check_open()
-        placed = [place(message, queue, sharding_key) for message in messages]
-        check_batch([message for _, message in placed], self._config)
-        outgoings = [self._encode(message, timeout_ms) for _, message in placed]
+        resolved = [resolve_queue_choice(message, queue, sharding_key) for message in messages]
+        check_batch([message for _, message in resolved], self._config)
+        outgoings = [self._encode(message, timeout_ms) for _, message in resolved]
         outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
-        with self._under_way:
-            return await self._sender.send(outgoing, timeout_ms, placed[0][0])
+        with self._operations:
+            return await self._sender.send(outgoing, timeout_ms, resolved[0][0])
 
     async def submit(
         self,
@@ -278,11 +278,11 @@ class Producer(Requesting, Recalling, Lifetime):
                 not sent.
         """
         self._instance.check_open()
-        where: Where = None
+        choice: QueueChoice = None
         if queue is not None or sharding_key is not None:
-            where, message = place(message, queue, sharding_key)
+            choice, message = resolve_queue_choice(message, queue, sharding_key)
         size, in_flight = len(message.body), self._in_flight
-        must_wait = not in_flight.take(size)
+        must_wait = not in_flight.try_acquire(size)
         if must_wait:
             check_message(message, self._config)  # an invalid message is refused without waiting
             check_timeout(timeout_ms)
@@ -290,11 +290,11 @@ class Producer(Requesting, Recalling, Lifetime):
         try:
             if must_wait:
                 self._instance.check_open()
-            attempt = self._sender.begin(message, timeout_ms, where, in_flight)
+            attempt = self._sender.begin(message, timeout_ms, choice, in_flight)
             if attempt is not None:
                 return attempt
             outgoing = self._encode(message, timeout_ms)
-            task = asyncio.create_task(self._send(outgoing, timeout_ms, where))
+            task = asyncio.create_task(self._send(outgoing, timeout_ms, choice))
         except BaseException:
             in_flight.release(size)
             raise
@@ -333,10 +333,10 @@ class Producer(Requesting, Recalling, Lifetime):
             TransportError: there is no route or no connection; the message was not sent.
         """
         self._instance.check_open()
-        where, message = place(message, queue, sharding_key)
+        choice, message = resolve_queue_choice(message, queue, sharding_key)
         outgoing = self._encode(message, timeout_ms)
-        with self._under_way:
-            await self._sender.send_oneway(outgoing, timeout_ms, where)
+        with self._operations:
+            await self._sender.send_oneway(outgoing, timeout_ms, choice)
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
         """Look up and return the queues that `send` chooses from, in its order.
@@ -381,14 +381,16 @@ class Producer(Requesting, Recalling, Lifetime):
     def _next_id(self) -> str:
         return self._ids.next(self._instance.runtime.clock.now_ms())
 
-    async def _send(self, outgoing: Outgoing, timeout_ms: int | None, where: Where) -> SendReceipt:
-        with self._under_way:
-            if not self._batcher.takes(outgoing.messages[0]):
-                return (await self._sender.send(outgoing, timeout_ms, where))[0]
-            if callable(where):
+    async def _send(
+        self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
+    ) -> SendReceipt:
+        with self._operations:
+            if not self._batcher.accepts(outgoing.messages[0]):
+                return (await self._sender.send(outgoing, timeout_ms, choice))[0]
+            if callable(choice):
                 limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
-                where = await self._sender.choose(outgoing, where, Deadline(limit_ms))
-            return await self._batcher.send(outgoing, where, timeout_ms)
+                choice = await self._sender.choose(outgoing, choice, Deadline(limit_ms))
+            return await self._batcher.send(outgoing, choice, timeout_ms)
 
     async def _send_together(
         self, outgoings: Sequence[Outgoing], queue: MessageQueue | None, timeout_ms: int | None
@@ -398,7 +400,7 @@ class Producer(Requesting, Recalling, Lifetime):
             outgoing = outgoings[0]
         else:
             outgoing = encode_batch_of(outgoings, self._next_id(), self._config)
-        with self._under_way:
+        with self._operations:
             return await self._sender.send(outgoing, timeout_ms, queue)
 
     def _count(self) -> int:

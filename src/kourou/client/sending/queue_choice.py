@@ -24,7 +24,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Returns one of the queues, of which there is at least one, for the message."""
 
 
-Where = MessageQueue | QueueSelector | None
+QueueChoice = MessageQueue | QueueSelector | None
 """A queue, a selector, or None for the next queue in turn."""
 
 
@@ -45,11 +45,11 @@ def check_queue(topic: str, queue: MessageQueue) -> None:
         raise UsageError(f"a message to {topic} cannot be sent to a queue of {queue.topic}")
 
 
-def place(
+def resolve_queue_choice(
     message: Message,
     queue: MessageQueue | QueueSelector | None,
     sharding_key: str | None,
-) -> tuple[Where, Message]:
+) -> tuple[QueueChoice, Message]:
     """Return the queue or selector for a message, and the message with its sharding key.
 
     Raises:
@@ -134,7 +134,9 @@ class RoundRobin:
             raise NoRouteError(f"topic {self._topic} has no writable queue")
         return self._queues
 
-    def place(self, route: TopicRoute, where: Where, message: Message) -> MessageQueue:
+    def choose_first(
+        self, route: TopicRoute, choice: QueueChoice, message: Message
+    ) -> MessageQueue:
         """Return the queue for the first try of a message.
 
         Raises:
@@ -142,16 +144,16 @@ class RoundRobin:
                 not caught.
             NoRouteError: no queue of the topic is writable.
         """
-        if where is None:
+        if choice is None:
             if route is not self._route or not self._queues:
                 return self.choose(route)
             # `choose` is inlined, because nearly all messages take this branch.
             queue = self._queues[self._next % len(self._queues)]
             self._next += 1
             return queue
-        if isinstance(where, MessageQueue):
-            return where
-        queue = where(self.queues(route), message)
+        if isinstance(choice, MessageQueue):
+            return choice
+        queue = choice(self.queues(route), message)
         check_queue(self._topic, queue)
         return queue
 
@@ -192,7 +194,7 @@ class RoundRobin:
         return queue
 
 
-class Turns:
+class RoundRobins:
     """The round-robin state of each topic of one producer.
 
     Args:
@@ -203,16 +205,18 @@ class Turns:
     def __init__(self, rng: random.Random, topics_max: int) -> None:
         self._random = rng
         self._topics_max = topics_max
-        self._turns: dict[str, RoundRobin] = {}
+        self._round_robins: dict[str, RoundRobin] = {}
 
     def of(self, topic: str) -> RoundRobin:
         """Return the round-robin state of a topic."""
-        turn = self._turns.get(topic)
-        if turn is None:
-            if len(self._turns) >= self._topics_max:
-                self._turns.clear()
-            turn = self._turns[topic] = RoundRobin(topic, self._random.getrandbits(16))
-        return turn
+        round_robin = self._round_robins.get(topic)
+        if round_robin is None:
+            if len(self._round_robins) >= self._topics_max:
+                self._round_robins.clear()
+            round_robin = self._round_robins[topic] = RoundRobin(
+                topic, self._random.getrandbits(16)
+            )
+        return round_robin
 
 
 def _is_any(_: str) -> bool:

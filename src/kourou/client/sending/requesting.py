@@ -27,8 +27,8 @@ from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.awaited_replies import AwaitedReplies
-from kourou.client.sending.in_flight import UnderWay
-from kourou.client.sending.queue_choice import QueueSelector, Where, place
+from kourou.client.sending.in_flight import OperationCounter
+from kourou.client.sending.queue_choice import QueueChoice, QueueSelector, resolve_queue_choice
 from kourou.client.sending.sender import Sender
 from kourou.errors import (
     KourouError,
@@ -46,7 +46,7 @@ from kourou.model.topic import reply_topic
 REPLY_TRIES_MAX: Final = 3
 """Maximum tries of a reply while brokers answer that the requester is not connected."""
 
-_PASSED_BACK: Final[tuple[str, ...]] = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
+_RETURNED: Final[tuple[str, ...]] = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
@@ -56,7 +56,7 @@ class Requesting:
     _instance: ClientInstance
     _config: ProducerConfig
     _sender: Sender
-    _under_way: UnderWay
+    _operations: OperationCounter
     _replies: AwaitedReplies
     _registrations: Registrations
     _next_id: Callable[[], str]
@@ -91,22 +91,22 @@ class Requesting:
             UsageError, TransportError, RemoteError: the message was not stored; as `send`.
         """
         self._instance.check_open()
-        where, message = place(message, queue, sharding_key)
+        choice, message = resolve_queue_choice(message, queue, sharding_key)
         check_message(message, self._config)
         check_timeout(timeout_ms)
         limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
         deadline = Deadline(limit_ms)
         bits = self._instance.runtime.random.getrandbits(128)
         correlation_id = str(uuid.UUID(int=bits, version=4))
-        asked = {
+        system_properties = {
             names.CORRELATION_ID: correlation_id,
             names.REPLY_TO_CLIENT: self._instance.client_id,
             names.TTL: str(limit_ms),
         }
-        outgoing = encode_message(message, self._next_id(), asked)
-        with self._under_way, self._replies.wait(correlation_id) as reply:
+        outgoing = encode_message(message, self._next_id(), system_properties)
+        with self._operations, self._replies.wait(correlation_id) as reply:
             await self._registrations.ensure(message.topic, deadline)
-            return await self._ask(outgoing, deadline, where, reply)
+            return await self._send_and_wait(outgoing, deadline, choice, reply)
 
     async def reply(
         self,
@@ -137,34 +137,34 @@ class Requesting:
         """
         self._instance.check_open()
         check_timeout(timeout_ms)
-        topic, back = _way_back(request)
+        topic, reply_properties = _reply_destination(request)
         message = Message(topic, body, tags=tags, keys=keys, properties=properties)
         check_message(message, self._config)
-        outgoing = encode_message(message, self._next_id(), back)
+        outgoing = encode_message(message, self._next_id(), reply_properties)
         outgoing.is_reply = True
         deadline = Deadline(self._config.send_timeout_ms if timeout_ms is None else timeout_ms)
-        where = _brokers_in_turn(request.broker_name)
-        with self._under_way:
+        choice = _brokers_in_turn(request.broker_name)
+        with self._operations:
             for failures in range(1, REPLY_TRIES_MAX):
                 try:
-                    return (await self._sender.send(outgoing, _left_ms(deadline), where))[0]
+                    return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
                 except RemoteSystemError:
                     # The requester may be reconnecting, or connected to another broker.
                     delay_s = self._instance.backoff.delay_s(failures)
                     if delay_s >= deadline.remaining_s():
                         raise
                 await asyncio.sleep(delay_s)
-            return (await self._sender.send(outgoing, _left_ms(deadline), where))[0]
+            return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
 
-    async def _ask(
+    async def _send_and_wait(
         self,
         outgoing: Outgoing,
         deadline: Deadline,
-        where: Where,
+        choice: QueueChoice,
         reply: asyncio.Future[MessageExt],
     ) -> MessageExt:
         try:
-            await self._sender.send(outgoing, _left_ms(deadline), where)
+            await self._sender.send(outgoing, _remaining_ms(deadline), choice)
         except TransportError:
             if reply.done():
                 return reply.result()  # only the broker's answer to the send was lost
@@ -183,8 +183,8 @@ class Registrations:
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
-        self._beating: dict[str, asyncio.Task[bool]] = {}
-        self._asked: set[str] = set()  # clusters whose reply topic was looked up
+        self._heartbeats: dict[str, asyncio.Task[bool]] = {}
+        self._looked_up: set[str] = set()  # clusters whose reply topic was looked up
 
     async def ensure(self, topic: str, deadline: Deadline) -> None:
         """Send heartbeats to all masters of the topic and of the cluster's reply topic.
@@ -204,28 +204,28 @@ class Registrations:
                 addresses.update(_masters(replies))
         missing = [address for address in addresses if not instance.is_registered(address)]
         if missing:
-            beating = [self._beat(address) for address in missing]
-            await asyncio.wait(beating, timeout=deadline.remaining_s())
+            heartbeats = [self._start_heartbeat(address) for address in missing]
+            await asyncio.wait(heartbeats, timeout=deadline.remaining_s())
 
     async def _reply_route(self, topic: str, deadline: Deadline) -> TopicRoute | None:
         """Return the route of a reply topic, looked up once; None if there is none."""
         routes = self._instance.routes
-        known = routes.known(topic)
-        if known is not None or topic in self._asked:
-            return known
-        self._asked.add(topic)
+        cached = routes.known(topic)
+        if cached is not None or topic in self._looked_up:
+            return cached
+        self._looked_up.add(topic)
         try:
             return await routes.get(topic, deadline.remaining_s())
         except KourouError:
             return None
 
-    def _beat(self, address: str) -> asyncio.Task[bool]:
+    def _start_heartbeat(self, address: str) -> asyncio.Task[bool]:
         """Start a heartbeat to a broker; concurrent callers share one."""
-        task = self._beating.get(address)
+        task = self._heartbeats.get(address)
         if task is None:
             task = asyncio.create_task(self._instance.heartbeat(address), name=f"beat {address}")
-            self._beating[address] = task
-            task.add_done_callback(lambda _: self._beating.pop(address))
+            self._heartbeats[address] = task
+            task.add_done_callback(lambda _: self._heartbeats.pop(address))
         return task
 
 
@@ -237,21 +237,24 @@ def _masters(route: TopicRoute) -> list[str]:
     ]
 
 
-def _way_back(request: MessageExt) -> tuple[str, dict[str, str]]:
+def _reply_destination(request: MessageExt) -> tuple[str, dict[str, str]]:
     """Return the reply topic for a request, and the properties that a reply needs.
 
     Raises:
         NotARequestError: the message lacks a property of requests.
     """
     properties = request.properties
-    missing = [name for name in (names.CLUSTER, *_PASSED_BACK[:2]) if name not in properties]
+    missing = [name for name in (names.CLUSTER, *_RETURNED[:2]) if name not in properties]
     if missing:
         raise NotARequestError(
             f"message {request.msg_id} of {request.topic} has no property {missing[0]}: only a "
             "message sent by `request` can be replied to"
         )
-    back = {name: properties[name] for name in _PASSED_BACK if name in properties}
-    return reply_topic(properties[names.CLUSTER]), {names.MSG_TYPE: names.REPLY_MESSAGE, **back}
+    reply_properties = {name: properties[name] for name in _RETURNED if name in properties}
+    return reply_topic(properties[names.CLUSTER]), {
+        names.MSG_TYPE: names.REPLY_MESSAGE,
+        **reply_properties,
+    }
 
 
 def _brokers_in_turn(first: str) -> QueueSelector:
@@ -271,5 +274,5 @@ def _brokers_in_turn(first: str) -> QueueSelector:
     return select
 
 
-def _left_ms(deadline: Deadline) -> int:
+def _remaining_ms(deadline: Deadline) -> int:
     return max(0, round(deadline.remaining_s() * 1000))

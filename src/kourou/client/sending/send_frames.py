@@ -20,10 +20,10 @@ from kourou.protocol.frame import FRAME_SIZE_MAX, FRAME_SIZE_MIN, encode_frame
 _SIZES: Final = struct.Struct(">II")
 _HEADER_AT: Final = 8
 
-_MARKS: Final = (2_147_483_629, 8_191_919_191_919_191_919, -2_147_483_587, 2_147_483_543)
+_MARKERS: Final = (2_147_483_629, 8_191_919_191_919_191_919, -2_147_483_587, 2_147_483_543)
 """Markers of queue id, born timestamp, flag and opaque; none contains another one."""
 
-_PROPERTIES_MARK: Final = "\x7f properties \x7f"  # names of topics, groups and brokers lack blanks
+_PROPERTIES_MARKER: Final = "\x7f properties \x7f"  # no name of a topic, group or broker has blanks
 
 _encode_text: Final = msgspec.json.Encoder().encode
 
@@ -42,17 +42,17 @@ class SendFrames:
     """
 
     def __init__(self, group: str, topic: str, broker_name: str, default_queue_nums: int) -> None:
-        queue_id, born_at_ms, flag, opaque = _MARKS
+        queue_id, born_at_ms, flag, opaque = _MARKERS
         queue = MessageQueue(topic, broker_name, queue_id)
-        outgoing = Outgoing(topic, (), b"", _PROPERTIES_MARK, flag)
+        outgoing = Outgoing(topic, (), b"", _PROPERTIES_MARKER, flag)
         command = send_command(outgoing, queue, group, born_at_ms, default_queue_nums)
         command.opaque = opaque
         text = encode_frame(command)[_HEADER_AT:].replace(b"%", b"%%")
-        marks = {b"%d" % number: b"%d" for number in _MARKS}
-        marks[_encode_text(_PROPERTIES_MARK)] = b"%b"
-        self.is_usable = all(text.count(mark) == 1 for mark in marks)
-        for mark, hole in marks.items():
-            text = text.replace(mark, hole)
+        markers = {b"%d" % number: b"%d" for number in _MARKERS}
+        markers[_encode_text(_PROPERTIES_MARKER)] = b"%b"
+        self.is_usable = all(text.count(marker) == 1 for marker in markers)
+        for marker, specifier in markers.items():
+            text = text.replace(marker, specifier)
         self._template = text
 
     def frame(

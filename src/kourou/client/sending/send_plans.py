@@ -8,7 +8,7 @@ from typing import Final
 from kourou.client.calls_send import check_message
 from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
-from kourou.client.sending.queue_choice import RoundRobin, Turns
+from kourou.client.sending.queue_choice import RoundRobin, RoundRobins
 from kourou.client.sending.send_frames import SendFrames
 from kourou.errors import UsageError
 from kourou.model.message import Message
@@ -19,7 +19,7 @@ _VIP_PORT_DISTANCE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class BrokerTarget:
     """Address of one broker, and the frame templates for it."""
 
     address: str
@@ -31,25 +31,29 @@ class Plan:
     """Cached data of a topic, derived from its route and valid as long as the route is the same.
 
     Attributes:
-        turn: chooses the next queue.
-        ways: by broker name; None for a broker that needs the general path.
+        round_robin: chooses the next queue.
+        targets: by broker name; None for a broker that needs the general path.
     """
 
     route: TopicRoute
-    turn: RoundRobin
-    ways: dict[str, Way | None] = field(default_factory=dict)
+    round_robin: RoundRobin
+    targets: dict[str, BrokerTarget | None] = field(default_factory=dict)
 
 
 class SendPlans:
     """The send plans of one producer, for at most `routes_max` topics."""
 
     def __init__(
-        self, instance: ClientInstance, group: str, config: ProducerConfig, turns: Turns
+        self,
+        instance: ClientInstance,
+        group: str,
+        config: ProducerConfig,
+        round_robins: RoundRobins,
     ) -> None:
         self._routes = instance.routes
         self._group = group
         self._config = config
-        self._turns = turns
+        self._round_robins = round_robins
         self._plans: dict[str, Plan] = {}
 
     def of(self, message: Message) -> Plan | None:
@@ -70,21 +74,21 @@ class SendPlans:
             return None
         if len(self._plans) >= self._config.routes_max:
             self._plans.clear()
-        plan = self._plans[topic] = Plan(route, self._turns.of(topic))
+        plan = self._plans[topic] = Plan(route, self._round_robins.of(topic))
         return plan
 
-    def way(self, plan: Plan, topic: str, broker_name: str) -> Way | None:
+    def target(self, plan: Plan, topic: str, broker_name: str) -> BrokerTarget | None:
         """Return the way to a broker.
 
         None if the route has no master of that broker, or no frame template can be used.
         """
         try:
-            return plan.ways[broker_name]
+            return plan.targets[broker_name]
         except KeyError:
-            way = plan.ways[broker_name] = self._make_way(plan.route, topic, broker_name)
-            return way
+            target = plan.targets[broker_name] = self._build_target(plan.route, topic, broker_name)
+            return target
 
-    def _make_way(self, route: TopicRoute, topic: str, broker_name: str) -> Way | None:
+    def _build_target(self, route: TopicRoute, topic: str, broker_name: str) -> BrokerTarget | None:
         address = route.master_address(broker_name)
         if address is None:
             return None
@@ -92,7 +96,7 @@ class SendPlans:
         frames = SendFrames(self._group, topic, broker_name, queue_nums)
         if not frames.is_usable:
             return None
-        return Way(vip_address(address) if self._config.vip_channel else address, frames)
+        return BrokerTarget(vip_address(address) if self._config.vip_channel else address, frames)
 
 
 def vip_address(address: str) -> str:

@@ -81,7 +81,7 @@ class SendStats:
         slot.time_sum_ms += elapsed_ms
         slot.time_max_ms = max(slot.time_max_ms, elapsed_ms)
 
-    def on_stored_apart(
+    def on_stored_separately(
         self, messages: int, elapsed_sum_s: float, elapsed_max_s: float, now_s: float
     ) -> None:
         """Record that messages of separate sends are stored, with the sum and maximum of times."""

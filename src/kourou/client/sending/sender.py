@@ -21,7 +21,7 @@ from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.compressing import compressed
 from kourou.client.sending.first_try import FirstTries, FirstTry, plain_bytes_end
 from kourou.client.sending.latency_fault import LatencyFaults
-from kourou.client.sending.queue_choice import Turns, Where, check_queue
+from kourou.client.sending.queue_choice import QueueChoice, RoundRobins, check_queue
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
 from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
@@ -56,19 +56,19 @@ class Sender:
         self._group = group
         self._config = config
         self._hooks = hooks
-        self._turns = Turns(instance.runtime.random, config.routes_max)
+        self._round_robins = RoundRobins(instance.runtime.random, config.routes_max)
         self._faults = LatencyFaults() if config.latency_fault_tolerance else None
         self._now_s = asyncio.get_running_loop().time
-        self._is_watched = bool(hooks) or config.latency_fault_tolerance
+        self._has_observers = bool(hooks) or config.latency_fault_tolerance
         self.stats = SendStats(self._now_s())
-        plans = SendPlans(instance, group, config, self._turns)
+        plans = SendPlans(instance, group, config, self._round_robins)
         bytes_end = plain_bytes_end(
             config,
             is_binary=instance.pool.is_binary,
-            is_watched=bool(hooks) or bool(instance.pool.hooks),
+            has_hooks=bool(hooks) or bool(instance.pool.hooks),
         )
         self._first_tries = FirstTries(
-            instance, plans, ids, self._go_on, self.stats, config, bytes_end
+            instance, plans, ids, self._continue_send, self.stats, config, bytes_end
         )
         self.begin = self._first_tries.begin
         if self._faults is not None:
@@ -78,7 +78,7 @@ class Sender:
             )
 
     async def send(
-        self, outgoing: Outgoing, timeout_ms: int | None, where: Where
+        self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
     ) -> list[SendReceipt]:
         """Send a message or batch, and return a receipt for each message.
 
@@ -87,25 +87,25 @@ class Sender:
         """
         began_s = self._now_s()
         self.stats.on_begun(len(outgoing.msg_ids))
-        return await self._counted(self._send(outgoing, timeout_ms, where), outgoing, began_s)
+        return await self._counted(self._send(outgoing, timeout_ms, choice), outgoing, began_s)
 
     @property
-    def handed_over(self) -> Collection[asyncio.Task[SendReceipt]]:
+    def fallbacks(self) -> Collection[asyncio.Task[SendReceipt]]:
         """The tasks of sends that `begin` has started and that continue in the general path."""
-        return self._first_tries.handed_over
+        return self._first_tries.fallbacks
 
     async def _send(
-        self, outgoing: Outgoing, timeout_ms: int | None, where: Where
+        self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
     ) -> list[SendReceipt]:
         deadline = self._deadline(timeout_ms)
         outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
-        return await self._deliver(Tries(self, outgoing, deadline, where))
+        return await self._deliver(Tries(self, outgoing, deadline, choice))
 
-    async def _go_on(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
+    async def _continue_send(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
         """Complete a send of the fast path: retry after the error `failed`, else try first."""
         outgoing = encode_message(first.message, first.msg_id)
         deadline = Deadline(first.timeout_ms, first.began_s)
-        tries = Tries(self, outgoing, deadline, first.where)
+        tries = Tries(self, outgoing, deadline, first.choice)
         if failed is None:
             tries.target = first.queue
             tries.is_retry = first.connection is not None
@@ -131,7 +131,9 @@ class Sender:
         self.stats.on_stored(count, now_s - began_s, now_s)
         return receipts
 
-    async def send_oneway(self, outgoing: Outgoing, timeout_ms: int | None, where: Where) -> None:
+    async def send_oneway(
+        self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
+    ) -> None:
         """Queue the message on a connection, in a single try; it is not counted.
 
         Raises:
@@ -139,13 +141,13 @@ class Sender:
         """
         deadline = self._deadline(timeout_ms)
         outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
-        target = await self.choose(outgoing, where, deadline)
+        target = await self.choose(outgoing, choice, deadline)
         address = await self._instance.routes.address(
             target.topic, target.broker_name, deadline.remaining_s()
         )
         if self._config.vip_channel:
             address = vip_address(address)
-        attempt = self._begin(outgoing, target, address, 1, is_oneway=True)
+        attempt = self._call_hooks_before(outgoing, target, address, 1, is_oneway=True)
         began_s = self._now_s()
         error: BaseException | None = None
         try:
@@ -155,12 +157,12 @@ class Sender:
             error = failure
             raise
         finally:
-            self._end(attempt, began_s, (), error)
+            self._call_hooks_after(attempt, began_s, (), error)
 
     async def choose(
         self,
         outgoing: Outgoing,
-        where: Where,
+        choice: QueueChoice,
         deadline: Deadline,
         failed_broker: str | None = None,
     ) -> MessageQueue:
@@ -170,21 +172,21 @@ class Sender:
             UsageError: a selector returned a queue of another topic.
             KourouError: there is no route, or it has no writable queue.
         """
-        if isinstance(where, MessageQueue):
-            return where
+        if isinstance(choice, MessageQueue):
+            return choice
         topic = outgoing.topic
         route = await self._instance.routes.get(topic, deadline.remaining_s())
-        turn = self._turns.of(topic)
-        if where is not None:
-            queue = where(turn.queues(route), outgoing.messages[0])
+        round_robin = self._round_robins.of(topic)
+        if choice is not None:
+            queue = choice(round_robin.queues(route), outgoing.messages[0])
             check_queue(topic, queue)
             return queue
         if self._faults is None:
-            return turn.choose(route, failed_broker)
+            return round_robin.choose(route, failed_broker)
         if failed_broker is not None:
-            turn.restart(self._instance.runtime.random.getrandbits(16))
+            round_robin.restart(self._instance.runtime.random.getrandbits(16))
         now_ms = self._instance.runtime.clock.now_ms()
-        return turn.choose(route, failed_broker, self._faults.preferences(now_ms))
+        return round_robin.choose(route, failed_broker, self._faults.preferences(now_ms))
 
     async def _deliver(
         self, tries: Tries, failed: BaseException | None = None
@@ -220,7 +222,7 @@ class Sender:
         outgoing, deadline = tries.outgoing, tries.deadline
         target, tries.target = tries.target, None
         if target is None:
-            target = await self.choose(outgoing, tries.where, deadline, tries.failed_broker)
+            target = await self.choose(outgoing, tries.choice, deadline, tries.failed_broker)
         tries.failed_broker = target.broker_name
         address = await self._instance.routes.address(
             target.topic, target.broker_name, deadline.remaining_s()
@@ -248,7 +250,7 @@ class Sender:
         *,
         is_retry: bool,
     ) -> Awaitable[list[SendReceipt]]:
-        attempt = self._begin(outgoing, target, address, number)
+        attempt = self._call_hooks_before(outgoing, target, address, number)
         answers: list[RemotingCommand] | None = None if attempt is None else []
         sending = send_message(
             self._instance.pool,
@@ -260,11 +262,11 @@ class Sender:
             is_retry=is_retry,
             answers=answers,
         )
-        if not self._is_watched:
+        if not self._has_observers:
             return sending
-        return self._watch(sending, target, attempt, answers)
+        return self._observe(sending, target, attempt, answers)
 
-    async def _watch(
+    async def _observe(
         self,
         sending: Awaitable[list[SendReceipt]],
         target: MessageQueue,
@@ -281,11 +283,11 @@ class Sender:
             error = failure
             raise
         finally:
-            self._note_latency(target.broker_name, began_s, error)
-            self._end(attempt, began_s, receipts, error, answers)
+            self._record_latency(target.broker_name, began_s, error)
+            self._call_hooks_after(attempt, began_s, receipts, error, answers)
         return receipts
 
-    def _begin(
+    def _call_hooks_before(
         self,
         outgoing: Outgoing,
         target: MessageQueue,
@@ -312,7 +314,7 @@ class Sender:
         self._hooks.before(attempt)
         return attempt
 
-    def _end(
+    def _call_hooks_after(
         self,
         attempt: SendAttempt | None,
         began_s: float,
@@ -325,7 +327,9 @@ class Sender:
             region = traced_region(answers[-1]) if answers else None
             self._hooks.after(attempt, SendOutcome(elapsed_ms, receipts, error, region))
 
-    def _note_latency(self, broker_name: str, began_s: float, error: BaseException | None) -> None:
+    def _record_latency(
+        self, broker_name: str, began_s: float, error: BaseException | None
+    ) -> None:
         if self._faults is None:
             return
         now_ms = self._instance.runtime.clock.now_ms()

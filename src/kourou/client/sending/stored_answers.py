@@ -27,7 +27,7 @@ _ANSWER_BYTES_MAX: Final = 4_096
 """Longer answers are left to the general path."""
 
 _DURABILITIES: Final = {durability.value: durability for durability in Durability}
-_ODD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -52,7 +52,7 @@ class _Answer(msgspec.Struct, gc=False):
 _decode: Final = msgspec.json.Decoder(_Answer).decode
 
 
-def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
+def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int) -> int:
     """Complete the first tries whose answers in the frames from byte `at` on report success.
 
     Returns the position of the first frame that was not processed. This is the `FastPath` of a
@@ -72,16 +72,16 @@ def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) ->
             break
         try:
             answer = _decode(buffer[at + _HEADER_AT : next_at])
-        except _ODD:
+        except _MALFORMED:
             break
         fields, opaque = answer.extFields, answer.opaque
-        place, offset = fields.msgId, fields.queueOffset
+        offset_id, offset = fields.msgId, fields.queueOffset
         first = waiting.get(opaque)
         if (
             answer.code
             or answer.flag != FLAG_RESPONSE
             or type(first) is not FirstTry
-            or "," in place
+            or "," in offset_id
             or fields.recallHandle
             or fields.queueId != str(first.queue.queue_id)  # type: ignore[union-attr]
             or not (offset.isascii() and offset.isdigit() and len(offset) <= _OFFSET_DIGITS_MAX)
@@ -90,9 +90,9 @@ def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) ->
         waiting.pop(opaque).tick.pop(opaque, None)
         durability = _DURABILITIES.get(fields.KOUROU_DURABILITY, Durability.UNKNOWN)
         queue: Any = first.queue
-        first.set_result(stored_receipt(first.msg_id, place, queue, int(offset), durability))
-        if last is not None and first.places is not last.places:
-            last.places.release(freed_bytes, freed)
+        first.set_result(stored_receipt(first.msg_id, offset_id, queue, int(offset), durability))
+        if last is not None and first.counter is not last.counter:
+            last.counter.release(freed_bytes, freed)
             freed = freed_bytes = 0
         last = first
         freed += 1
@@ -104,6 +104,6 @@ def take_stored(connection: Connection, buffer: bytearray, at: int, end: int) ->
         count += 1
         at = next_at
     if last is not None:
-        last.places.release(freed_bytes, freed)
-        last.tries.stats.on_stored_apart(count, sum_s, max_s, now_s)
+        last.counter.release(freed_bytes, freed)
+        last.tries.stats.on_stored_separately(count, sum_s, max_s, now_s)
     return at

@@ -65,7 +65,7 @@ class TransactionReceipt:
 
     Attributes:
         transaction_id: also the `msg_id` of the message.
-        half: the receipt of the half message; a committed message is stored in another place.
+        half: the receipt of the half message; a committed message has another offset.
         state: the outcome sent to the broker.
         is_confirmed: the broker has confirmed the end, and a committed message is as durable as
             `half.durability`. If False, the end may or may not have taken effect: the broker was
@@ -137,6 +137,6 @@ class EndTransactionHooks:
                 log.exception("end_transaction_hook.failed hook=%s", type(hook).__name__)
 
 
-def checked_state(value: Any) -> TransactionState | None:  # noqa: ANN401 - of a user's function
+def as_state(value: Any) -> TransactionState | None:  # noqa: ANN401 - of a user's function
     """Return the result of a user's function if it is a TransactionState, else None."""
     return value if isinstance(value, TransactionState) else None

@@ -77,25 +77,25 @@ def end_command(
     return command
 
 
-def checked_command(
-    asked: CheckTransactionStateRequestHeader,
+def check_answer_command(
+    check: CheckTransactionStateRequestHeader,
     message: MessageExt,
     group: str,
     state: TransactionState,
     remark: str = "",
 ) -> RemotingCommand:
     """Return the request END_TRANSACTION (37) that answers a CHECK_TRANSACTION_STATE (39)."""
-    unique_key = message.properties.get(names.UNIQ_KEY) or asked.msg_id or ""
+    unique_key = message.properties.get(names.UNIQ_KEY) or check.msg_id or ""
     header = EndTransactionRequestHeader(
         producer_group=group,
-        tran_state_table_offset=asked.tran_state_table_offset,
-        commit_log_offset=asked.commit_log_offset,
+        tran_state_table_offset=check.tran_state_table_offset,
+        commit_log_offset=check.commit_log_offset,
         commit_or_rollback=END_CODES[state],
-        topic=asked.topic,
+        topic=check.topic,
         from_transaction_check=True,
         msg_id=unique_key,
-        transaction_id=asked.transaction_id,
-        broker_name=asked.broker_name,
+        transaction_id=check.transaction_id,
+        broker_name=check.broker_name,
     )
     command = request(RequestCode.END_TRANSACTION, header, oneway=True)
     command.remark = remark or None

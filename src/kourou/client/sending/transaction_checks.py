@@ -20,9 +20,9 @@ from kourou.client.sending.transaction import (
     TransactionCheck,
     TransactionEnd,
     TransactionState,
-    checked_state,
+    as_state,
 )
-from kourou.client.sending.transaction_calls import checked_command
+from kourou.client.sending.transaction_calls import check_answer_command
 from kourou.client.sending.user_calls import UserCalls
 from kourou.client.user_functions import ends_caller
 from kourou.errors import KourouError
@@ -72,10 +72,10 @@ class TransactionChecks:
         self.pool: ConnectionPool
         self.calls: UserCalls
 
-    def on_check_transaction_state(self, asked: Request) -> None:
+    def on_check_transaction_state(self, request: Request) -> None:
         """Serve 39, which has no response of its own: the answer is a request END_TRANSACTION."""
-        header = asked.command.header(CheckTransactionStateRequestHeader)
-        message = decode_message(asked.command.body)
+        header = request.command.header(CheckTransactionStateRequestHeader)
+        message = decode_message(request.command.body)
         take_out(self.pool.namespace, (message,))
         if self._waiting >= self._waiting_max:
             log.warning(
@@ -87,50 +87,50 @@ class TransactionChecks:
 
         async def answer() -> None:
             try:
-                await self._answer(asked, header, message)
+                await self._answer(request, header, message)
             finally:
                 self._waiting -= 1
 
         self.tasks.start(answer, f"check of transaction {message.msg_id}")
 
     async def _answer(
-        self, asked: Request, header: CheckTransactionStateRequestHeader, message: MessageExt
+        self, request: Request, header: CheckTransactionStateRequestHeader, message: MessageExt
     ) -> None:
-        state, remark = await self._ask(message)
+        state, remark = await self._determine_state(message)
         self._hooks.call(
             TransactionEnd(
                 self._group,
                 message.topic,
                 message.msg_id,
-                format_address(asked.remote_address),
+                format_address(request.remote_address),
                 state,
                 is_checked=True,
                 message=message,
             )
         )
-        command = checked_command(header, message, self._group, state, remark)
+        command = check_answer_command(header, message, self._group, state, remark)
         try:
-            self.pool.hooks.before(format_address(asked.remote_address), command)
-            await asked.connection.oneway(command, ANSWER_TIMEOUT_S)
+            self.pool.hooks.before(format_address(request.remote_address), command)
+            await request.connection.oneway(command, ANSWER_TIMEOUT_S)
         except KourouError as error:
             log.warning(
                 "transaction_check.not_answered group=%s id=%s reason=%s",
                 self._group, message.msg_id, error,
             )  # fmt: skip
 
-    async def _ask(self, message: MessageExt) -> tuple[TransactionState, str]:
+    async def _determine_state(self, message: MessageExt) -> tuple[TransactionState, str]:
         """Return the outcome by the user's function, and a remark if that failed."""
-        me = asyncio.current_task()
+        caller = asyncio.current_task()
         try:
             value = await self.calls.call(self._check, message)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if ends_caller(error, me):
+            if ends_caller(error, caller):
                 raise
             log.exception("transaction_check.failed group=%s id=%s", self._group, message.msg_id)
             return TransactionState.UNKNOWN, f"checkLocalTransactionState exception: {error!r}"
-        state = checked_state(value)
+        state = as_state(value)
         if state is None:
             log.error(
                 "transaction_check.no_state group=%s id=%s returned=%s",

@@ -16,7 +16,7 @@ from kourou.client.config import ProducerConfig, given_config
 from kourou.client.retrying import check_timeout
 from kourou.client.send_receipt import SendReceipt, SendStatus
 from kourou.client.sending.producer import Producer
-from kourou.client.sending.queue_choice import QueueSelector, place
+from kourou.client.sending.queue_choice import QueueSelector, resolve_queue_choice
 from kourou.client.sending.send_hooks import SendCheck, SendHook
 from kourou.client.sending.transaction import (
     EndTransactionHook,
@@ -27,7 +27,7 @@ from kourou.client.sending.transaction import (
     TransactionEnd,
     TransactionReceipt,
     TransactionState,
-    checked_state,
+    as_state,
 )
 from kourou.client.sending.transaction_calls import as_half, check_half, end_command
 from kourou.client.sending.transaction_checks import TransactionChecks
@@ -176,11 +176,11 @@ class TransactionProducer(Producer):
         transaction = await self.begin_transaction(
             message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
         )
-        with self._under_way:
+        with self._operations:
             try:
                 state = await self._run(local, transaction)
             except BaseException as error:
-                await self._leave_unknown(transaction, repr(error), timeout_ms)
+                await self._send_unknown(transaction, repr(error), timeout_ms)
                 raise
             return await self.end_transaction(transaction, state, timeout_ms=timeout_ms)
 
@@ -214,7 +214,7 @@ class TransactionProducer(Producer):
         transaction = await self.begin_transaction(
             message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
         )
-        with self._under_way:
+        with self._operations:
             try:
                 yield transaction
             except Exception:
@@ -222,7 +222,7 @@ class TransactionProducer(Producer):
                 await self.end_transaction(transaction, rolled_back, timeout_ms=timeout_ms)
                 raise
             except BaseException as error:
-                await self._leave_unknown(transaction, repr(error), timeout_ms)
+                await self._send_unknown(transaction, repr(error), timeout_ms)
                 raise
             await self.end_transaction(transaction, transaction.state, timeout_ms=timeout_ms)
 
@@ -246,16 +246,16 @@ class TransactionProducer(Producer):
             UsageError, TransportError, RemoteError: as `send_in_transaction`.
         """
         self._instance.check_open()
-        where, message = place(message, queue, sharding_key)
+        choice, message = resolve_queue_choice(message, queue, sharding_key)
         check_message(message, self._config)
         check_half(message)
         check_timeout(timeout_ms)
         outgoing = as_half(encode_message(message, self._next_id()), self.group)
-        with self._under_way:
-            [half] = await self._sender.send(outgoing, timeout_ms, where)
+        with self._operations:
+            [half] = await self._sender.send(outgoing, timeout_ms, choice)
             transaction = Transaction(message, half)
             if half.status is not SendStatus.SEND_OK:
-                await self._give_up(transaction, timeout_ms)
+                await self._roll_back(transaction, timeout_ms)
         return transaction
 
     async def end_transaction(
@@ -280,11 +280,11 @@ class TransactionProducer(Producer):
         Raises:
             UsageError: `state` is not a TransactionState.
         """
-        if checked_state(state) is None:
+        if as_state(state) is None:
             raise UsageError(f"state is {state!r:.100}: give a TransactionState")
         is_confirmed = False
         try:
-            is_confirmed = await self._tell(transaction, state, "", timeout_ms)
+            is_confirmed = await self._send_end(transaction, state, "", timeout_ms)
         except KourouError as error:
             log.warning(
                 "transaction.not_ended group=%s id=%s state=%s reason=%s",
@@ -298,7 +298,7 @@ class TransactionProducer(Producer):
 
     async def _run(self, local: LocalTransaction, transaction: Transaction) -> TransactionState:
         value = await self._calls.call(local, transaction)
-        state = checked_state(value)
+        state = as_state(value)
         if state is None:
             raise UsageError(
                 f"the local transaction returned {value!r:.100}, no TransactionState: the broker "
@@ -306,7 +306,7 @@ class TransactionProducer(Producer):
             )
         return state
 
-    async def _tell(
+    async def _send_end(
         self, transaction: Transaction, state: TransactionState, remark: str, timeout_ms: int | None
     ) -> bool:
         """Send the end, and return whether the broker has confirmed it.
@@ -340,15 +340,15 @@ class TransactionProducer(Producer):
             raise RemoteError.from_response(answer.code, answer.remark)
         return True
 
-    async def _leave_unknown(
+    async def _send_unknown(
         self, transaction: Transaction, reason: str, timeout_ms: int | None
     ) -> None:
         try:
-            await self._tell(transaction, TransactionState.UNKNOWN, reason[:1000], timeout_ms)
+            await self._send_end(transaction, TransactionState.UNKNOWN, reason[:1000], timeout_ms)
         except KourouError as error:  # the broker calls the check in any case
             log.info("transaction.not_told id=%s reason=%s", transaction.id, error)
 
-    async def _give_up(self, transaction: Transaction, timeout_ms: int | None) -> None:
+    async def _roll_back(self, transaction: Transaction, timeout_ms: int | None) -> None:
         """Roll back a half message that is stored, but not as durably as the broker requires.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kourou.client.calls_send import Outgoing
 from kourou.client.retrying import Deadline
 from kourou.client.send_receipt import SendReceipt
-from kourou.client.sending.queue_choice import Where
+from kourou.client.sending.queue_choice import QueueChoice
 from kourou.errors import KourouError
 from kourou.model.queue import MessageQueue
 
@@ -23,6 +23,7 @@ class Tries:
     """
 
     __slots__ = (
+        "choice",
         "deadline",
         "failed_broker",
         "is_retry",
@@ -31,16 +32,15 @@ class Tries:
         "outgoing",
         "sender",
         "target",
-        "where",
     )
 
     def __init__(
-        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, where: Where
+        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, choice: QueueChoice
     ) -> None:
         self.sender = sender
         self.outgoing = outgoing
         self.deadline = deadline
-        self.where = where
+        self.choice = choice
         self.failed_broker: str | None = None
         self.target: MessageQueue | None = None  # of the next try, if already chosen
         self.is_retry = False  # the server has answered an earlier try with GO_AWAY
