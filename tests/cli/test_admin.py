@@ -46,7 +46,7 @@ def test_a_topic_is_created_listed_and_described(kourou: Kourou) -> None:
     assert [queue["queue_id"] for queue in described["queues"]] == [0, 1, 2, 3]
 
 
-def test_a_description_counts_messages_by_queue(kourou: Kourou) -> None:
+def test_describe_counts_messages_by_queue(kourou: Kourou) -> None:
     kourou("topic", "create", "a-count", "--queues", "2")
     kourou("send", "a-count", "x", "--count", "5")
 
@@ -59,7 +59,7 @@ def test_a_description_counts_messages_by_queue(kourou: Kourou) -> None:
     assert text.splitlines()[-1].startswith("5 messages, ")
 
 
-def test_the_systems_topics_are_listed_when_asked_for(kourou: Kourou) -> None:
+def test_system_topics_are_listed_with_all(kourou: Kourou) -> None:
     own = {row["topic"] for row in document(kourou("topic", "list", "--json"))}
     every = {row["topic"]: row["kind"] for row in document(kourou("topic", "list", "-a", "--json"))}
 
@@ -77,7 +77,7 @@ def test_a_topic_may_be_closed_for_sends(kourou: Kourou) -> None:
     assert "a-closed" in outcome.err
 
 
-def test_a_topic_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
+def test_topic_is_deleted_only_after_confirmation(kourou: Kourou) -> None:
     kourou("topic", "create", "a-gone")
     refused = kourou("topic", "delete", "a-gone")
     deleted = kourou("topic", "delete", "a-gone", "--yes")
@@ -90,7 +90,7 @@ def test_a_topic_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
 
 
 @pytest.mark.parametrize("act", ["create", "delete"])
-def test_a_topic_of_the_system_is_left_alone(kourou: Kourou, act: str) -> None:
+def test_system_topic_cannot_be_changed(kourou: Kourou, act: str) -> None:
     more = ("--yes",) if act == "delete" else ()
     outcome = kourou("topic", act, "SCHEDULE_TOPIC_XXXX", *more)
 
@@ -115,7 +115,7 @@ def test_a_group_shows_its_lag_by_queue(kourou: Kourou) -> None:
     assert text.splitlines()[-1] == "4 messages behind"
 
 
-def test_the_tools_own_group_is_not_in_the_way(kourou: Kourou) -> None:
+def test_tools_group_is_hidden_and_does_not_affect_deletion(kourou: Kourou) -> None:
     kourou("send", "a-tools", "x")
     kourou("receive", "a-tools", "--from", "earliest", "--count", "1")
 
@@ -146,5 +146,5 @@ def test_an_unknown_group_or_topic_is_named(kourou: Kourou) -> None:
         ("rmq_sys_x", Kind.SYSTEM),
     ],
 )
-def test_a_topics_name_says_its_kind(name: str, kind: Kind) -> None:
+def test_topic_kind_follows_from_its_name(name: str, kind: Kind) -> None:
     assert kind_of(name) is kind

@@ -31,7 +31,7 @@ def test_brokers_are_listed_with_their_state(kourou: Kourou, serving: Serving) -
     assert text.splitlines()[1].split()[-1] == "ok"
 
 
-def test_a_broker_is_named_or_given_by_its_address(kourou: Kourou, serving: Serving) -> None:
+def test_broker_is_selected_by_name_or_address(kourou: Kourou, serving: Serving) -> None:
     (by_name,) = document(kourou("broker", "status", "broker-a", "--json"))
     by_address = kourou("broker", "status", serving.broker, "--grep", "BROKERactive")
     unknown = kourou("broker", "status", "nope")
@@ -39,7 +39,7 @@ def test_a_broker_is_named_or_given_by_its_address(kourou: Kourou, serving: Serv
 
     assert by_name["values"]["brokerVersionDesc"] == "V5_5_0"
     assert by_address.out.splitlines()[-1].split() == ["brokerActive", "true"]
-    assert (unknown.code, "known are: broker-a" in unknown.err) == (1, True)
+    assert (unknown.code, "registered brokers: broker-a" in unknown.err) == (1, True)
     assert (absent.code, "127.0.0.1:1" in absent.err) == (3, True)
 
 

@@ -25,7 +25,7 @@ print(json.dumps([before, between, counts()]))
 """
 
 
-def test_objects_that_come_and_stay_are_looked_at_while_they_are_young_only() -> None:
+def test_long_lived_objects_are_examined_only_while_young() -> None:
     # In an interpreter of its own: what the collector does depends on all that one holds.
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, timeout=30

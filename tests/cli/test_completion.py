@@ -34,7 +34,7 @@ def completed(*words: str, **environ: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(command: Command, shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(command: Command, shell: str) -> None:
     script = command("completion", shell).out
 
     assert f"complete_{shell}" in script
@@ -42,7 +42,7 @@ def test_a_script_for_each_shell(command: Command, shell: str) -> None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_another_shell_is_refused(command: Command) -> None:
+def test_unknown_shell_is_refused(command: Command) -> None:
     refused = command("completion", "tcsh")
 
     assert refused.code == 2
@@ -50,7 +50,7 @@ def test_another_shell_is_refused(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_commands_and_options_are_completed_below_the_root_too() -> None:
+def test_subcommands_and_their_options_are_completed() -> None:
     assert completed("to") == ["topic"]
     assert completed("topic", "de") == ["describe", "delete"]
     assert completed("namesrv", "kv", "") == ["get", "list", "put", "delete"]
@@ -66,7 +66,7 @@ def test_topics_are_completed_from_the_name_server(kourou: Command, serving: Ser
 
 
 @pytest.mark.slow
-def test_topics_of_the_system_are_completed_only_where_no_other_fits(
+def test_system_topics_are_completed_only_without_another_match(
     kourou: Command, serving: Serving
 ) -> None:
     kourou("topic", "create", "c-mine")
@@ -95,7 +95,7 @@ def test_groups_and_brokers_are_completed_from_the_cluster(
     assert not [name for name in groups_to_complete(context, "") if is_system_group(name)]
 
 
-def test_settings_that_can_change_are_completed_with_their_values() -> None:
+def test_live_settings_are_completed_with_their_values() -> None:
     assert settings_to_complete("longPollingE") == ["longPollingEnable="]
     assert settings_to_complete("longPollingEnable=t") == ["longPollingEnable=true"]
     assert settings_to_complete("defaultMessageRequestMode=P") == [
@@ -107,5 +107,5 @@ def test_settings_that_can_change_are_completed_with_their_values() -> None:
     assert settings_to_complete("noSuchSetting=") == []
 
 
-def test_without_a_name_server_nothing_is_completed() -> None:
+def test_completion_is_empty_without_a_name_server() -> None:
     assert topics_to_complete(Context(namesrv="127.0.0.1:9"), "a") == []

@@ -31,7 +31,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_each_command_reads_the_credentials_before_it_asks(
+def test_each_command_reads_credentials_before_connecting(
     command: Command, words: tuple[str, ...]
 ) -> None:
     """One that did not would ask unsigned, and find no server here."""
@@ -41,7 +41,7 @@ def test_each_command_reads_the_credentials_before_it_asks(
 
 
 @pytest.mark.slow
-def test_commands_with_credentials_work_where_nothing_verifies_them(
+def test_commands_with_credentials_work_with_servers_that_do_not_verify(
     command: Command, serving: Serving, tmp_path: Path
 ) -> None:
     address = {"KOUROU_NAMESRV": serving.namesrv}

@@ -66,7 +66,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
     shown = document(kourou("dlq", "show", "d-billing", first["msg_id"], "--json"))
     assert [one["reason"] for one in shown] == [first["reason"]]
     text = kourou("dlq", "show", "d-billing", first["stored_at"]).out
-    assert text.startswith(f"Sent to d-orders, given back 1 time\nReason: {first['reason']}\n")
+    assert text.startswith(f"Sent to d-orders, failed 1 time\nReason: {first['reason']}\n")
 
     alone = kourou("dlq", "redrive", "d-billing", "--id", first["msg_id"])
     assert alone.code == 0
@@ -90,21 +90,21 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (("redrive", "g"), "give --id MESSAGE or --all"),
-        (("redrive", "g", "--all", "--id", "x"), "give --id MESSAGE or --all"),
-        (("redrive", "g", "--all", "--again"), "--again is for one message"),
-        (("redrive", "g", "--all"), "all dead letters of g are sent again, to g: give --yes"),
+        (("redrive", "g"), "use either --id MESSAGE or --all"),
+        (("redrive", "g", "--all", "--id", "x"), "use either --id MESSAGE or --all"),
+        (("redrive", "g", "--all", "--again"), "--again applies to one message"),
+        (("redrive", "g", "--all"), "all dead letters of g are sent again, to g: add --yes"),
         (("list", "a b"), "a b"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     command: Callable[..., Outcome], asked: tuple[str, ...], told: str
 ) -> None:
     outcome = command("dlq", *asked)
     assert (outcome.code, told in outcome.err) == (2, True), outcome.err
 
 
-def test_dead_letters_of_a_broker_that_does_not_answer_are_left_to_the_next_call(
+def test_dead_letters_of_a_silent_broker_are_redriven_by_the_next_call(
     command: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     (tmp_path / "b.conf").write_text("brokerName=broker-b\n")
@@ -130,15 +130,15 @@ def test_dead_letters_of_a_broker_that_does_not_answer_are_left_to_the_next_call
         assert f"{other.broker} did not answer " in silent.err
         assert outcome.code == 3
         assert outcome.out.endswith("sent again\n")
-        assert "Error: dead letters on broker-b are left: " in outcome.err
-        assert "the same command goes on with them" in outcome.err
+        assert "Error: dead letters on broker-b were not sent: " in outcome.err
+        assert "repeat the command to send them" in outcome.err
         rest = command(*redrive)
-        assert "no member of d-two is connected: they wait for one" in rest.err
+        assert "no member of d-two is connected: they are delivered once one connects" in rest.err
         sent = [int(text.split()[0]) for text in (outcome.out, rest.out)]
         assert (rest.code, sum(sent), 0 < sent[0] < 4) == (0, 4, True)
 
 
-def test_a_group_without_dead_letters_has_none(kourou: Kourou) -> None:
+def test_list_of_a_group_without_dead_letters_is_empty(kourou: Kourou) -> None:
     assert document(kourou("dlq", "list", "d-nobody", "--json")) == []
     assert kourou("dlq", "list", "d-nobody").err == "d-nobody has no dead letters\n"
     assert kourou("dlq", "show", "d-nobody", "broker-a/0@17").code == 1

@@ -34,7 +34,7 @@ def test_an_error_has_its_exit_code(error: BaseException, code: int | None) -> N
     assert exit_code_of(error) == code
 
 
-def test_what_failed_before_the_time_was_up_gives_the_exit_code() -> None:
+def test_error_before_the_timeout_determines_the_exit_code() -> None:
     error = errors.RequestTimeoutError("no answer within 0.001 s; the try before: closed")
     error.__cause__ = errors.NoRouteError("closed")
     assert exit_code_of(error) == FAILED
@@ -50,24 +50,24 @@ def every_error() -> list[type[errors.KourouError]]:
     return found
 
 
-def test_no_error_of_ours_is_without_an_exit_code() -> None:
+def test_every_kourou_error_has_an_exit_code() -> None:
     assert len(every_error()) > 40
     for kind in every_error():
         assert exit_code_of(kind.__new__(kind)) in (FAILED, USAGE, UNREACHABLE), kind
 
 
-def test_a_report_is_one_line_and_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_one_line_and_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.ConnectFailedError("no connection to 127.0.0.1:9876: refused"))
 
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
         "Error: no connection to 127.0.0.1:9876: refused\n"
-        "  --namesrv or KOUROU_NAMESRV name another server\n"
+        "  choose another server with --namesrv or KOUROU_NAMESRV\n"
     )
 
 
-def test_an_error_for_programs_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_report_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.ConnectFailedError("refused"), as_json=True)
     report(errors.TopicNotFoundError(17, "no topic"), as_json=True)
 
@@ -78,7 +78,7 @@ def test_an_error_for_programs_is_one_json_object(capsys: pytest.CaptureFixture[
             "error": "refused",
             "kind": "ConnectFailedError",
             "exit_code": 3,
-            "remedy": "--namesrv or KOUROU_NAMESRV name another server",
+            "remedy": "choose another server with --namesrv or KOUROU_NAMESRV",
             "code": None,
         },
         {
@@ -109,7 +109,7 @@ JSON_COMMANDS = [
 
 
 @pytest.mark.parametrize("words", JSON_COMMANDS, ids=" ".join)
-def test_the_errors_of_a_command_with_json_are_json(
+def test_errors_of_a_command_with_json_option_are_json(
     command: Callable[..., Outcome], words: tuple[str, ...]
 ) -> None:
     outcome = command(*words, "--json", environ={"KOUROU_NAMESRV": "127.0.0.1:1"})
@@ -120,23 +120,25 @@ def test_the_errors_of_a_command_with_json_are_json(
     assert outcome.out == ""
 
 
-def test_a_body_that_reads_json_is_no_option(command: Callable[..., Outcome]) -> None:
+def test_body_named_json_is_not_an_option(command: Callable[..., Outcome]) -> None:
     environ = {"KOUROU_NAMESRV": "127.0.0.1:1"}
     outcome = command("send", "T", "--timeout", "0.1", "--", "--json", environ=environ)
     assert outcome.err.startswith("Error: ")
 
 
-def test_what_failed_before_the_time_was_up_gives_the_remedy(
+def test_error_before_the_timeout_determines_the_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = errors.RequestTimeoutError("no route within 0.001 s; the try before: refused")
     error.__cause__ = errors.ConnectFailedError("refused")
     report(error)
 
-    assert capsys.readouterr().err.endswith("--namesrv or KOUROU_NAMESRV name another server\n")
+    assert capsys.readouterr().err.endswith(
+        "choose another server with --namesrv or KOUROU_NAMESRV\n"
+    )
 
 
-def test_what_a_peer_says_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remark_of_a_peer_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     report(errors.RemoteError(1, "java.lang.Exception: x\n\tat Foo\x1b[2J"))
 
     assert capsys.readouterr().err == (
@@ -144,7 +146,7 @@ def test_what_a_peer_says_stays_on_one_line(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_the_traceback_is_there_for_who_asks(
+def test_traceback_is_printed_if_the_variable_is_set(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KOUROU_TRACEBACK", "1")
@@ -153,10 +155,12 @@ def test_the_traceback_is_there_for_who_asks(
     assert "InternalError: x" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_one_line_keeps_what_prints() -> None:
+def test_one_line_keeps_printable_characters() -> None:
     assert one_line("Köln 日本 — ok") == "Köln 日本 — ok"
 
 
-def test_a_group_without_members_may_be_a_misspelt_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_a_group_without_members_suggests_the_group_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     report(errors.ConsumerNotOnlineError(206, "group biling has no live member"))
     assert "kourou group list" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_a_group_is_created_changed_and_described(kourou: Kourou) -> None:
     assert "retry_max_times" in text
 
 
-def test_a_group_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
+def test_group_is_deleted_only_after_confirmation(kourou: Kourou) -> None:
     kourou("group", "create", "g-gone")
     refused = kourou("group", "delete", "g-gone")
     deleted = kourou("group", "delete", "g-gone", "--yes", "--json")
@@ -80,7 +80,7 @@ def test_a_group_is_deleted_only_when_that_is_said(kourou: Kourou) -> None:
     assert "kourou group list" in unknown.err
 
 
-def test_who_has_a_queue_in_order_is_shown(kourou: Kourou, serving: Serving) -> None:
+def test_lock_holder_of_an_ordered_queue_is_shown(kourou: Kourou, serving: Serving) -> None:
     kourou("topic", "create", "g-ordered-topic", "--queues", "1")
     kourou("send", "g-ordered-topic", "x")
     with subscribed(serving, "g-ordered", "g-ordered-topic", in_order=True) as (member, got):
@@ -93,7 +93,7 @@ def test_who_has_a_queue_in_order_is_shown(kourou: Kourou, serving: Serving) -> 
     assert "LOCKED BY" not in kourou("group", "describe", "g-ordered").out
 
 
-def test_a_reset_is_shown_first_and_then_made(kourou: Kourou) -> None:
+def test_offset_reset_has_a_dry_run(kourou: Kourou) -> None:
     consumed(kourou, "g-reset", "g-reset-topic", 4)
     reset = ("group", "reset-offset", "g-reset", "g-reset-topic")
 
@@ -103,7 +103,7 @@ def test_a_reset_is_shown_first_and_then_made(kourou: Kourou) -> None:
     made = document(kourou(*reset, "--to", "earliest", "--yes", "--json"))
     after = document(kourou("group", "describe", "g-reset", "--json"))["lag"]
 
-    assert "gets 4 messages again of g-reset-topic; nothing is changed" in planned.out
+    assert "receives 4 messages again of g-reset-topic; nothing is changed" in planned.out
     assert (refused.code, "--yes" in refused.err, "4 messages" in refused.err) == (2, True, True)
     assert (before, after) == (0, 4)
     assert made["dry_run"] is False
@@ -112,7 +112,7 @@ def test_a_reset_is_shown_first_and_then_made(kourou: Kourou) -> None:
     ]
 
 
-def test_one_queue_is_reset_to_an_offset_and_a_backlog_skipped(kourou: Kourou) -> None:
+def test_one_queue_is_reset_to_an_offset_and_backlog_is_skipped(kourou: Kourou) -> None:
     consumed(kourou, "g-one", "g-one-topic", 5)
     one = ("--broker", "broker-a", "--queue", "0", "--offset")
     reset = kourou("group", "reset-offset", "g-one", "g-one-topic", *one, "2", "--yes")
@@ -120,7 +120,7 @@ def test_one_queue_is_reset_to_an_offset_and_a_backlog_skipped(kourou: Kourou) -
     planned = kourou("group", "skip", "g-one", "g-one-topic", "--dry-run")
     skipped = kourou("group", "skip", "g-one", "g-one-topic", "--yes")
 
-    assert reset.out.splitlines()[-1] == "g-one: gets 3 messages again of g-one-topic"
+    assert reset.out.splitlines()[-1] == "g-one: receives 3 messages again of g-one-topic"
     assert (wrong.code, "[0-5]" in wrong.err) == (1, True)
     assert "skips 3 messages" in planned.out
     assert "skips 3 messages" in skipped.out
@@ -134,10 +134,10 @@ def test_one_queue_is_reset_to_an_offset_and_a_backlog_skipped(kourou: Kourou) -
         (("--to", "latest", "--offset", "1"), "--to"),
         (("--offset", "1"), "--broker and --queue"),
         (("--to", "latest", "--queue", "1"), "--broker and --queue"),
-        (("--to", "yesterday"), "--to 'yesterday' is no time"),
+        (("--to", "yesterday"), "--to 'yesterday' is not a time"),
     ],
 )
-def test_a_reset_must_say_where_to_go_on(
+def test_reset_without_a_position_is_refused(
     kourou: Kourou, options: tuple[str, ...], told: str
 ) -> None:
     outcome = kourou("group", "reset-offset", "g", "t", *options, "--yes")
@@ -145,7 +145,7 @@ def test_a_reset_must_say_where_to_go_on(
     assert (outcome.code, told in outcome.err) == (2, True)
 
 
-def test_offsets_are_cloned_to_a_group_that_is_away(kourou: Kourou, serving: Serving) -> None:
+def test_offsets_are_cloned_to_a_group_without_members(kourou: Kourou, serving: Serving) -> None:
     consumed(kourou, "g-source", "g-clone-topic", 3)
     kourou("send", "g-clone-topic", "y", "--count", "2")
     clone = ("group", "clone-offsets", "g-source")
@@ -161,7 +161,7 @@ def test_offsets_are_cloned_to_a_group_that_is_away(kourou: Kourou, serving: Ser
     assert (refused.code, "1 live member" in refused.err) == (2, True)
 
 
-def test_live_members_are_listed_asked_and_moved(kourou: Kourou, serving: Serving) -> None:
+def test_live_members_are_listed_queried_and_reset(kourou: Kourou, serving: Serving) -> None:
     kourou("topic", "create", "g-live-topic", "--queues", "2")
     kourou("send", "g-live-topic", "x", "--count", "2")
     with subscribed(serving, "g-members", "g-live-topic") as (client_id, got):
@@ -197,21 +197,21 @@ def test_settings_are_parsed_by_their_types() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("retries=3", "retries is no setting of a group: known are consume_enable"),
+        ("retries=3", "retries is not a setting of a group: use consume_enable"),
         ("retry_max_times=many", "a whole number"),
         ("retry_max_times=true", "a whole number"),
         ("consume_enable=1", "true or false"),
         ("group_retry_policy=[]", "a JSON object"),
-        ('attributes={"a":1}', "its values must be texts"),
+        ('attributes={"a":1}', "its values must be strings"),
         ("consume_enable", "KEY=VALUE"),
     ],
 )
-def test_a_setting_that_is_none_is_refused(text: str, told: str) -> None:
+def test_unknown_or_invalid_setting_is_refused(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         parse_settings([text])
 
 
-def test_a_person_is_asked_and_may_say_no(
+def test_confirmation_at_a_terminal_can_be_declined(
     serving: Serving, kourou: Kourou, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kourou("group", "create", "g-asked")

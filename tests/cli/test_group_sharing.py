@@ -15,9 +15,7 @@ pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
 
 
-def test_members_that_subscribe_to_different_things_are_named(
-    serving: Serving, kourou: Kourou
-) -> None:
+def test_members_with_different_subscriptions_are_listed(serving: Serving, kourou: Kourou) -> None:
     kourou("topic", "create", "Different")
     consumers = []
     for name, tags in (("one", "a"), ("two", "b")):
@@ -41,7 +39,7 @@ def test_members_that_subscribe_to_different_things_are_named(
     assert line in text
 
 
-def test_a_group_is_told_to_pull_and_not_to_pop(kourou: Kourou) -> None:
+def test_set_mode_accepts_pull_and_refuses_pop(kourou: Kourou) -> None:
     kourou("topic", "create", "Popped")
     popped = kourou("group", "set-mode", "g-mode", "Popped", "pop", "--share", "2")
     assert popped.code != 0
@@ -67,7 +65,9 @@ def test_a_group_is_told_to_pull_and_not_to_pop(kourou: Kourou) -> None:
         (("g-mode", "Popped", "pop", "--broker", "broker-x"), "is not on broker-x, but on"),
     ],
 )
-def test_what_cannot_be_set_is_refused(kourou: Kourou, args: tuple[str, ...], text: str) -> None:
+def test_invalid_set_mode_arguments_are_refused(
+    kourou: Kourou, args: tuple[str, ...], text: str
+) -> None:
     kourou("topic", "create", "Popped")
     outcome = kourou("group", "set-mode", *args)
     assert outcome.code != 0

@@ -19,7 +19,7 @@ WELL = BrokerHealth("b", 0, "h:1", "V5_5_0", 0.5)
 ILL = BrokerHealth("b", 0, "h:1", problem="gone")
 
 
-def test_a_cluster_that_serves_is_healthy(kourou: Kourou, serving: Serving) -> None:
+def test_running_cluster_is_healthy(kourou: Kourou, serving: Serving) -> None:
     told = kourou("health")
     as_json = kourou("health", "--json")
     assert (told.code, told.err, as_json.code) == (0, "", 0)
@@ -44,7 +44,7 @@ def test_without_any_name_server_the_exit_code_is_3(command: Callable[..., Outco
     assert document["name_servers"][0]["problem"]
 
 
-def test_one_of_two_name_servers_that_is_down_is_told(
+def test_one_of_two_name_servers_down_is_a_problem(
     command: Callable[..., Outcome], serving: Serving
 ) -> None:
     with socket.socket() as unused:
@@ -61,17 +61,17 @@ def test_one_of_two_name_servers_that_is_down_is_told(
         ([NamesrvHealth("a", 1)], [WELL], 0),
         ([NamesrvHealth("a", 1)], [WELL, ILL], 1),
         ([NamesrvHealth("a", 1), NamesrvHealth("b", 0, "refused")], [WELL], 1),
-        ([NamesrvHealth("a", 0, "knows no broker")], [], 1),
+        ([NamesrvHealth("a", 0, "has no broker")], [], 1),
         ([NamesrvHealth("a", 0, "refused"), NamesrvHealth("b", 0, "refused")], [], 3),
     ],
 )
-def test_the_exit_code_tells_who_is_ill(
+def test_exit_code_distinguishes_problems(
     servers: list[NamesrvHealth], brokers: list[BrokerHealth], code: int
 ) -> None:
     assert _exit_code(servers, brokers) == code
 
 
-def test_serve_answers_monitors(serving: Serving) -> None:
+def test_serve_answers_http_of_monitoring(serving: Serving) -> None:
     url = str(serving.ready["console"])
     for path in ("/healthz", "/readyz", "/metrics"):
         with urllib.request.urlopen(url + path, timeout=60) as answer:  # noqa: S310 - http
@@ -79,12 +79,12 @@ def test_serve_answers_monitors(serving: Serving) -> None:
             assert answer.read()
 
 
-def test_serve_without_console_tells_of_none(tmp_path: Path) -> None:
+def test_serve_without_console_reports_no_address(tmp_path: Path) -> None:
     with Serving.start(tmp_path / "store", "--no-console") as serving:
         assert serving.ready["console"] is None
 
 
-def test_a_console_port_that_was_asked_for_and_is_taken_ends_the_start(tmp_path: Path) -> None:
+def test_taken_console_port_ends_the_start_if_it_was_configured(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

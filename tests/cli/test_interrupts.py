@@ -10,7 +10,7 @@ import pytest
 from kourou.cli.interrupts import Interrupts
 
 
-def test_it_waits_for_the_row_in_hand() -> None:
+def test_interrupt_waits_for_the_current_row() -> None:
     seen: list[int] = []
 
     def work(rows: Iterator[int]) -> None:
@@ -25,7 +25,7 @@ def test_it_waits_for_the_row_in_hand() -> None:
     assert (seen, interrupts.done) == ([0, 1, 2], 3)
 
 
-def test_a_wait_for_a_row_ends_at_once() -> None:
+def test_interrupt_ends_a_wait_for_a_row_at_once() -> None:
     def rows() -> Iterator[int]:
         yield 1
         signal.raise_signal(signal.SIGINT)
@@ -37,7 +37,7 @@ def test_a_wait_for_a_row_ends_at_once() -> None:
     assert interrupts.done == 1
 
 
-def test_what_comes_after_the_last_row_is_finished() -> None:
+def test_interrupt_after_the_last_row_lets_the_work_finish() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts() as interrupts:
         rows = list(interrupts.between("ab"))

@@ -42,7 +42,7 @@ def test_lines_survive_any_fragmentation(lines: list[bytes], step: int, is_ended
     assert got == [line for line in (line.removesuffix(b"\r") for line in lines) if line]
 
 
-def test_a_stream_is_read_to_its_end() -> None:
+def test_stream_is_read_to_its_end() -> None:
     text = b"".join(b"line %d\r\n" % n for n in range(30_000)) + b"last"
 
     lines = all_lines(io.BytesIO(text))
@@ -51,7 +51,7 @@ def test_a_stream_is_read_to_its_end() -> None:
     assert (lines[0], lines[-1], len(lines)) == (b"line 0", b"last", 30_001)
 
 
-def test_lines_of_a_pipe_come_before_it_ends() -> None:
+def test_lines_of_a_pipe_are_yielded_before_its_end() -> None:
     reading, writing = os.pipe()
 
     async def first() -> list[bytes]:
@@ -77,7 +77,7 @@ asyncio.run(main())
 """
 
 
-def test_a_program_ends_while_a_pipe_says_nothing() -> None:
+def test_program_can_end_while_a_pipe_is_silent() -> None:
     waiting = subprocess.Popen(
         [sys.executable, "-c", WAITING],
         stdin=subprocess.PIPE,
@@ -100,7 +100,7 @@ def test_a_line_too_long_is_refused_with_its_number(end: bytes) -> None:
         all_lines(io.BytesIO(b"ok\n" + b"x" * 1001 + end))
 
 
-def test_a_line_without_end_is_refused_before_it_is_held() -> None:
+def test_endless_line_is_refused_before_it_is_buffered() -> None:
     splitter = LineSplitter(1000)
     for _ in range(10):
         splitter.feed(b"x" * 100)
@@ -114,6 +114,6 @@ class FailingDisk(io.BytesIO):
         raise OSError(5, "Input/output error")
 
 
-def test_a_stream_that_fails_is_named() -> None:
+def test_read_error_of_a_stream_is_reported() -> None:
     with pytest.raises(UsageError, match="cannot read the lines: Input/output error"):
         all_lines(FailingDisk())

@@ -15,7 +15,7 @@ from kourou.testing.process import Outcome
 Command = Callable[..., Outcome]
 
 
-def test_the_version_is_told(command: Command) -> None:
+def test_version_is_printed(command: Command) -> None:
     assert command("--version").out == f"kourou {__version__}\n"
 
 
@@ -44,7 +44,7 @@ def test_every_command_has_help_with_an_example(command: Command, name: str) -> 
 @pytest.mark.parametrize(
     ("args", "near"), [(("topc", "list"), "topic"), (("topic", "liste"), "list")]
 )
-def test_a_misspelt_command_is_told_the_nearest(
+def test_misspelt_command_gets_a_suggestion(
     command: Command, args: tuple[str, ...], near: str
 ) -> None:
     outcome = command(*args)
@@ -53,14 +53,14 @@ def test_a_misspelt_command_is_told_the_nearest(
     assert f"Did you mean '{near}'?" in outcome.err
 
 
-def test_a_misspelt_option_is_told_the_nearest(command: Command) -> None:
+def test_misspelt_option_gets_a_suggestion(command: Command) -> None:
     outcome = command("topic", "create", "orders", "--queue", "4")
 
     assert outcome.code == 2
     assert "--queues" in outcome.err
 
 
-def test_the_root_loads_nothing_that_only_some_commands_need() -> None:
+def test_root_command_imports_only_what_every_command_needs() -> None:
     text = (
         "import sys, kourou.cli.main; "
         "print(*{'asyncio', 'msgspec', 'rich', 'kourou.client'} & set(sys.modules))"
@@ -70,7 +70,7 @@ def test_the_root_loads_nothing_that_only_some_commands_need() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_a_bug_is_one_line_that_asks_for_a_report(
+def test_internal_error_is_one_line_that_asks_for_a_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(**_: object) -> None:

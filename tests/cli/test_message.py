@@ -27,7 +27,7 @@ def send(kourou: Kourou, topic: str, *bodies: str, queues: int = 2) -> list[dict
     return [receipt.rows[0] for receipt in receipts]
 
 
-def test_a_message_is_shown_by_place_id_and_offset_id(kourou: Kourou) -> None:
+def test_message_is_shown_by_position_id_and_offset_id(kourou: Kourou) -> None:
     receipt = send(kourou, "f-show", "hello")[0]
     place = f"{receipt['broker']}/{receipt['queue_id']}@{receipt['queue_offset']}"
 
@@ -43,7 +43,7 @@ def test_a_message_is_shown_by_place_id_and_offset_id(kourou: Kourou) -> None:
     assert text.endswith("\n\nhello\n")
 
 
-def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
+def test_message_shows_which_groups_consumed_it(kourou: Kourou) -> None:
     send(kourou, "f-groups", "1", "2", queues=1)
     alone = kourou("message", "show", "f-groups", "broker-a/0@0", "--groups").out
     as_group = ("--group", "f-billing", "--from", "earliest", "--count", "1", "--timeout", "60")
@@ -54,7 +54,7 @@ def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
         for n in (0, 1)
     )
 
-    assert "No group has consumed its topic." in alone
+    assert "No group has consumed this topic." in alone
     assert consumed[0]["groups"] == [{"group": "f-billing", "is_consumed": True}]
     assert not_yet[0]["groups"] == [{"group": "f-billing", "is_consumed": False}]
     text = kourou("message", "show", "f-groups", "broker-a/0@1", "--groups").out
@@ -68,10 +68,10 @@ def test_a_message_says_which_groups_are_beyond_it(kourou: Kourou) -> None:
         ("broker-z/0@0", "not on broker-z, but on: broker-a"),
         ("0" * 32, "was found by the id"),
         ("o-17", "was found by the id o-17"),
-        ("broker-a/7", "a place is BROKER/QUEUE@OFFSET"),
+        ("broker-a/7", "a position has the form BROKER/QUEUE@OFFSET"),
     ],
 )
-def test_a_message_that_is_not_there_is_named(kourou: Kourou, message: str, text: str) -> None:
+def test_missing_message_is_named(kourou: Kourou, message: str, text: str) -> None:
     send(kourou, "f-absent", "x", queues=1)
 
     missing = kourou("message", "show", "f-absent", message)
@@ -101,11 +101,11 @@ def test_messages_are_found_by_key_and_by_tag_in_a_span(kourou: Kourou) -> None:
     [
         (("o-18",), 1, "was found by the key o-18"),
         (("--tag", "o-17"), 1, "was found by the tag o-17"),
-        ((), 2, "give the KEY or --tag TAG"),
-        (("o-17", "--tag", "a"), 2, "give the KEY or --tag TAG"),
+        ((), 2, "give either KEY or --tag TAG"),
+        (("o-17", "--tag", "a"), 2, "give either KEY or --tag TAG"),
     ],
 )
-def test_a_key_that_no_message_has_is_said(
+def test_key_without_messages_is_an_error(
     kourou: Kourou, args: tuple[str, ...], code: int, text: str
 ) -> None:
     kourou("send", "f-key", "x", "--key", "o-17")
@@ -116,7 +116,7 @@ def test_a_key_that_no_message_has_is_said(
     assert text in missing.err
 
 
-def test_a_topic_is_printed_in_the_order_of_storing_and_stays(kourou: Kourou) -> None:
+def test_topic_is_printed_in_store_order_without_consuming(kourou: Kourou) -> None:
     send(kourou, "f-print", *map(str, range(7)), queues=3)
 
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_a_topic_is_printed_in_the_order_of_storing_and_stays(kourou: Kourou) ->
     assert [line.split()[-1] for line in text.out.splitlines()] == ["0", "1"]
 
 
-def test_a_span_a_tag_and_a_queue_narrow_what_is_printed(kourou: Kourou) -> None:
+def test_print_is_limited_by_time_tag_and_queue(kourou: Kourou) -> None:
     send(kourou, "f-span", "1", "2", "3", queues=1)
     kourou("send", "f-span", "us", "--tag", "us")
     rows = kourou("message", "print", "f-span").rows
@@ -147,15 +147,15 @@ def test_a_span_a_tag_and_a_queue_narrow_what_is_printed(kourou: Kourou) -> None
 @pytest.mark.parametrize(
     ("args", "code", "text"),
     [
-        (("--from", "latest"), 2, "`kourou receive` goes on"),
-        (("--from", "yesterday"), 2, "--from 'yesterday' is no time"),
-        (("--to", "soon"), 2, "--to 'soon' is no time"),
+        (("--from", "latest"), 2, "use `kourou receive` instead"),
+        (("--from", "yesterday"), 2, "--from 'yesterday' is not a time"),
+        (("--to", "soon"), 2, "--to 'soon' is not a time"),
         (("--from", "-1h", "--to", "-2h"), 2, "--to -2h is before --from -1h"),
         (("--queue", "broker-a/7"), 2, "has no queue 'broker-a/7'; it has broker-a/0"),
         (("--tag", "||"), 2, "||"),
     ],
 )
-def test_what_cannot_be_printed_is_refused(
+def test_invalid_print_arguments_are_refused(
     kourou: Kourou, args: tuple[str, ...], code: int, text: str
 ) -> None:
     send(kourou, "f-refused", "x", queues=1)
@@ -173,7 +173,7 @@ def test_a_topic_that_does_not_exist_is_named(kourou: Kourou) -> None:
         assert "f-nothing" in missing.err
 
 
-def test_a_message_is_shown_by_its_place_in_a_broker_of_a_machine_room(
+def test_message_is_shown_by_position_with_an_unusual_broker_name(
     command: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     config = tmp_path / "broker.conf"

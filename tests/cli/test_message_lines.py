@@ -34,7 +34,7 @@ def message(body: bytes = b"hello", **properties: str) -> MessageExt:
     )
 
 
-def test_json_has_all_that_a_program_needs() -> None:
+def test_json_line_has_all_members() -> None:
     assert json.loads(json_text(message(TAGS="eu", KEYS="o-17 o-18", shop="Köln"))) == {
         "topic": "orders",
         "broker": "broker-a",
@@ -58,7 +58,7 @@ def test_a_body_that_is_not_text_is_base64() -> None:
     assert "body" not in members
 
 
-def test_a_line_for_people_has_place_labels_and_body() -> None:
+def test_text_line_has_position_labels_and_body() -> None:
     where, what = human_text(message(TAGS="eu", KEYS="o-17", shop="Köln"))
 
     assert where.endswith(".125  broker-a/3@17")
@@ -73,22 +73,22 @@ def test_a_redelivery_is_shown() -> None:
     assert human_text(again)[1] == "redelivered=2  hello"
 
 
-def test_a_body_cannot_break_the_line_or_drive_the_terminal() -> None:
+def test_control_characters_of_a_body_are_escaped() -> None:
     _, what = human_text(message(b"one\ntwo \x1b[2J \xe2\x80\xae", TAGS="a\nb"))
 
     assert what == "[a\\nb]  one\\ntwo \\x1b[2J \\u202e"
 
 
-def test_a_long_body_ends_early_for_people_and_is_whole_in_json() -> None:
+def test_long_body_is_shortened_in_text_and_complete_in_json() -> None:
     long = message(b"x" * (BODY_SHOWN_MAX + 1))
 
-    assert human_text(long)[1].endswith("x... (2,001 bytes: --json has all of it)")
+    assert human_text(long)[1].endswith("x... (2,001 bytes: --json prints all of them)")
     assert json.loads(json_text(long))["body"] == "x" * (BODY_SHOWN_MAX + 1)
 
 
-def test_a_binary_body_is_named_for_people() -> None:
+def test_binary_body_is_described_in_text() -> None:
     assert human_text(message(b"\xff" * 1024))[1] == (
-        "(1,024 bytes, not text: --json has them as base64)"
+        "(1,024 bytes, not text: --json prints them as base64)"
     )
 
 

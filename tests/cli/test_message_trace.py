@@ -16,7 +16,7 @@ Kourou = Callable[..., Outcome]
 TOPIC = "f-traces"
 
 
-def test_the_way_of_a_message_is_shown(kourou: Kourou, serving: Serving) -> None:
+def test_trace_of_a_message_is_shown(kourou: Kourou, serving: Serving) -> None:
     kourou("topic", "create", TOPIC, "--queues", "1")
     with Producer("tracers", serving.namesrv, config=ProducerConfig(enable_trace=True)) as producer:
         receipt = producer.send(Message(TOPIC, b"x", keys=["o-17"]), timeout_ms=60_000)
@@ -42,10 +42,10 @@ def test_the_way_of_a_message_is_shown(kourou: Kourou, serving: Serving) -> None
     assert second.split()[:2] == ["consumed", "trace-readers"]
 
 
-def test_a_message_that_nobody_traced_is_said_not_to_be(kourou: Kourou) -> None:
+def test_message_without_a_trace_is_an_error(kourou: Kourou) -> None:
     kourou("topic", "create", "f-no-traces", "--queues", "1")
     missing = kourou("message", "trace", "7F00", "--topic", "f-no-traces")
     assert missing.code != 0
     nowhere = kourou("message", "trace", "7F00", "--topic", "f-nowhere")
-    assert "there is no topic f-nowhere that traces go to" in nowhere.err
+    assert "there is no trace topic f-nowhere" in nowhere.err
     assert "f-no-traces has no trace of 7F00: clients write traces if " in missing.err

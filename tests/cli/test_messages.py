@@ -31,7 +31,7 @@ def bodies(outcome: Outcome) -> list[str]:
     return sorted(str(row["body"]) for row in outcome.rows)
 
 
-def test_a_message_arrives_with_all_that_was_given(kourou: Kourou) -> None:
+def test_message_arrives_with_all_its_fields(kourou: Kourou) -> None:
     sent = kourou(
         *("send", "m-whole", '{"total": 5}', "--tag", "eu", "--key", "o-17", "--key", "o-18"),
         *("--property", "shop=Köln", "--json"),
@@ -50,21 +50,21 @@ def test_a_message_arrives_with_all_that_was_given(kourou: Kourou) -> None:
     }
 
 
-def test_a_person_is_told_in_one_line_how_safe_a_message_is(kourou: Kourou) -> None:
+def test_text_receipt_is_one_line_with_the_durability(kourou: Kourou) -> None:
     outcome = kourou("send", "m-person", "x")
 
     assert outcome.out.startswith("on disk  broker-a/")
     assert len(outcome.out.splitlines()) == 1
 
 
-def test_a_body_comes_from_stdin_whole(kourou: Kourou) -> None:
+def test_body_is_read_from_stdin_unchanged(kourou: Kourou) -> None:
     kourou("send", "m-stdin", stdin="two\nlines\n")
     kourou("send", "m-stdin", "-", stdin="dash")
 
     assert bodies(kourou("receive", "m-stdin", *EARLIEST, "2")) == ["dash", "two\nlines\n"]
 
 
-def test_lines_are_messages_and_their_sum_is_told(kourou: Kourou, tmp_path: Path) -> None:
+def test_lines_are_sent_as_messages_with_a_summary(kourou: Kourou, tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("".join(f"line {n}\n" for n in range(2_000)))
 
@@ -75,20 +75,20 @@ def test_lines_are_messages_and_their_sum_is_told(kourou: Kourou, tmp_path: Path
     assert bodies(received) == sorted(f"line {n}" for n in range(2_000))
 
 
-def test_receipts_of_many_come_in_the_order_of_the_lines(kourou: Kourou) -> None:
+def test_receipts_are_printed_in_the_order_of_the_lines(kourou: Kourou) -> None:
     outcome = kourou("send", "m-order", "--lines", "-", "--json", stdin="a\nb\n\nc\n")
 
     assert [row["status"] for row in outcome.rows] == ["SEND_OK"] * 3
     assert len({row["msg_id"] for row in outcome.rows}) == 3
 
 
-def test_a_count_sends_the_body_so_often(kourou: Kourou) -> None:
+def test_count_sends_the_body_repeatedly(kourou: Kourou) -> None:
     kourou("send", "m-count", "again", "--count", "5")
 
     assert bodies(kourou("receive", "m-count", *EARLIEST, "5")) == ["again"] * 5
 
 
-def test_a_tag_expression_picks_messages(kourou: Kourou) -> None:
+def test_tag_expression_filters_messages(kourou: Kourou) -> None:
     for tag in ("eu", "us", "cn"):
         kourou("send", "m-tags", tag, "--tag", tag)
 
@@ -97,7 +97,7 @@ def test_a_tag_expression_picks_messages(kourou: Kourou) -> None:
     assert bodies(picked) == ["eu", "us"]
 
 
-def test_reading_begins_at_a_time(kourou: Kourou) -> None:
+def test_receive_starts_at_a_time(kourou: Kourou) -> None:
     kourou("topic", "create", "m-time", "--queues", "1")
     kourou("send", "m-time", "before")
     (before,) = kourou("receive", "m-time", *EARLIEST, "1").rows
@@ -111,7 +111,7 @@ def test_reading_begins_at_a_time(kourou: Kourou) -> None:
     assert bodies(since_then) == ["after"]
 
 
-def test_a_delayed_message_comes_later(kourou: Kourou) -> None:
+def test_delayed_message_is_delivered_later(kourou: Kourou) -> None:
     kourou("send", "m-delay", "later", "--delay-level", "1")
     (message,) = kourou("receive", "m-delay", *EARLIEST, "1").rows
 
@@ -119,22 +119,22 @@ def test_a_delayed_message_comes_later(kourou: Kourou) -> None:
     assert int(str(message["store_at_ms"])) - int(str(message["born_at_ms"])) >= 1_000
 
 
-def test_a_count_that_is_not_reached_is_told_by_the_exit_code(kourou: Kourou) -> None:
+def test_missing_messages_are_reported_by_the_exit_code(kourou: Kourou) -> None:
     kourou("send", "m-few", "one")
     outcome = kourou("receive", "m-few", "--from", "earliest", "--count", "2", "--timeout", "5")
 
     assert (outcome.code, bodies(outcome)) == (1, ["one"])
-    assert outcome.err.endswith("1 of 2 messages came, then none for 5 s\n")
+    assert outcome.err.endswith("received 1 of 2 messages, then none for 5 s\n")
 
 
-def test_text_is_for_people(kourou: Kourou) -> None:
+def test_text_output_escapes_control_characters(kourou: Kourou) -> None:
     kourou("send", "m-text", "hello\x1b[2J", "--tag", "eu")
     outcome = kourou("receive", "m-text", "--from", "earliest", "--count", "1", "--text")
 
     assert outcome.out.endswith("[eu]  hello\\x1b[2J\n")
 
 
-def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
+def test_group_continues_at_its_committed_offset(kourou: Kourou) -> None:
     kourou("send", "m-group", "--lines", "-", stdin="1\n2\n3\n4\n5\n6\n")
     as_group = ("receive", "m-group", "--group", "billing", "--from", "earliest")
 
@@ -147,7 +147,7 @@ def test_a_group_goes_on_where_it_ended(kourou: Kourou) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_commits_what_a_member_of_a_group_printed(
+def test_signal_commits_the_printed_messages_of_a_member(
     serving: Serving, kourou: Kourou, number: signal.Signals
 ) -> None:
     group = topic = f"m-{number.name}"
@@ -164,7 +164,7 @@ def test_a_signal_commits_what_a_member_of_a_group_printed(
     assert json.loads(kourou("group", "describe", group, "--json").out)["lag"] == 0
 
 
-def test_reading_on_takes_nothing_from_a_group(kourou: Kourou) -> None:
+def test_receive_without_group_does_not_affect_groups(kourou: Kourou) -> None:
     kourou("send", "m-look", "x")
     kourou("receive", "m-look", *EARLIEST, "1")
     outcome = kourou("receive", "m-look", "--group", "looker", "--from", "earliest", "--count", "1")
@@ -172,7 +172,7 @@ def test_reading_on_takes_nothing_from_a_group(kourou: Kourou) -> None:
     assert bodies(outcome) == ["x"]
 
 
-def test_a_live_tail_prints_what_arrives_and_ends_by_ctrl_c(serving: Serving) -> None:
+def test_receive_prints_new_messages_until_ctrl_c(serving: Serving) -> None:
     at = ("-n", serving.namesrv)
     run_command("topic", "create", "m-live", *at)
     tail = start_command("receive", "m-live", *at)
@@ -189,7 +189,7 @@ def test_a_live_tail_prints_what_arrives_and_ends_by_ctrl_c(serving: Serving) ->
     assert (tail.returncode, rest, err) == (130, "", "")
 
 
-def test_a_live_tail_waits_for_a_topic_that_does_not_exist_yet(serving: Serving) -> None:
+def test_receive_waits_for_a_missing_topic(serving: Serving) -> None:
     at = ("-n", serving.namesrv)
     tail = start_command("receive", "m-unborn", "--count", "1", *at)
     assert tail.stderr is not None
@@ -201,7 +201,7 @@ def test_a_live_tail_waits_for_a_topic_that_does_not_exist_yet(serving: Serving)
     assert (tail.returncode, json.loads(out)["body"]) == (0, "first")
 
 
-def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path, two_ports: list[int]) -> None:
+def test_receive_survives_a_broker_restart(tmp_path: Path, two_ports: list[int]) -> None:
     port, namesrv_port = two_ports
     with Serving.start(tmp_path, port=port, namesrv_port=namesrv_port) as serving:
         at = ("-n", serving.namesrv)
@@ -219,7 +219,7 @@ def test_a_live_tail_survives_a_restart_of_the_broker(tmp_path: Path, two_ports:
     assert "Traceback" not in err
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(serving: Serving) -> None:
+def test_closed_stdout_ends_receive_without_an_error(serving: Serving) -> None:
     at = ("-n", serving.namesrv)
     run_command("send", "m-pipe", "x", "--count", "20", *at)
     tail = start_command("receive", "m-pipe", "--from", "earliest", *at)
@@ -235,9 +235,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(serving: Serving) -> N
     assert "Traceback" not in err
 
 
-def test_a_reader_of_receipts_that_goes_away_ends_the_command_quietly(
-    serving: Serving, tmp_path: Path
-) -> None:
+def test_closed_stdout_ends_send_without_an_error(serving: Serving, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("x\n" * 20_000)
     args = ("m-gone", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
     sender = start_command("send", *args, *PATIENT)
@@ -251,9 +249,7 @@ def test_a_reader_of_receipts_that_goes_away_ends_the_command_quietly(
     assert (sender.wait(60), err) == (1, "")
 
 
-def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
-    serving: Serving, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_send_at_once_and_prints_the_progress(serving: Serving, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("x\n" * 1_000_000)
     args = ("m-interrupt", "--lines", str(tmp_path / "lines"), "--json", "-n", serving.namesrv)
     sender = start_command("send", *args, *PATIENT)
@@ -273,7 +269,7 @@ def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
     [
         (("send", "bad topic!", "x"), "topic 'bad topic!'"),
         (("send", "t" * 128, "x"), "has 128 characters, the limit is 127"),
-        (("send", "orders", "x", "--lines", "-"), "leave out BODY and --count"),
+        (("send", "orders", "x", "--lines", "-"), "omit BODY and --count"),
         (("send", "orders", "--lines", "/absent"), "--lines /absent: No such file"),
         (("send", "orders", "x", "--property", "shop"), "'shop' is not NAME=VALUE"),
         (("send", "orders", "x", "-p", "a=1", "-p", "a=2"), "--property a is given twice"),
@@ -286,7 +282,7 @@ def test_ctrl_c_ends_sending_at_once_and_tells_how_far_it_came(
         (("send", "orders", "x", "-n", "a:1,b:2"), "addresses are separated by ';', not ','"),
         (("health", "-n", ""), "namesrv_addr is empty"),
         (("receive", "bad topic!"), "topic 'bad topic!'"),
-        (("receive", "orders", "--from", "yesterday"), "--from 'yesterday' is no time"),
+        (("receive", "orders", "--from", "yesterday"), "--from 'yesterday' is not a time"),
         (("receive", "orders", "--group", "bad group!"), "bad group!"),
         (("receive", "orders", "--count", "0"), "--count"),
     ],

@@ -31,7 +31,9 @@ def document(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
-def test_commands_take_and_print_plain_names(inside: Command, kourou: Command) -> None:
+def test_commands_accept_and_print_names_without_namespace(
+    inside: Command, kourou: Command
+) -> None:
     assert inside("topic", "create", "n-orders", "--queues", "1").code == 0
     assert inside("group", "create", "n-billing").code == 0
     for body in ("one", "two"):
@@ -70,6 +72,6 @@ def test_commands_take_and_print_plain_names(inside: Command, kourou: Command) -
     assert f"{NS}%n-orders" not in kourou("topic", "list").out
 
 
-def test_a_namespace_that_is_none_is_refused(command: Command) -> None:
+def test_invalid_namespace_is_refused(command: Command) -> None:
     outcome = command("topic", "list", environ={"KOUROU_NAMESPACE": "a%b"})
     assert (outcome.code, "namespace 'a%b'" in outcome.err) == (2, True)

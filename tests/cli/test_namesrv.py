@@ -28,7 +28,7 @@ def test_an_option_is_shown_and_changed(kourou: Kourou, serving: Serving) -> Non
 
     assert value() == "true"
     changed = kourou("namesrv", "set", "enableTopicList=false")
-    assert changed.out == "enableTopicList=false: set on all name servers, until they stop\n"
+    assert changed.out == "enableTopicList=false: set on all name servers until they stop\n"
     assert value() == "false"
     assert document(kourou("namesrv", "set", "enableTopicList=true", "--json")) == {
         "config": {"enableTopicList": "true"}
@@ -71,7 +71,7 @@ def test_a_key_is_put_listed_and_deleted(kourou: Kourou) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_is_taken_out_of_service_and_back(kourou: Kourou, serving: Serving) -> None:
+def test_broker_is_removed_from_service_and_returned(kourou: Kourou, serving: Serving) -> None:
     kourou("topic", "create", "n-perm")
 
     def perm() -> str:
@@ -82,9 +82,9 @@ def test_a_broker_is_taken_out_of_service_and_back(kourou: Kourou, serving: Serv
     back = document(kourou("namesrv", "add-write-perm", "broker-a", "--json"))
     assert perm() == "RW-"
     topics = back["name_servers"][0]["topics"]
-    assert told == f"broker-a: {topics} topics no longer written to, says {serving.namesrv}\n"
+    assert told == f"broker-a: {topics} topics no longer writable on {serving.namesrv}\n"
     unknown = kourou("namesrv", "wipe-write-perm", "broker-z")
-    assert (unknown.code, "known are: broker-a" in unknown.err) == (1, True)
+    assert (unknown.code, "registered brokers: broker-a" in unknown.err) == (1, True)
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_a_busy_cluster_fits_in_80_columns(capsys: pytest.CaptureFixture[str]) -
 WHERE = {"cluster": "c", "broker": "b", "broker_id": 0, "address": "127.0.0.1:1"}
 
 
-def test_what_a_broker_tells_becomes_numbers() -> None:
+def test_runtime_information_is_parsed_as_numbers() -> None:
     told = {
         "brokerActive": "false",
         "brokerVersionDesc": "V5_5_0",
@@ -149,11 +149,11 @@ def test_what_a_broker_tells_becomes_numbers() -> None:
 
     assert (line.in_tps, line.out_tps, line.in_today, line.out_today) == (12.5, 0.0, 42, None)
     assert (line.oldest_store_at_ms, line.disk_ratio) == (None, 0.25)
-    assert line.state == "takes no messages"
+    assert line.state == "refuses sends"
 
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-1.0", "NaN NaN"])
-def test_a_number_that_is_none_is_left_out(text: str) -> None:
+def test_invalid_number_is_omitted(text: str) -> None:
     told = {"putTps": text, "msgPutTotalTodayNow": text, "msgPutTotalTodayMorning": "0"}
 
     line = told_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")

@@ -32,7 +32,7 @@ def test_an_empty_table_has_its_columns(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "TOPIC  QUEUES\n"
 
 
-def test_a_name_in_a_table_cannot_break_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_table_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("CLIENT",), [("a\n\x1b[2J",)])
 
     assert capsys.readouterr().out == "CLIENT\na\\n\\x1b[2J\n"
@@ -53,7 +53,7 @@ def test_an_answer_in_time_is_returned() -> None:
     assert output.ask(answer(), 1.0, "x") == 5
 
 
-def test_an_answer_that_never_comes_is_an_error_that_names_who_was_asked() -> None:
+def test_missing_answer_is_an_error_that_names_the_server() -> None:
     async def never() -> None:
         await asyncio.Event().wait()
 
@@ -61,7 +61,7 @@ def test_an_answer_that_never_comes_is_an_error_that_names_who_was_asked() -> No
         output.ask(never(), 0.001, "10.0.0.1:9876")
 
 
-def test_a_timeout_of_the_question_itself_is_its_own() -> None:
+def test_timeout_error_of_the_request_is_passed_through() -> None:
     async def failing() -> None:
         raise TimeoutError("inner")
 
@@ -69,7 +69,7 @@ def test_a_timeout_of_the_question_itself_is_its_own() -> None:
         output.ask(failing(), 1.0, "x")
 
 
-def test_output_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_to_stdout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def flush(self) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")

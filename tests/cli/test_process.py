@@ -19,7 +19,7 @@ from kourou.testing.clock import ManualClock
 DAY_MS = 24 * 3600 * 1000
 
 
-def test_what_listens_everywhere_is_reached_by_loopback() -> None:
+def test_wildcard_address_becomes_loopback() -> None:
     assert _reachable(("0.0.0.0", 5)) == ("127.0.0.1", 5)  # noqa: S104  # compared, not bound
     assert _reachable(("::", 5)) == ("::1", 5)
     assert _reachable(("10.0.0.1", 5)) == ("10.0.0.1", 5)
@@ -29,7 +29,7 @@ def plan_at(path: Path) -> Plan:
     return _plan({"store_path": path}, None, Profile.DEV)
 
 
-def test_a_process_that_runs_for_years_renews_its_certificate_and_its_ports_take_it_up(
+def test_certificate_is_renewed_and_reloaded_by_the_ports(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(SystemClock().now_ms())  # OpenSSL judges by the machine's
@@ -50,7 +50,7 @@ def test_a_process_that_runs_for_years_renews_its_certificate_and_its_ports_take
     assert admission.tls.current() is not context
 
 
-def test_a_certificate_that_cannot_be_made_leaves_plain_connections(
+def test_failed_certificate_creation_leaves_plain_connections(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tls").touch()
@@ -74,12 +74,12 @@ CRASHED = RecoveryReport(
 )
 
 
-def test_what_recovery_found_is_said() -> None:
+def test_recovery_result_is_described() -> None:
     assert (
         _found(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
         == "closed cleanly when last used"
     )
     assert _found(CRASHED) == "recovered after a crash (1 message checked)"
     assert _found(dataclasses.replace(CRASHED, records_scanned=1234, truncated_bytes=77)) == (
-        "recovered after a crash (1,234 messages checked, 77 torn bytes cut)"
+        "recovered after a crash (1,234 messages checked, 77 torn bytes removed)"
     )

@@ -15,7 +15,7 @@ class Clock:
         return self.at_ms
 
 
-def test_a_line_is_written_over_and_wiped_at_the_end() -> None:
+def test_progress_line_is_overwritten_and_erased_at_the_end() -> None:
     stream, clock = io.StringIO(), Clock()
     with Progress("messages", 4_000, stream=stream, clock=clock, is_shown=True) as progress:
         progress.advance(500)
@@ -31,7 +31,7 @@ def test_a_line_is_written_over_and_wiped_at_the_end() -> None:
     assert stream.getvalue().split("\r")[3:] == [" " * len(shown[1]), ""]
 
 
-def test_how_many_there_are_may_be_known_later() -> None:
+def test_total_may_change_later() -> None:
     stream, clock = io.StringIO(), Clock()
     with Progress("dead letters", 0, stream=stream, clock=clock, is_shown=True) as progress:
         clock.at_ms += FIRST_MS
@@ -40,7 +40,7 @@ def test_how_many_there_are_may_be_known_later() -> None:
     assert stream.getvalue().split("\r")[1] == "64 of 256 dead letters (25%)"
 
 
-def test_nothing_is_written_where_nobody_looks() -> None:
+def test_progress_is_hidden_without_a_terminal() -> None:
     stream, clock = io.StringIO(), Clock()
     with Progress("messages", 10, stream=stream, clock=clock) as progress:
         clock.at_ms += FIRST_MS
@@ -49,7 +49,7 @@ def test_nothing_is_written_where_nobody_looks() -> None:
     assert stream.getvalue() == ""
 
 
-def test_more_than_was_foreseen_is_all_of_it() -> None:
+def test_progress_beyond_the_total_is_100_percent() -> None:
     stream, clock = io.StringIO(), Clock()
     progress = Progress("topics", 0, stream=stream, clock=clock, is_shown=True)
     clock.at_ms += FIRST_MS

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
 
 
-def test_messages_are_filtered_by_properties_onlooking_and_as_a_group(kourou: Kourou) -> None:
+def test_sql_filters_messages_with_and_without_a_group(kourou: Kourou) -> None:
     for amount in ("3", "9"):
         kourou("send", "s-amounts", amount, "--property", f"amount={amount}")
     sql = ("--sql", "amount > 5", "--from", "earliest", "--count", "1", "--timeout", "60")

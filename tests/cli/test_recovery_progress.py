@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_short_recovery_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_short_recovery_reports_no_progress(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for stream in (Terminal(), io.StringIO()):
         progress = RecoveryProgress(stream=stream, clock=Clock())
@@ -36,7 +36,7 @@ def test_a_short_recovery_is_not_told_of(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text == ""
 
 
-def test_a_terminal_gets_one_line_that_goes_away() -> None:
+def test_recovery_progress_on_a_terminal_is_one_line_erased_at_the_end() -> None:
     stream, clock = Terminal(), Clock()
     progress = RecoveryProgress(stream=stream, clock=clock)
     progress(1 * MIB, 400 * MIB)
@@ -49,7 +49,7 @@ def test_a_terminal_gets_one_line_that_goes_away() -> None:
     assert (wiped.strip(), last) == ("", "")
 
 
-def test_elsewhere_the_log_gets_an_entry_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_recovery_progress_without_a_terminal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = Clock()
     progress = RecoveryProgress(stream=io.StringIO(), clock=clock)

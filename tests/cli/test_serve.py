@@ -28,7 +28,7 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_it_tells_a_program_where_it_is(tmp_path: Path) -> None:
+def test_ready_json_has_addresses_and_pid(tmp_path: Path) -> None:
     with Serving.start(tmp_path / "store") as serving:
         ready = serving.ready
 
@@ -42,7 +42,7 @@ def test_it_tells_a_program_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_serve_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with Serving.start(tmp_path) as serving:
         outcome = serving.stop(number)
 
@@ -50,7 +50,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
     assert not (tmp_path / "abort").exists()
 
 
-def test_a_client_that_says_nothing_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+def test_silent_client_does_not_delay_the_stop(tmp_path: Path) -> None:
     with Serving.start(tmp_path) as serving:
         host, port = serving.broker.split(":")
         with socket.create_connection((host, int(port))) as silent:
@@ -58,7 +58,7 @@ def test_a_client_that_says_nothing_does_not_hold_up_the_stop(tmp_path: Path) ->
             assert serving.stop().code == 0
 
 
-def test_after_kill_9_the_next_start_recovers_and_says_so(tmp_path: Path, command: Command) -> None:
+def test_start_after_kill_9_recovers_and_reports_it(tmp_path: Path, command: Command) -> None:
     with Serving.start(tmp_path) as serving:
         for number in range(3):
             command("send", "orders", str(number), "-n", serving.namesrv)
@@ -75,7 +75,7 @@ def test_after_kill_9_the_next_start_recovers_and_says_so(tmp_path: Path, comman
     assert command("store", "check", str(tmp_path)).code == 0
 
 
-def test_damage_is_named_at_the_start_and_consumers_are_taken_past_it(
+def test_damage_is_reported_at_start_and_consumers_can_skip_it(
     tmp_path: Path, command: Command
 ) -> None:
     with Serving.start(tmp_path) as serving:
@@ -113,7 +113,7 @@ def test_damage_is_named_at_the_start_and_consumers_are_taken_past_it(
     assert [row["body"] for row in read.rows] == ["body 0", "body 2"]
 
 
-def test_the_start_screen_says_what_is_on_and_off_and_what_next(tmp_path: Path) -> None:
+def test_start_screen_lists_features_and_next_steps(tmp_path: Path) -> None:
     process = start_command("serve", "--store", str(tmp_path / "store"), *FREE)
     assert process.stdout is not None
     screen: list[str] = []
@@ -129,14 +129,14 @@ def test_the_start_screen_says_what_is_on_and_off_and_what_next(tmp_path: Path) 
     assert store in screen
     assert all(len(line) <= 81 for line in screen if line != store)
     assert " new, " in text
-    assert "acknowledged message is on disk" in text
+    assert "Acknowledged messages and messages that consumers receive are on disk" in text
     assert "On sends of all kinds, transactions," in text
-    assert "Off not built yet: pop, replication," in text
+    assert "Off not supported: pop, replication," in text
     assert 'Next kourou send hello "first message" -n \'127.0.0.1:' in text
     assert rest.strip() == "Stopped; the store is closed."
 
 
-def test_listening_beyond_this_machine_warns_loudly(tmp_path: Path) -> None:
+def test_listening_on_all_addresses_prints_a_warning(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--listen", "0.0.0.0") as serving:  # noqa: S104  # the case
         outcome = serving.stop()
 
@@ -145,7 +145,7 @@ def test_listening_beyond_this_machine_warns_loudly(tmp_path: Path) -> None:
     assert serving.namesrv.startswith("127.0.0.1:")
 
 
-def test_listening_everywhere_tells_each_client_the_address_it_came_by(
+def test_wildcard_listener_returns_the_address_of_each_clients_connection(
     tmp_path: Path, command: Command
 ) -> None:
     with Serving.start(tmp_path, "--listen", "0.0.0.0") as serving:  # noqa: S104  # the case
@@ -157,12 +157,12 @@ def test_listening_everywhere_tells_each_client_the_address_it_came_by(
             assert command("send", "orders", "x", "-n", f"{host}:{port}").code == 0
 
 
-def test_async_flush_is_said(tmp_path: Path) -> None:
+def test_async_flush_is_reported(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--flush", "async") as serving:
         assert serving.ready["flush_disk_type"] == "ASYNC_FLUSH"
 
 
-def test_it_joins_a_name_server_that_runs(tmp_path: Path, command: Command) -> None:
+def test_serve_joins_a_running_name_server(tmp_path: Path, command: Command) -> None:
     with Serving.start(tmp_path / "a") as first:
         options = ("--namesrv", first.namesrv, "--config", str(tmp_path / "b.conf"))
         (tmp_path / "b.conf").write_text("brokerName=broker-b\n")
@@ -173,7 +173,7 @@ def test_it_joins_a_name_server_that_runs(tmp_path: Path, command: Command) -> N
             assert json.loads(made.out)["brokers"] == ["broker-a", "broker-b"]
 
 
-def test_a_store_keeps_the_sizes_it_was_made_with(tmp_path: Path) -> None:
+def test_existing_store_keeps_its_file_sizes(tmp_path: Path) -> None:
     with Serving.start(tmp_path) as serving:
         assert serving.ready["segment_bytes"] == 64 * 1024**2
 
@@ -181,7 +181,7 @@ def test_a_store_keeps_the_sizes_it_was_made_with(tmp_path: Path) -> None:
         assert serving.ready["segment_bytes"] == 64 * 1024**2
 
 
-def test_the_prod_profile_has_javas_sizes(tmp_path: Path) -> None:
+def test_prod_profile_uses_java_sizes(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--profile", "prod") as serving:
         assert serving.ready["segment_bytes"] == 1024**3
 
@@ -202,7 +202,7 @@ def test_settings_come_from_file_environment_and_options(tmp_path: Path) -> None
         assert serving.ready["store"] == str(tmp_path / "x")
 
 
-def test_a_second_one_on_the_same_store_is_refused(tmp_path: Path) -> None:
+def test_second_broker_on_the_same_store_is_refused(tmp_path: Path) -> None:
     with Serving.start(tmp_path):
         outcome = run_command("serve", "--store", str(tmp_path), *FREE, "--log-level", "error")
 
@@ -212,7 +212,7 @@ def test_a_second_one_on_the_same_store_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["--port", "--namesrv-port"])
-def test_a_taken_port_is_refused(tmp_path: Path, taken_port: int, which: str) -> None:
+def test_taken_port_ends_the_start(tmp_path: Path, taken_port: int, which: str) -> None:
     ports = {"--port": "0", "--namesrv-port": "0", which: str(taken_port)}
     outcome = run_command(
         *("serve", "--store", str(tmp_path), "--log-level", "error"),
@@ -222,7 +222,7 @@ def test_a_taken_port_is_refused(tmp_path: Path, taken_port: int, which: str) ->
     assert outcome.code == 3
     assert f"127.0.0.1:{taken_port}" in outcome.err
     assert "the port is taken" in outcome.err
-    assert "--port, --namesrv-port and --console-port choose other ports" in outcome.err
+    assert "choose other ports with --port, --namesrv-port and --console-port" in outcome.err
     assert "Traceback" not in outcome.err
 
 
@@ -237,12 +237,12 @@ def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_file_in_place_of_the_store_is_refused(tmp_path: Path) -> None:
+def test_file_instead_of_a_store_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     outcome = run_command("serve", "--store", str(tmp_path / "file"), *FREE)
 
     assert outcome.code == 3
-    assert outcome.err.startswith(f"Error: store {tmp_path}/file: a file, not a directory")
+    assert outcome.err.startswith(f"Error: store {tmp_path}/file: it is a file, not a directory")
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_unknown_setting_of_the_environment_is_refused(command: Command) -> N
     assert "did you mean KOUROU_BROKER_FLUSH_DISK_TYPE?" in outcome.err
 
 
-def test_a_key_that_only_rocketmq_serves_warns_and_serves(tmp_path: Path) -> None:
+def test_unsupported_rocketmq_key_is_a_warning(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("haListenPort=10912\n")
 
@@ -296,7 +296,7 @@ def test_a_key_that_only_rocketmq_serves_warns_and_serves(tmp_path: Path) -> Non
     assert json.loads(outcome.err)["key"] == "haListenPort"
 
 
-def test_it_serves_without_the_optional_packages(tmp_path: Path, command: Command) -> None:
+def test_serve_works_without_optional_packages(tmp_path: Path, command: Command) -> None:
     text = (
         "import sys; sys.modules.update(dict.fromkeys(('uvloop', 'isal'))); "
         "from kourou.cli.main import main; main()"
@@ -316,7 +316,7 @@ def test_it_serves_without_the_optional_packages(tmp_path: Path, command: Comman
     assert command("store", "check", str(tmp_path)).code == 0
 
 
-def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+def test_second_signal_ends_serve_at_once(tmp_path: Path) -> None:
     process = start_command("serve", "--store", str(tmp_path), *FREE, "--ready-json")
     assert process.stdout is not None
     process.stdout.readline()

@@ -15,7 +15,7 @@ from kourou.settings import wire_keys
 
 
 @pytest.mark.parametrize("profile", Profile)
-def test_a_sixteenth_of_the_memory_is_believed_to_hold_the_logs_end(
+def test_believed_bytes_defaults_to_a_sixteenth_of_the_memory(
     tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = {"store_path": tmp_path}
@@ -67,7 +67,7 @@ def refusal(directory: Path, text: str, **flags: object) -> str:
         ("useTLS", "true"),
     ],
 )
-def test_an_option_that_promises_what_is_not_there_ends_the_start(
+def test_option_for_an_unsupported_safety_feature_ends_the_start(
     tmp_path: Path, key: str, value: str
 ) -> None:
     text = refusal(tmp_path, f"brokerName=a\n{key} = {value}\n")
@@ -76,7 +76,7 @@ def test_an_option_that_promises_what_is_not_there_ends_the_start(
     assert len(text.split(": ")) > 3, "it says what to do"
 
 
-def test_every_such_option_is_one_of_rocketmqs_and_not_served() -> None:
+def test_refused_options_are_rocketmq_keys_that_are_not_served() -> None:
     assert REFUSED_KEYS.keys() <= ROCKETMQ_KEYS - set(wire_keys(ServeConfig))
 
 
@@ -93,18 +93,18 @@ messageStorePlugIn=
 """
 
 
-def test_the_same_options_with_rocketmqs_defaults_start(tmp_path: Path) -> None:
+def test_refused_options_with_default_values_are_accepted(tmp_path: Path) -> None:
     assert plan_of(tmp_path, HARMLESS).broker.broker_name == "broker-a"
 
 
-def test_such_an_option_in_toml_ends_the_start_too(tmp_path: Path) -> None:
+def test_refused_option_in_toml_ends_the_start(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("authenticationEnabled = true\n")
     with pytest.raises(ConfigError, match="authenticationEnabled = true: Kourou does not"):
         _plan({}, file, Profile.DEV)
 
 
-def test_a_commit_log_elsewhere_ends_the_start(tmp_path: Path) -> None:
+def test_commit_log_outside_of_the_store_ends_the_start(tmp_path: Path) -> None:
     text = refusal(tmp_path, "storePathCommitLog=/data/commitlog\n")
     assert "/data/commitlog" in text
     assert f"{tmp_path}/store/commitlog" in text
@@ -114,9 +114,7 @@ def test_a_commit_log_elsewhere_ends_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("namesrv", ["127.0.0.1:9876", "10.0.0.1:9876;localhost:9876", "[::1]:1"])
-def test_a_broker_on_all_addresses_joins_no_name_server_by_loopback(
-    tmp_path: Path, namesrv: str
-) -> None:
+def test_wildcard_broker_with_loopback_name_server_is_refused(tmp_path: Path, namesrv: str) -> None:
     text = refusal(tmp_path, f"bindAddress=0.0.0.0\nnamesrvAddr={namesrv}\n")
     assert "--advertise" in text
 

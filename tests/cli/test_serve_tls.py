@@ -35,7 +35,7 @@ async def cluster_info(address: str, tls: TlsClientConfig | None) -> bytes:
         await pool.close()
 
 
-def test_name_server_and_broker_speak_tls_to_clients_and_to_each_other(tmp_path: Path) -> None:
+def test_name_server_and_broker_use_tls_with_clients_and_each_other(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
     config = tmp_path / "broker.conf"
     config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
@@ -49,7 +49,7 @@ def test_name_server_and_broker_speak_tls_to_clients_and_to_each_other(tmp_path:
                 asyncio.run(cluster_info(address, None))
 
 
-def test_commands_reach_servers_that_speak_tls_only(tmp_path: Path) -> None:
+def test_commands_work_with_tls_only_servers(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
     config = tmp_path / "broker.conf"
     config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
@@ -70,13 +70,13 @@ def test_commands_reach_servers_that_speak_tls_only(tmp_path: Path) -> None:
         assert plain.code == 3
 
 
-def test_tls_that_is_described_but_not_switched_on_is_refused() -> None:
+def test_tls_variables_without_enable_are_refused() -> None:
     done = run_command("topic", "list", environ={"KOUROU_TLS_TRUST_CERT_PATH": "/ca.pem"})
     assert done.code == 2
-    assert "set KOUROU_TLS_ENABLE=true as well" in done.err
+    assert "set KOUROU_TLS_ENABLE=true too" in done.err
 
 
-def test_a_name_server_that_the_own_broker_could_never_reach_is_refused(tmp_path: Path) -> None:
+def test_tls_only_name_server_with_a_plain_broker_is_refused(tmp_path: Path) -> None:
     files = Authority(tmp_path / "pki").issue("server", "127.0.0.1")
     config = tmp_path / "broker.conf"
     config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
@@ -85,10 +85,10 @@ def test_a_name_server_that_the_own_broker_could_never_reach_is_refused(tmp_path
     done = run_command("serve", "--store", str(tmp_path / "store"), "--config", str(config))
 
     assert done.code == 2
-    assert "set tls_enable true" in done.err
+    assert "set tls_enable to true" in done.err
 
 
-def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_certificate_file_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text(
         f'tls.server.certPath = "{tmp_path}/no.crt"\ntls.server.keyPath = "{tmp_path}/no.key"\n'
@@ -99,7 +99,7 @@ def test_a_certificate_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.err
 
 
-def test_without_settings_it_speaks_tls_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+def test_serve_creates_a_self_signed_certificate_by_default(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--advertise", "localhost") as serving:
         certificate = Path(str(serving.ready["certificate"]))
         trusting = TlsClientConfig(trust_cert_path=certificate)
@@ -131,7 +131,7 @@ async def cluster_info_or_refusal(address: str, tls: TlsClientConfig | None) -> 
     return True
 
 
-def test_no_tls_takes_plain_connections_only_and_says_so(tmp_path: Path) -> None:
+def test_no_tls_accepts_plain_connections_only(tmp_path: Path) -> None:
     with Serving.start(tmp_path, "--no-tls") as serving:
         assert serving.ready["certificate"] is None
         assert asyncio.run(cluster_info_or_refusal(serving.namesrv, None))
@@ -143,7 +143,7 @@ def test_no_tls_takes_plain_connections_only_and_says_so(tmp_path: Path) -> None
     assert not (tmp_path / "tls").exists()
 
 
-def test_where_no_certificate_can_be_made_plain_connections_are_served(tmp_path: Path) -> None:
+def test_serve_accepts_plain_connections_if_no_certificate_can_be_created(tmp_path: Path) -> None:
     (tmp_path / "cryptography.py").write_text("raise ImportError\n")
     environ = {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}
     with Serving.start(tmp_path / "store", environ=environ) as serving:

@@ -43,14 +43,14 @@ def words(**changes: object) -> str:
     return " ".join(screen(**changes).split())
 
 
-def test_it_is_one_screen() -> None:
+def test_start_screen_fits_24_lines() -> None:
     lines = screen(certificate="/var/kourou/store/tls/server.crt").splitlines()
 
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
-def test_it_says_where_everything_is() -> None:
+def test_start_screen_shows_addresses_store_and_profile() -> None:
     text = words()
 
     assert "Name server 127.0.0.1:9876 the address for clients Broker" in text
@@ -59,7 +59,7 @@ def test_it_says_where_everything_is() -> None:
     assert "Profile dev commit-log files of 64 MiB" in text
 
 
-def test_a_long_path_stays_in_one_piece_to_be_copied() -> None:
+def test_long_path_is_not_wrapped() -> None:
     path = "/var/lib/" + "a directory with blanks/" * 5 + "store"
 
     assert f"Store        {path}" in screen(store=path).splitlines()
@@ -73,59 +73,60 @@ def test_text_is_wrapped_beside_its_label() -> None:
     assert lines[first + 1][13] != " "
 
 
-def test_what_an_acknowledgement_means_follows_the_flush_mode() -> None:
-    assert "An acknowledged message is on disk" in words()
-    assert "a power cut the last 500 ms" in words(flush_disk_type="ASYNC_FLUSH")
+def test_durability_text_follows_the_flush_mode() -> None:
+    assert "Acknowledged messages and messages that consumers receive are on disk" in words()
+    assert "a power failure the last 500 ms" in words(flush_disk_type="ASYNC_FLUSH")
 
 
-def test_a_certificate_of_its_own_is_named() -> None:
+def test_self_signed_certificate_is_shown() -> None:
     shown = words(certificate="/var/kourou/store/tls/server.crt")
     assert "TLS self-signed tls/server.crt below the store" in shown
     assert "self-signed" not in words()
 
 
-def test_the_next_steps_work_as_they_stand() -> None:
+def test_next_steps_name_the_name_server() -> None:
     assert 'Next kourou send hello "first message" kourou receive' in words()
     assert "kourou topic list -n '127.0.0.1:5'" in words(namesrv="127.0.0.1:5")
 
 
-def test_only_an_open_port_is_warned_about() -> None:
+def test_warning_is_shown_only_for_an_exposed_port() -> None:
     assert "Warning" not in words()
     exposed = words(is_exposed=True, broker="0.0.0.0:10911")
     assert "Warning: 0.0.0.0:10911 is open to other machines" in exposed
     assert "127.0.0.1:9876 the address for clients Broker" in exposed
 
 
-def test_where_the_name_server_listens_on_all_addresses_others_are_told_another() -> None:
+def test_wildcard_name_server_shows_its_address_for_other_machines() -> None:
     shown = words(is_exposed=True, namesrv_for_others="10.0.0.5:9876")
-    assert "127.0.0.1:9876 for clients here; 10.0.0.5:9876 for others" in shown
+    assert "127.0.0.1:9876 for local clients; 10.0.0.5:9876 for others" in shown
 
 
-def test_a_joined_name_server_is_said_to_run_elsewhere() -> None:
-    assert "10.0.0.1:9876 joined; it runs elsewhere" in words(
+def test_joined_name_server_is_marked() -> None:
+    assert "10.0.0.1:9876 joined; runs in another process" in words(
         own_namesrv=False, namesrv="10.0.0.1:9876"
     )
 
 
-def test_it_tells_what_the_table_of_features_tells() -> None:
+def test_start_screen_lists_supported_features() -> None:
     told = words().partition(" On ")[2]
-    served, _, not_served = told.partition("Off not built yet: ")
-    for feature in ("transactions", "messages at a time", "order", "SQL", "requests and replies"):
+    served, _, not_served = told.partition("Off not supported: ")
+    for feature in ("transactions", "scheduled messages", "order", "SQL", "requests and replies"):
         assert feature in served
         assert feature not in not_served
 
 
-def test_it_says_how_long_messages_are_kept() -> None:
-    assert "Keeps 72 h older ones go in the hours 04 (fileReservedTime)" in words()
-    assert "12 h older ones go in the hours 04, 16 (" in words(kept_hours=12, expired_at="04;16")
+def test_retention_is_shown() -> None:
+    assert "Keeps 72 h (fileReservedTime); older files are deleted at hours 04" in words()
+    assert "Keeps 12 h (" in words(kept_hours=12, expired_at="04;16")
+    assert "at hours 04, 16 " in words(kept_hours=12, expired_at="04;16")
 
 
-def test_an_index_that_lags_far_is_told() -> None:
+def test_index_lag_is_shown_from_1_mib() -> None:
     assert "index" not in words(index_lag_bytes=500)
-    assert "index being made for 1.5 GiB of the log" in words(index_lag_bytes=3 << 29)
+    assert "index 1.5 GiB of the log not indexed yet" in words(index_lag_bytes=3 << 29)
 
 
-def test_damage_is_told_with_its_place_and_what_to_do() -> None:
+def test_damage_is_shown_with_position_and_remedy() -> None:
     one = Damage("commitlog/00000000000067108864", 254, 1_254, "the body's checksum differs")
     text = words(damaged=(one,))
 
@@ -135,7 +136,7 @@ def test_damage_is_told_with_its_place_and_what_to_do() -> None:
     assert "             kourou store check /var/kourou/store\n" in screen(damaged=(one,))
 
 
-def test_of_much_damage_some_is_shown() -> None:
+def test_list_of_damage_is_limited() -> None:
     parts = tuple(Damage("commitlog/0", n, 5, "no record") for n in range(9))
 
     assert "at byte 2, 5 bytes: no record ... and 6 more" in words(damaged=parts)
@@ -147,7 +148,7 @@ def test_of_much_damage_some_is_shown() -> None:
     }
 
 
-def test_programs_get_one_line_that_begins_with_ready() -> None:
+def test_ready_line_is_one_line_of_json() -> None:
     line = ready_line(READY)
 
     assert line.startswith('{"ready": true, ')
@@ -166,5 +167,5 @@ def test_programs_get_one_line_that_begins_with_ready() -> None:
         (3 << 40, "3 TiB"),
     ],
 )
-def test_sizes_are_for_people(count: int, text: str) -> None:
+def test_sizes_are_printed_with_units(count: int, text: str) -> None:
     assert size_text(count) == text

@@ -36,11 +36,11 @@ def test_a_start_is_an_end_or_an_instant(text: str, start: Start | int) -> None:
     assert parse_start(text, NOW_MS) == start
 
 
-def test_an_instant_is_now_before_now_or_a_time_but_no_end() -> None:
+def test_instant_is_now_a_span_or_a_time_but_no_queue_end() -> None:
     assert parse_instant("now", NOW_MS, "--to") == NOW_MS
     assert parse_instant("-1h", NOW_MS, "--to") == NOW_MS - 3_600_000
     assert parse_instant("2025-01-02T12:03:04.125Z", NOW_MS, "--to") == NOW_MS
-    with pytest.raises(UsageError, match=r"--to 'latest' is no time: give now"):
+    with pytest.raises(UsageError, match=r"--to 'latest' is not a time: use now"):
         parse_instant("latest", NOW_MS, "--to")
 
 
@@ -51,7 +51,7 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1h", "-1y", "-1.5h", "2025-13-01", "-h", "²"])
-def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
+def test_invalid_start_is_refused_with_the_allowed_forms(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_start(text, NOW_MS)
 
@@ -69,7 +69,7 @@ def test_any_text_is_a_start_or_refused(text: str) -> None:
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
-def test_an_iso_time_survives_being_written(at: datetime) -> None:
+def test_iso_time_round_trips(at: datetime) -> None:
     assert parse_start(at.isoformat(), NOW_MS) == int(at.timestamp() * 1000)
 
 
@@ -80,22 +80,22 @@ def test_a_span_is_a_number_and_its_unit(text: str, ms: int) -> None:
     assert parse_duration(text, "--delay") == ms
 
 
-def test_a_time_ahead_is_neither_past_nor_a_span() -> None:
+def test_delivery_time_must_be_in_the_future_and_absolute() -> None:
     assert parse_ahead(str(NOW_MS + 1), NOW_MS, "--at") == NOW_MS + 1
     for past in (str(NOW_MS), str(NOW_MS // 1000), "2020-12-24T18:00"):
-        with pytest.raises(UsageError, match="which is past: give a time ahead, or none"):
+        with pytest.raises(UsageError, match="which is in the past: use a later time, or omit"):
             parse_ahead(past, NOW_MS, "--at")
     for nothing in ("now", "-15m", "15m", "tomorrow"):
-        with pytest.raises(UsageError, match=f"--at '{nothing}' is no time: give it as 2025-"):
+        with pytest.raises(UsageError, match=f"--at '{nothing}' is not a time: use 2025-"):
             parse_ahead(nothing, NOW_MS, "--at")
 
 
-def test_a_span_of_nothing_is_refused_as_that() -> None:
-    with pytest.raises(UsageError, match="--delay '0s' is no time at all: leave it out"):
+def test_zero_span_is_refused() -> None:
+    with pytest.raises(UsageError, match="--delay '0s' has no length: omit"):
         parse_duration("0s", "--delay")
 
 
 @pytest.mark.parametrize("text", ["", "-1h", "10", "1.5h", "1y", "2025-01-01"])
-def test_what_is_no_span_is_refused_with_what_is(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--delay .* is no span: give it as 90s, 15m, 1h or 2d"):
+def test_invalid_span_is_refused_with_the_allowed_forms(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--delay .* is not a span: use 90s, 15m, 1h or 2d"):
         parse_duration(text, "--delay")

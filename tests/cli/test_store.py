@@ -53,18 +53,18 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-def test_a_store_in_order_is_said_to_be_and_is_not_changed(command: Command, store: Path) -> None:
+def test_intact_store_has_no_problems_and_is_not_changed(command: Command, store: Path) -> None:
     before = contents(store)
 
     outcome = command("store", "check", str(store))
 
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith(f"{store}: in order; 3 messages in ")
+    assert outcome.out.startswith(f"{store}: no problems; 3 messages in ")
     assert outcome.out.endswith(" bytes, 1 queue\n")
     assert contents(store) == before
 
 
-def test_json_has_the_same(command: Command, store: Path) -> None:
+def test_check_report_as_json(command: Command, store: Path) -> None:
     report = json.loads(command("store", "check", str(store), "--json").out)
 
     assert report["store"] == str(store)
@@ -76,7 +76,7 @@ def test_json_has_the_same(command: Command, store: Path) -> None:
     )
 
 
-def test_a_flipped_byte_is_found_with_its_file_and_place(command: Command, store: Path) -> None:
+def test_flipped_byte_is_found_with_file_and_position(command: Command, store: Path) -> None:
     log = store / "commitlog" / "00000000000000000000"
     with log.open("r+b") as file:
         file.seek(log.read_bytes().index(b"order 1"))
@@ -119,7 +119,7 @@ def test_a_directory_without_a_store_is_refused(
 
     assert outcome.code == 2
     assert str(path) in outcome.err
-    assert ("no commitlog directory" if make else "is no directory") in outcome.err
+    assert ("no directory commitlog" if make else "is not a directory") in outcome.err
     assert path.exists() == make
 
 

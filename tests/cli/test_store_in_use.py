@@ -60,7 +60,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
     disk.close()
 
 
-def test_a_live_check_finds_nothing(command: Command, store: Path) -> None:
+def test_live_check_of_an_intact_store_finds_no_problems(command: Command, store: Path) -> None:
     seen = [
         json.loads(command("store", "check", str(store), "--live", "--json").out) for _ in "123"
     ]
@@ -69,7 +69,7 @@ def test_a_live_check_finds_nothing(command: Command, store: Path) -> None:
     assert 0 < seen[0]["records"] <= seen[2]["records"]
 
 
-def test_a_live_export_has_a_beginning_of_each_queue(command: Command, store: Path) -> None:
+def test_live_export_has_a_prefix_of_each_queue(command: Command, store: Path) -> None:
     outcome = command("store", "export", str(store), "-", "--live")
     offsets: dict[str, list[object]] = {}
     for row in outcome.rows:
@@ -85,7 +85,7 @@ def test_each_file_can_be_dumped(command: Command, store: Path, part: str) -> No
     assert command("store", "dump", str(store / part), "--json", "--count", "2000").code == 0
 
 
-def test_info_tells_what_is_there(command: Command, store: Path) -> None:
+def test_info_of_a_store_in_use_counts_messages(command: Command, store: Path) -> None:
     found = json.loads(command("store", "info", str(store), "--json").out)
 
     assert found["in_use"] is True
@@ -95,7 +95,7 @@ def test_info_tells_what_is_there(command: Command, store: Path) -> None:
 @pytest.mark.parametrize(
     "args", [("check",), ("rebuild",), ("truncate", "--at", "0", "--yes"), ("export", "-")]
 )
-def test_what_needs_it_for_itself_is_refused(
+def test_commands_that_need_the_lock_are_refused(
     command: Command, store: Path, args: tuple[str, ...]
 ) -> None:
     name, *more = args

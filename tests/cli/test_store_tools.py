@@ -50,7 +50,7 @@ def flip(path: Path, text: bytes) -> int:
     return at
 
 
-def test_info_tells_what_a_store_holds(command: Command, store: Path) -> None:
+def test_info_shows_sizes_and_topics(command: Command, store: Path) -> None:
     outcome = command("store", "info", str(store))
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -62,13 +62,13 @@ def test_info_tells_what_a_store_holds(command: Command, store: Path) -> None:
     ]
 
 
-def test_info_tells_each_queue(command: Command, store: Path) -> None:
+def test_info_shows_each_queue(command: Command, store: Path) -> None:
     last = command("store", "info", str(store), "--queues").out.splitlines()[-1]
 
     assert last.split() == ["pay", "0", "0", "3", "3", "1", "queue"]
 
 
-def test_info_of_a_store_in_use_says_so(command: Command, tmp_path: Path) -> None:
+def test_info_shows_that_a_store_is_in_use(command: Command, tmp_path: Path) -> None:
     opened = fill(tmp_path)
     try:
         found = json.loads(command("store", "info", str(tmp_path), "--json").out)
@@ -92,10 +92,10 @@ def test_check_of_a_store_in_use_needs_live(command: Command, tmp_path: Path) ->
         opened.close(NOW_MS)
 
     assert (refused.code, taken.code) == (3, 0)
-    assert "in order" in taken.out
+    assert "no problems" in taken.out
 
 
-def test_dump_prints_a_log_for_people(command: Command, store: Path) -> None:
+def test_dump_prints_a_log_as_text(command: Command, store: Path) -> None:
     lines = command("store", "dump", str(store / LOG), "--count", "2").out.splitlines()
 
     assert lines[0].split()[:4] == ["POSITION", "SIZE", "WHAT", "TOPIC"]
@@ -147,7 +147,7 @@ def test_dump_of_a_whole_store_is_refused(command: Command, store: Path) -> None
     assert (outcome.code, "is a whole store" in outcome.err) == (2, True)
 
 
-def test_dump_ends_without_a_word_when_its_reader_goes(store: Path) -> None:
+def test_dump_ends_without_an_error_when_stdout_is_closed(store: Path) -> None:
     process = start_command("store", "dump", str(store / "commitlog"), "--json")
     with process:
         assert process.stdout is not None
@@ -169,20 +169,20 @@ def test_dump_of_a_copied_file_needs_its_kind(command: Command, store: Path) -> 
     assert "--kind" in refused.err
 
 
-def test_dump_of_nothing_is_refused(command: Command, store: Path) -> None:
+def test_dump_of_a_missing_file_is_refused(command: Command, store: Path) -> None:
     outcome = command("store", "dump", str(store / "nothing"))
 
     assert (outcome.code, "no such file or directory" in outcome.err) == (2, True)
 
 
-def test_rebuild_makes_lost_queues_again(command: Command, store: Path) -> None:
+def test_rebuild_restores_lost_queues(command: Command, store: Path) -> None:
     for file in [*store.glob("consumequeue/*/*/*"), *store.glob("index/*")]:
         file.unlink()
 
     outcome = command("store", "rebuild", str(store))
 
     assert outcome.code == 0
-    assert outcome.out == (f"{store}: 2 queues and 1 index file made again from 6 messages\n")
+    assert outcome.out == (f"{store}: 2 queues and 1 index file rebuilt from 6 messages\n")
     assert command("store", "check", str(store)).code == 0
 
 
@@ -196,7 +196,7 @@ def test_rebuild_warns_of_damage(command: Command, store: Path) -> None:
 
 
 @pytest.mark.parametrize("args", [("rebuild",), ("truncate", "--at", "0", "--yes")])
-def test_a_store_in_use_is_not_mended(
+def test_repair_of_a_store_in_use_is_refused(
     command: Command, tmp_path: Path, args: tuple[str, ...]
 ) -> None:
     opened = fill(tmp_path)
@@ -209,7 +209,7 @@ def test_a_store_in_use_is_not_mended(
     assert command("store", "check", str(tmp_path)).code == 0
 
 
-def test_truncate_says_what_goes_and_cuts(command: Command, store: Path) -> None:
+def test_truncate_lists_deleted_messages_and_truncates(command: Command, store: Path) -> None:
     flip(store, b"body 3")
 
     refused = command("store", "truncate", str(store), "--at-damage")
@@ -223,17 +223,17 @@ def test_truncate_says_what_goes_and_cuts(command: Command, store: Path) -> None
         ["orders", "1"],
         ["pay", "1"],
     ]
-    assert "in order; 3 messages" in command("store", "check", str(store)).out
+    assert "no problems; 3 messages" in command("store", "check", str(store)).out
 
 
-def test_truncate_at_a_byte_tells_programs_what_went(command: Command, store: Path) -> None:
+def test_truncate_at_a_byte_reports_json(command: Command, store: Path) -> None:
     found = json.loads(command("store", "truncate", str(store), "--at", "1", "--yes", "--json").out)
 
     assert (found["position"], found["records"]) == (0, 6)
     assert found["messages"] == {"orders": 3, "pay": 3}
 
 
-def test_truncate_of_a_whole_log_does_nothing(command: Command, store: Path) -> None:
+def test_truncate_of_an_intact_log_does_nothing(command: Command, store: Path) -> None:
     outcome = command("store", "truncate", str(store), "--at-damage")
 
     assert (outcome.code, "not damaged" in outcome.out) == (0, True)
@@ -241,7 +241,9 @@ def test_truncate_of_a_whole_log_does_nothing(command: Command, store: Path) -> 
 
 
 @pytest.mark.parametrize("args", [(), ("--at", "5", "--at-damage")])
-def test_truncate_must_be_told_where(command: Command, store: Path, args: tuple[str, ...]) -> None:
+def test_truncate_without_a_position_is_refused(
+    command: Command, store: Path, args: tuple[str, ...]
+) -> None:
     assert command("store", "truncate", str(store), *args).code == 2
 
 
@@ -267,9 +269,7 @@ def test_each_command_has_examples(command: Command, name: str) -> None:
     assert "Examples:" in out
 
 
-def test_json_has_the_members_that_the_page_of_the_store_names(
-    command: Command, store: Path
-) -> None:
+def test_json_members_equal_those_in_the_documentation(command: Command, store: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "store.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `([a-z_ ]+)`", page, flags=re.MULTILINE)
     messages = store / "messages.jsonl"

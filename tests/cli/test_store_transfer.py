@@ -40,7 +40,7 @@ def lines(text: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", ["all.jsonl", "all.parquet"])
-def test_messages_go_out_and_come_in_again(command: Command, store: Path, name: str) -> None:
+def test_exported_messages_can_be_imported(command: Command, store: Path, name: str) -> None:
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     file, new = store.parent / name, store.parent / "new"
@@ -57,7 +57,7 @@ def test_messages_go_out_and_come_in_again(command: Command, store: Path, name: 
     assert not list(store.parent.glob("*.part"))
 
 
-def test_messages_go_from_store_to_store_through_a_pipe(command: Command, store: Path) -> None:
+def test_messages_are_transferred_through_a_pipe(command: Command, store: Path) -> None:
     new = store.parent / "new"
     out = command("store", "export", str(store), "-")
     taken = command("store", "import", str(new), "-", stdin=out.out)
@@ -68,14 +68,14 @@ def test_messages_go_from_store_to_store_through_a_pipe(command: Command, store:
     assert command("store", "export", str(new), "-").out == out.out
 
 
-def test_parquet_is_not_taken_from_a_pipe(command: Command, tmp_path: Path) -> None:
+def test_parquet_from_a_pipe_is_refused(command: Command, tmp_path: Path) -> None:
     outcome = command("store", "import", str(tmp_path / "new"), "-", "--format", "parquet")
 
-    assert (outcome.code, "give a file" in outcome.err) == (2, True)
+    assert (outcome.code, "name a file" in outcome.err) == (2, True)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_line_of_json_has_all_of_a_message(command: Command, store: Path) -> None:
+def test_exported_json_line_has_all_fields(command: Command, store: Path) -> None:
     first, second, *_ = lines(command("store", "export", str(store), "-").out)
 
     assert (first["topic"], first["body"], first["keys"]) == ("orders", "plain", ["a", "b"])
@@ -83,7 +83,7 @@ def test_a_line_of_json_has_all_of_a_message(command: Command, store: Path) -> N
     assert second["body_base64"] == base64.b64encode(b"\xff\x00").decode()
 
 
-def test_an_export_takes_what_is_selected(command: Command, store: Path) -> None:
+def test_export_applies_the_selection(command: Command, store: Path) -> None:
     def bodies(*args: str) -> list[object]:
         out = command("store", "export", str(store), "-", *args).out
         return [line["msg_id"] for line in lines(out)]
@@ -94,7 +94,7 @@ def test_an_export_takes_what_is_selected(command: Command, store: Path) -> None
     assert bodies("--queue", "1") == []
 
 
-def test_an_export_steps_over_damage_and_says_so(command: Command, store: Path) -> None:
+def test_export_skips_and_reports_damage(command: Command, store: Path) -> None:
     log = store / "commitlog" / "00000000000000000000"
     data = log.read_bytes()
     log.write_bytes(data.replace(b"plain", b"plane"))
@@ -106,7 +106,7 @@ def test_an_export_steps_over_damage_and_says_so(command: Command, store: Path) 
     assert "damaged at byte 0" in outcome.err
 
 
-def test_a_store_in_use_is_exported_live_only(command: Command, store: Path) -> None:
+def test_store_in_use_is_exported_only_with_live(command: Command, store: Path) -> None:
     opened = MessageStore.open(OsDisk(store), CONFIG, NOW_MS, pid=1)
     try:
         refused = command("store", "export", str(store), "-")
@@ -119,7 +119,7 @@ def test_a_store_in_use_is_exported_live_only(command: Command, store: Path) -> 
     assert (entered.code, "locked by another store" in entered.err) == (3, True)
 
 
-def test_a_file_is_not_replaced_unless_told(command: Command, store: Path) -> None:
+def test_file_is_replaced_only_with_force(command: Command, store: Path) -> None:
     file = store.parent / "all.jsonl"
     file.write_text("precious")
 
@@ -130,7 +130,7 @@ def test_a_file_is_not_replaced_unless_told(command: Command, store: Path) -> No
     assert len(lines(file.read_text())) == 4
 
 
-def test_what_kourou_receive_prints_can_be_imported(command: Command, tmp_path: Path) -> None:
+def test_output_of_kourou_receive_can_be_imported(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     printed = {"topic": "t", "broker": "b", "queue_id": 1, "msg_id": "X1", "tags": "eu"}
     file.write_text(json.dumps({**printed, "keys": ["k"], "properties": {"a": "b"}, "body": "hi"}))
@@ -144,7 +144,7 @@ def test_what_kourou_receive_prints_can_be_imported(command: Command, tmp_path: 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("nonsense", "line 2 is no message"),
+        ("nonsense", "line 2 is not a message"),
         ('{"topic": "t"}', "body"),
         ('{"topic": 7, "body": "x"}', "topic"),
         ('{"topic": "t", "body_base64": "!!"}', "line 2"),
@@ -154,7 +154,7 @@ def test_what_kourou_receive_prints_can_be_imported(command: Command, tmp_path: 
         ('{"topic": "t", "body": "x", "flag": 99999999999}', "does not fit"),
     ],
 )
-def test_a_line_that_is_no_message_ends_the_import(
+def test_invalid_line_ends_the_import(
     command: Command, tmp_path: Path, line: str, words: str
 ) -> None:
     file, new = tmp_path / "in.jsonl", tmp_path / "new"
@@ -165,17 +165,17 @@ def test_a_line_that_is_no_message_ends_the_import(
     assert outcome.code == 2
     assert words in outcome.err
     assert "messages stored before it: 1" in outcome.err
-    assert "in order; 1 message" in command("store", "check", str(new)).out
+    assert "no problems; 1 message" in command("store", "check", str(new)).out
 
 
-def test_a_file_that_is_no_parquet_is_refused(command: Command, tmp_path: Path) -> None:
+def test_invalid_parquet_file_is_refused(command: Command, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     file = tmp_path / "in.parquet"
     file.write_text("no parquet")
 
     outcome = command("store", "import", str(tmp_path / "new"), str(file))
 
-    assert (outcome.code, "no Parquet" in outcome.err) == (2, True)
+    assert (outcome.code, "not a valid Parquet file" in outcome.err) == (2, True)
 
 
 def test_parquet_without_pyarrow_names_the_extra(
@@ -189,32 +189,32 @@ def test_parquet_without_pyarrow_names_the_extra(
     assert not list(store.parent.glob("x.parquet*"))
 
 
-def test_an_unknown_ending_needs_a_format(command: Command, store: Path) -> None:
+def test_unknown_extension_needs_a_format(command: Command, store: Path) -> None:
     file = str(store.parent / "all.txt")
 
     assert command("store", "export", str(store), file).code == 2
     assert command("store", "export", str(store), file, "--format", "json").code == 0
 
 
-def test_an_export_that_cannot_be_written_blames_the_file(command: Command, store: Path) -> None:
+def test_failed_export_write_names_the_file(command: Command, store: Path) -> None:
     outcome = command("store", "export", str(store), str(store.parent / "no" / "all.jsonl"))
 
     assert outcome.code == 2
     assert "all.jsonl cannot be written: No such file or directory" in outcome.err
 
 
-def test_a_topic_without_messages_is_told(command: Command, store: Path) -> None:
+def test_topic_without_messages_is_reported(command: Command, store: Path) -> None:
     outcome = command("store", "export", str(store), "-", "--topic", "order", "--topic", "pay")
 
     assert (outcome.code, len(lines(outcome.out))) == (0, 2)
-    assert "note: of topic order there was none" in outcome.err
+    assert "note: no messages of topic order" in outcome.err
     assert "topic pay" not in outcome.err
 
 
-def test_a_store_cannot_be_made_in_a_file(command: Command, store: Path) -> None:
+def test_store_path_that_is_a_file_is_refused(command: Command, store: Path) -> None:
     file = store.parent / "in.jsonl"
     file.write_text('{"topic": "t", "body": "x"}')
 
     outcome = command("store", "import", str(file), str(file))
 
-    assert (outcome.code, "in.jsonl is no directory" in outcome.err) == (2, True)
+    assert (outcome.code, "in.jsonl is not a directory" in outcome.err) == (2, True)

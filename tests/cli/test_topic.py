@@ -19,7 +19,7 @@ def document(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
-def test_an_update_changes_what_it_names_and_shows_the_rest(kourou: Kourou) -> None:
+def test_update_changes_only_the_given_options(kourou: Kourou) -> None:
     kourou("topic", "create", "t-update", "--queues", "4", "--attribute", "message.type=FIFO")
 
     changed = kourou(
@@ -43,15 +43,15 @@ def test_an_update_changes_what_it_names_and_shows_the_rest(kourou: Kourou) -> N
     }
 
 
-def test_creating_a_topic_again_leaves_its_queues(kourou: Kourou) -> None:
+def test_creating_an_existing_topic_keeps_its_queues(kourou: Kourou) -> None:
     kourou("topic", "create", "t-again", "--queues", "3")
 
     assert kourou("topic", "create", "t-again").out == (
-        "t-again: 3 queues on broker-a\nit existed already on broker-a; nothing changed\n"
+        "t-again: 3 queues on broker-a\nit already existed on broker-a; nothing changed\n"
     )
     assert kourou("topic", "create", "t-again", "--queues", "5").out.splitlines() == [
         "t-again: 5 queues on broker-a",
-        "it existed already on broker-a; changed",
+        "it already existed on broker-a; changed",
         "  broker-a: read_queue_nums 3 -> 5",
         "  broker-a: write_queue_nums 3 -> 5",
     ]
@@ -61,7 +61,7 @@ def test_creating_a_topic_again_leaves_its_queues(kourou: Kourou) -> None:
     assert not json.loads(kourou("topic", "create", "t-fresh", "--json").out)["existed"]
 
 
-def test_a_table_shows_attributes(kourou: Kourou) -> None:
+def test_topic_table_shows_attributes(kourou: Kourou) -> None:
     kourou("topic", "create", "t-table")
     shown = kourou("topic", "update", "t-table", "--attribute", "+message.type=DELAY").out
 
@@ -83,7 +83,7 @@ def test_a_table_shows_attributes(kourou: Kourou) -> None:
         (("groups", "t nothing"), 2, "allowed are"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_can(
+def test_invalid_arguments_are_refused_with_the_allowed_values(
     kourou: Kourou, args: tuple[str, ...], code: int, text: str
 ) -> None:
     kourou("topic", "create", "t-refused")
@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused_with_what_can(
     assert text in refused.err
 
 
-def test_a_route_names_addresses(kourou: Kourou, serving: Serving) -> None:
+def test_route_shows_addresses(kourou: Kourou, serving: Serving) -> None:
     kourou("topic", "create", "t-route", "--queues", "2")
 
     found = document(kourou("topic", "route", "t-route", "--json"))
@@ -112,17 +112,17 @@ def test_a_route_names_addresses(kourou: Kourou, serving: Serving) -> None:
     assert f"0={serving.broker}" in kourou("topic", "route", "t-route").out
 
 
-def test_groups_are_those_that_read_the_topic(kourou: Kourou) -> None:
+def test_groups_lists_consumers_of_the_topic(kourou: Kourou) -> None:
     kourou("send", "t-groups", "x")
     none = kourou("topic", "groups", "t-groups")
     kourou("receive", "t-groups", "--group", "t-billing", "--from", "earliest", "--count", "1")
 
-    assert none.out == "no group has consumed it\n"
+    assert none.out == "no group has consumed this topic\n"
     assert kourou("topic", "groups", "t-groups").out == "t-billing\n"
     assert document(kourou("topic", "groups", "t-groups", "--json"))["groups"] == ["t-billing"]
 
 
-def test_a_cluster_has_its_topics(kourou: Kourou) -> None:
+def test_topics_are_listed_by_cluster(kourou: Kourou) -> None:
     kourou("topic", "create", "t-cluster")
 
     here = document(kourou("topic", "list", "--cluster", "DefaultCluster", "--json"))

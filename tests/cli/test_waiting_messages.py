@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
 
 
-def test_a_message_comes_when_it_was_asked_to(kourou: Kourou) -> None:
+def test_scheduled_message_is_delivered_at_its_time(kourou: Kourou) -> None:
     kourou("send", "w-later", "later", "--delay", "2s")
     kourou("send", "w-later", "at once")
 
@@ -25,7 +25,7 @@ def test_a_message_comes_when_it_was_asked_to(kourou: Kourou) -> None:
     assert int(str(later["store_at_ms"])) - int(str(later["born_at_ms"])) >= 2_000
 
 
-def test_messages_of_one_sharding_key_lie_in_one_queue(kourou: Kourou) -> None:
+def test_messages_with_one_sharding_key_are_in_one_queue(kourou: Kourou) -> None:
     kourou("topic", "create", "w-keyed", "--queues", "8")
 
     sent = kourou("send", "w-keyed", "x", "--count", "20", "--sharding-key", "alice", "--json")
@@ -34,11 +34,11 @@ def test_messages_of_one_sharding_key_lie_in_one_queue(kourou: Kourou) -> None:
     assert [row["queue_offset"] for row in sent.rows] == list(range(20))
 
 
-def test_a_message_that_waits_is_taken_back_once(kourou: Kourou) -> None:
+def test_scheduled_message_is_recalled_once(kourou: Kourou) -> None:
     in_an_hour = str(SystemClock().now_ms() + 3_600_000)
     sent = kourou("send", "w-back", "x", "--at", in_an_hour)
-    assert re.match(r"on disk  waits until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  id \w+\n", sent.out)
-    command = re.search(r"to take it back: kourou (message recall w-back (\S+))", sent.out)
+    assert re.match(r"on disk  scheduled for \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  id \w+\n", sent.out)
+    command = re.search(r"to recall it: kourou (message recall w-back (\S+))", sent.out)
     assert command is not None, sent
     kourou("broker", "set", "broker-a", "recallMessageEnable=false")
     refused = kourou(*command[1].split())
@@ -50,7 +50,7 @@ def test_a_message_that_waits_is_taken_back_once(kourou: Kourou) -> None:
     again = kourou(*command[1].split())
     late = kourou("message", "recall", "w-back", "nonsense")
 
-    assert (first.code, first.out[:11]) == (0, "taken back:")
+    assert (first.code, first.out[:9]) == (0, "recalled:")
     assert (again.code, late.code) == (0, 2), (again, late)
     assert "nonsense" in late.err
 
@@ -58,8 +58,8 @@ def test_a_message_that_waits_is_taken_back_once(kourou: Kourou) -> None:
 @pytest.mark.parametrize(
     "options", [("--delay", "1h", "--at", "2099-01-01"), ("--delay-level", "3", "--delay", "1h")]
 )
-def test_one_time_is_enough(kourou: Kourou, options: tuple[str, ...]) -> None:
+def test_several_delays_are_refused(kourou: Kourou, options: tuple[str, ...]) -> None:
     outcome = kourou("send", "w-none", "x", *options)
 
     assert outcome.code == 2
-    assert "exclude each other: give one of them" in outcome.err
+    assert "exclude each other: use one of them" in outcome.err

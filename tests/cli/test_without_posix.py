@@ -109,7 +109,7 @@ def test_clients_send_and_consume(serving: Serving, tmp_path: Path) -> None:
     assert refused.startswith(f"the use of {tmp_path}/.rocketmq_offsets needs Linux or macOS")
 
 
-def test_commands_that_ask_servers_work(serving: Serving, tmp_path: Path) -> None:
+def test_client_commands_work(serving: Serving, tmp_path: Path) -> None:
     ended = without_posix(COMMAND, "topic", "list", "--namesrv", serving.namesrv, home=tmp_path)
     assert ended.returncode == 0, ended.stderr
     ended = without_posix(COMMAND, "doctor", "--namesrv", serving.namesrv, home=tmp_path)

@@ -165,4 +165,4 @@ def test_a_limit_that_conflicts_with_the_stores_sizes_names_their_source(store: 
 
     assert outcome.code == 2
     assert "max_message_size_bytes is 4194304" in outcome.err
-    assert f"1048576 (the store {store} was made with that, and keeps it)" in outcome.err
+    assert f"1048576 (the store {store} was created with this size)" in outcome.err

@@ -1,4 +1,4 @@
-"""One question to a cluster: connect, ask, disconnect, within a time."""
+"""Administration sessions of commands: connect to a cluster, run requests, disconnect."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kourou.client.config import AdminConfig
 T = TypeVar("T")
 
 GRACE_S: Final = 1.0
-"""So much longer than one request all of them together may take: a server that does not answer is
-named by the request that it left open."""
+"""Extra time of a session beyond the timeout of one request. A request to a silent server times out
+first, so that the error names that server."""
 
 
 def admin_config(timeout_s: float) -> AdminConfig:
-    """Return how commands ask, as the environment says."""
+    """Return the client options of commands, with TLS, namespace and keys from the environment."""
     return AdminConfig(
         admin_timeout_ms=max(1, int(timeout_s * 1000)),
         tls=client_tls(),
@@ -28,17 +28,17 @@ def admin_config(timeout_s: float) -> AdminConfig:
 
 
 class AdminSession:
-    """Where to ask, and how long to wait for each answer."""
+    """The name servers of a command, and the timeout of each request."""
 
     def __init__(self, namesrv: str, timeout_s: float) -> None:
         self._namesrv = namesrv
         self._timeout_s = timeout_s
 
     def ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-        """Return the answer.
+        """Connect, call `question` with the client, disconnect, and return the result.
 
         Raises:
-            TransportError: no answer came in time, or no server was reached.
+            TransportError: no answer arrived in time, or no server could be connected to.
             RemoteError: a server refused.
         """
         config = admin_config(self._timeout_s)

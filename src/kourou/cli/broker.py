@@ -1,4 +1,4 @@
-"""`kourou broker`: which brokers there are, how they are, and their settings."""
+"""`kourou broker`: list of brokers, their status and their settings."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List brokers, see how they are, and read and change their settings.",
+    help="List brokers, show their status, and read and change their settings.",
 )
 
 LIST_HELP: Final = """\
-List the brokers that the name server knows, and how they are.
+List the brokers that are registered with the name server, and their status.
 
-IN/S and OUT/S are messages a second over the last ten seconds, DISK is how full the store's disk
-is. A broker that does not answer is shown with the reason.
+IN/S and OUT/S are messages per second over the last ten seconds. DISK is the used share of the
+store's disk. For a broker that does not answer, STATE shows the reason.
 
 \b
 Examples:
@@ -54,7 +54,7 @@ Examples:
 """
 
 STATUS_HELP: Final = """\
-Show all that BROKER tells of itself, by RocketMQ's names; without BROKER, all brokers.
+Show the runtime information of BROKER under RocketMQ's names; without BROKER, of all brokers.
 
 BROKER is a name, or HOST:PORT, which needs no name server.
 
@@ -65,10 +65,10 @@ Examples:
 """
 
 CONFIG_HELP: Final = """\
-Show the settings of BROKER by RocketMQ's names; without BROKER, of all brokers.
+Show the settings of BROKER under RocketMQ's names; without BROKER, of all brokers.
 
---describe tells what each means, its default, and whether it can change while the broker runs.
-Without BROKER it asks no server.
+--describe adds the meaning and the default of each setting, and whether it can be changed while
+the broker runs. --describe without BROKER connects to no server.
 
 \b
 Examples:
@@ -78,11 +78,11 @@ Examples:
 """
 
 SET_HELP: Final = """\
-Change settings of BROKER while it runs, by RocketMQ's names. All are changed, or none.
+Change settings of BROKER while it runs, under RocketMQ's names. All are changed, or none.
 
-The change holds until the broker stops: for good, write it to the file of `kourou serve --config`.
-A setting that cannot change while the broker runs is refused. (A Java broker writes the change to
-its own file, and takes an unknown name without a word.)
+The change lasts until the broker stops. To make it permanent, add it to the file that `kourou serve
+--config` reads. A setting that cannot be changed while the broker runs is refused. (A Java broker
+writes the change to its own file, and ignores an unknown name.)
 
 \b
 Examples:
@@ -91,12 +91,12 @@ Examples:
 """
 
 CONSUME_STATS_HELP: Final = """\
-Show where all groups of BROKER stand, in each of its queues; without BROKER, of all brokers.
+Show the offsets and lag of all groups on BROKER; without BROKER, on all brokers.
 
 \b
 Examples:
   kourou broker consume-stats broker-a
-  kourou broker consume-stats --lag-min 1          only what is behind
+  kourou broker consume-stats --lag-min 1          only queues with lag
 """
 
 _Broker = Annotated[
@@ -108,17 +108,18 @@ _AnyBroker = Annotated[
     typer.Argument(metavar="[BROKER]", show_default=False, autocompletion=brokers_to_complete),
 ]
 _Grep = Annotated[
-    str, typer.Option(metavar="TEXT", help="Only names that hold this text.", show_default=False)
+    str,
+    typer.Option(metavar="TEXT", help="Show only names that contain TEXT.", show_default=False),
 ]
 
 _DESCRIBED_WIDTH: Final = 96
 _LISTED: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
-"""Rates in the JSON of `list`, and where they stand in what a broker tells."""
+"""Rates in the JSON output of `list`, and their names in the runtime information of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a group stands in one queue."""
+    """The offsets of a group in one queue."""
 
     group: str
     queue: MessageQueue
@@ -131,18 +132,18 @@ class _Standing:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A setting with its meaning; the defaults here are those of one that Kourou lacks."""
+    """A setting with its meaning; the defaults are for settings that Kourou does not have."""
 
     setting: str
     value: str | None
     option: str = ""
     default: str = ""
     choices: tuple[str, ...] = ()
-    meaning: str = "Kourou has no such setting."
+    meaning: str = "Kourou does not have this setting."
     live: bool | None = field(default=None, kw_only=True)
 
 
-@app.command("list", help=LIST_HELP, short_help="List the brokers, and how they are.")
+@app.command("list", help=LIST_HELP, short_help="List the brokers and their status.")
 def list_brokers(
     *,
     namesrv: Namesrv = NAMESRV_DEFAULT,
@@ -180,14 +181,14 @@ def list_brokers(
                 info.get("brokerVersionDesc"),
                 *(_rate(info.get(key)) for key in _LISTED.values()),
                 _percent(info.get("commitLogDiskRatio")),
-                problem or ("takes no messages" if info.get("brokerActive") == "false" else "ok"),
+                problem or ("refuses sends" if info.get("brokerActive") == "false" else "ok"),
             )
             for place, (info, problem) in found.items()
         ],
     )
 
 
-@app.command(help=STATUS_HELP, short_help="Show all that a broker tells of itself.")
+@app.command(help=STATUS_HELP, short_help="Show the runtime information of a broker.")
 def status(
     broker: _AnyBroker = None,
     *,
@@ -204,14 +205,12 @@ def status(
     _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
 
 
-@app.command(help=CONFIG_HELP, short_help="Show its settings.")
+@app.command(help=CONFIG_HELP, short_help="Show the settings of a broker.")
 def config(
     broker: _AnyBroker = None,
     *,
     grep: _Grep = "",
-    describe: Annotated[
-        bool, typer.Option("--describe", help="Tell what each setting means.")
-    ] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="Explain each setting.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -232,7 +231,7 @@ def config(
         _print_texts(found, grep, as_json=as_json)
 
 
-@app.command("set", help=SET_HELP, short_help="Change its settings while it runs.")
+@app.command("set", help=SET_HELP, short_help="Change settings of a running broker.")
 def set_config(
     broker: _Broker,
     settings: Annotated[
@@ -246,7 +245,7 @@ def set_config(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings, and print what they were and what they are."""
+    """Change settings, and print the old and new values."""
     values = key_values(settings, "setting")
 
     async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, tuple[str | None, str]]]:
@@ -273,22 +272,22 @@ def set_config(
 
 
 @app.command(
-    "consume-stats", help=CONSUME_STATS_HELP, short_help="Show where all its groups stand."
+    "consume-stats", help=CONSUME_STATS_HELP, short_help="Show offsets and lag of all groups."
 )
 def consume_stats(
     broker: _AnyBroker = None,
     *,
     lag_min: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Only queues with at least this lag.")
+        int, typer.Option(metavar="N", min=0, help="Show only queues with a lag of N or more.")
     ] = 0,
     ordered: Annotated[
-        bool, typer.Option("--ordered", help="Only topics that were declared ordered.")
+        bool, typer.Option("--ordered", help="Show only topics that are declared ordered.")
     ] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print where all groups stand."""
+    """Print the offsets of all groups."""
 
     async def act(admin: AdminClient) -> dict[BrokerPlace, ConsumeStatsList]:
         return await ask_brokers(
@@ -309,7 +308,7 @@ def consume_stats(
 
 
 async def _listed(admin: AdminClient) -> dict[BrokerPlace, tuple[dict[str, str], str]]:
-    """Return what each broker tells of itself; or nothing, and why it does not."""
+    """Return the runtime information and the problem, one of them empty, of each broker."""
 
     async def look(place: BrokerPlace) -> tuple[dict[str, str], str]:
         try:
@@ -362,7 +361,7 @@ def _print_standings(rows: Sequence[_Standing], *, as_json: bool) -> None:
 async def _set(
     admin: AdminClient, place: BrokerPlace, values: dict[str, str]
 ) -> dict[str, tuple[str | None, str]]:
-    """Change settings of one broker; return what each was and is."""
+    """Change settings of one broker; return the old and the new value of each."""
     before = await admin.broker_config(place.address)
     unknown = [name for name in values if name not in before]
     if unknown:
@@ -370,7 +369,7 @@ async def _set(
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
             f"{place.name} has no setting {', '.join(unknown)}: {hint}`kourou broker config "
-            f"{place.name}` lists them"
+            f"{place.name}` lists all settings"
         )
     await admin.update_broker_config(place.address, values)
     after = await admin.broker_config(place.address)
@@ -378,13 +377,14 @@ async def _set(
 
 
 def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
-    """Return the broker's settings with their meanings, those whose names or texts hold `grep`.
+    """Return the settings, sorted, whose name, option or meaning contains `grep` in any case.
 
     Args:
-        texts: what a broker has, which may know settings that Kourou lacks; None for no broker.
-        grep: in any case of letters.
+        texts: the settings of a broker, perhaps of Java with settings that Kourou does not have;
+            None describes the options of Kourou alone.
+        grep: text to search for.
     """
-    # Only this needs the broker's modules, and the source of its options.
+    # Imported here because no other command of this module needs the broker's modules.
     from kourou.cli.serve import ServeConfig  # noqa: PLC0415
 
     defaults = values_of(ServeConfig())
@@ -434,7 +434,7 @@ def _print_indented(text: str, width: int) -> None:
 
 
 def _print_texts(found: dict[BrokerPlace, dict[str, str]], grep: str, *, as_json: bool) -> None:
-    """Print names and texts of each broker, those that hold `grep` in any case."""
+    """Print the entries of each broker whose name contains `grep` in any case."""
     wanted = grep.lower()
     shown = {
         place: {name: text for name, text in sorted(texts.items()) if wanted in name.lower()}
@@ -455,7 +455,7 @@ def _print_texts(found: dict[BrokerPlace, dict[str, str]], grep: str, *, as_json
 
 
 def _number(text: str | None) -> float | None:
-    """Return the first number of a text, which may hold several; None for one that is unknown."""
+    """Return the first number of a text; None if there is none or it is negative (unknown)."""
     try:
         number = float((text or "").split()[0])
     except (ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Which brokers a command is about: all, those of a name, or the one at an address."""
+"""Selection of the brokers of a command: all, those of a name, or the one at an address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class BrokerPlace:
     """A broker: its name, its id (0 is the master), its address and its cluster.
 
-    One that was asked for by its address has no cluster, id 0, and the address for a name.
+    For a broker that is given by address, the name is the address, the id 0 and the cluster empty.
     """
 
     name: str
@@ -33,12 +33,12 @@ async def find_brokers(
     """Return the brokers, sorted by name and id.
 
     Args:
-        admin: asks which there are.
+        admin: client for the look-up.
         wanted: a name, or `host:port`, which is not looked up; None for all.
-        masters_only: leave replicas out.
+        masters_only: omit slaves.
 
     Raises:
-        NoRouteError: there is none.
+        NoRouteError: no broker matches.
     """
     if wanted is not None and ":" in wanted:
         return [BrokerPlace(wanted, MASTER_ID, wanted)]
@@ -53,7 +53,7 @@ async def find_brokers(
     if not found:
         known = ", ".join(sorted(info.brokers)) or "none"
         asked = "" if wanted is None else f" {wanted}"
-        raise NoRouteError(f"no broker{asked} is registered; known are: {known}")
+        raise NoRouteError(f"no broker{asked} is registered; registered brokers: {known}")
     return found
 
 
@@ -64,7 +64,7 @@ async def ask_brokers(
     *,
     masters_only: bool = False,
 ) -> dict[BrokerPlace, T]:
-    """Ask the brokers at once, and return their answers; fail as the first that fails."""
+    """Query the brokers concurrently, and return their answers; raise the first error."""
     places: Sequence[BrokerPlace] = await find_brokers(admin, wanted, masters_only=masters_only)
     answers = await asyncio.gather(*map(question, places))
     return dict(zip(places, answers, strict=True))

@@ -1,4 +1,4 @@
-"""`kourou cluster`: the brokers of a cluster, how busy and how full they are."""
+"""`kourou cluster`: the brokers of a cluster with their rates and disk usage."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List brokers, how busy and how full they are.",
+    help="List brokers with their rates and disk usage.",
 )
 
 LIST_HELP: Final = """\
-List the brokers, how busy and how full they are.
+List the brokers with their rates and disk usage.
 
-IN/S and OUT/S are messages a second over the last 10 s; IN and OUT count since local midnight of
-the broker. OLDEST is the age of its oldest message, DISK how full its disk is. ID 0 is a master.
-Numbers are short, as 12.3k and 4.0M; --json has them in full. A broker that does not answer is
-listed too, with the reason; `kourou health` tells by exit code whether all is well.
+IN/S and OUT/S are messages per second over the last 10 s; IN and OUT are messages since the
+broker's local midnight. OLDEST is the age of the oldest message, DISK the used share of the disk.
+ID 0 is a master. Numbers are abbreviated, such as 12.3k and 4.0M; --json prints them in full. For a
+broker that does not answer, STATE shows the reason. `kourou health` reports problems by exit code.
 
 \b
 Examples:
@@ -42,14 +42,14 @@ Examples:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerLine:
-    """One broker; what it did not tell is None.
+    """One broker; None for values that it did not report.
 
     Attributes:
-        in_tps, out_tps: messages a second, over the last 10 s.
-        in_today, out_today: messages since midnight.
-        oldest_store_at_ms: when its oldest message was stored, epoch ms.
-        disk_ratio: of its disk that is used, 0 to 1.
-        state: "ok", or what is wrong.
+        in_tps, out_tps: messages per second over the last 10 s.
+        in_today, out_today: messages since the broker's local midnight.
+        oldest_store_at_ms: store time of its oldest message, in epoch ms.
+        disk_ratio: used share of its disk, 0 to 1.
+        state: "ok", or the problem.
     """
 
     cluster: str
@@ -79,7 +79,7 @@ def list_brokers(
     as_json: AsJson = False,
 ) -> None:
     """Print the brokers."""
-    # One that is silent must leave the time to print the others.
+    # The wait for a silent broker must leave time to print the others.
     found = AdminSession(namesrv, timeout).ask(lambda admin: _lines(admin, timeout * 0.8))
     if as_json:
         output.print_json([asdict(line) for line in found])
@@ -88,7 +88,7 @@ def list_brokers(
 
 
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:
-    """Return all brokers, sorted by cluster, name and id, all asked at once."""
+    """Query all brokers concurrently; return them sorted by cluster, name and id."""
     info = await admin.cluster_info()
     looks = (
         _look(admin, timeout_s, cluster=data.cluster, broker=name, broker_id=number, address=at)
@@ -117,7 +117,7 @@ async def _look(
 def told_line(
     told: Mapping[str, str], *, cluster: str, broker: str, broker_id: int, address: str
 ) -> BrokerLine:
-    """Return the line of a broker that told this of itself, by RocketMQ's names."""
+    """Return the line of a broker with this runtime information, under RocketMQ's names."""
     active = told.get("brokerActive", "true") == "true"
     return BrokerLine(
         cluster=cluster,
@@ -131,12 +131,12 @@ def told_line(
         out_today=_since_morning(told, "msgGetTotal"),
         oldest_store_at_ms=_positive(_number(told, "earliestMessageTimeStamp")),
         disk_ratio=_number(told, "commitLogDiskRatio"),
-        state="ok" if active else "takes no messages",
+        state="ok" if active else "refuses sends",
     )
 
 
 def _number(told: Mapping[str, str], key: str) -> float | None:
-    """Return the first number of a text; None if there is none, or it is negative: unknown."""
+    """Return the first number of a text; None if there is none or it is negative (unknown)."""
     try:
         number = float(told.get(key, "").split(" ")[0])
     except ValueError:
@@ -155,7 +155,7 @@ def _since_morning(told: Mapping[str, str], prefix: str) -> int | None:
 
 
 def print_lines(lines: list[BrokerLine], now_ms: int) -> None:
-    """Print a table for each cluster; it fits in 80 columns where names and addresses do."""
+    """Print a table for each cluster; with short names and addresses it fits in 80 columns."""
     clusters = sorted({line.cluster for line in lines})
     for number, name in enumerate(clusters):
         members = [line for line in lines if line.cluster == name]
@@ -182,7 +182,7 @@ def print_lines(lines: list[BrokerLine], now_ms: int) -> None:
 
 
 def _short(number: float | None) -> str | None:
-    """Return a number in at most six characters, as `999`, `12.3k` or `4.0M`."""
+    """Return a number in at most six characters, such as `999`, `12.3k` or `4.0M`."""
     if number is None:
         return None
     for unit in ("", "k", "M", "G"):
@@ -193,7 +193,7 @@ def _short(number: float | None) -> str | None:
 
 
 def _age(at_ms: int | None, now_ms: int) -> str | None:
-    """Return how long ago that was, in its largest unit."""
+    """Return the age of an instant in its largest unit, such as `3d`."""
     if at_ms is None:
         return None
     seconds = max(0, now_ms - at_ms) // 1000

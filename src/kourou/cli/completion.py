@@ -1,4 +1,4 @@
-"""`kourou completion`: what makes a shell complete commands, options and names of topics."""
+"""`kourou completion`: scripts for shell completion of commands, options and topic names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class Shell(Enum):
-    """The shells that can be served."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -22,10 +22,10 @@ class Shell(Enum):
 
 
 HELP: Final = """\
-Print the script that makes SHELL complete kourou's commands, options and topics.
+Print the script with which SHELL completes kourou's commands, options and topics.
 
-`kourou --install-completion` writes it where your shell looks for it; this is for those who would
-rather do so themselves.
+`kourou --install-completion` installs the script for your shell. This command prints it for manual
+installation.
 
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""The question before what cannot be undone."""
+"""Confirmation before operations that cannot be undone."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kourou.errors import UsageError
 
 
 def confirm(question: str, danger: str, *, yes: bool) -> None:
-    """Return if the person at the terminal agrees, or has said so by `--yes`.
+    """Return if the user confirms at the terminal, or has confirmed by `--yes`.
 
     Args:
-        question: asked at a terminal, without its question mark.
-        danger: what is said where nobody can be asked.
-        yes: the option.
+        question: question at the terminal, without its question mark.
+        danger: effect of the operation, for the error text without a terminal.
+        yes: whether `--yes` is given.
 
     Raises:
-        UsageError: nobody can be asked.
+        UsageError: stdin is not a terminal, and `--yes` is missing.
         typer.Abort: the answer was no; the command ends with exit code 1.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{danger}: give --yes to say so")
+        raise UsageError(f"{danger}: add --yes to confirm")
     typer.confirm(f"{question}?", abort=True, err=True)

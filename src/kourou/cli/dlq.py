@@ -1,4 +1,4 @@
-"""`kourou dlq`: the messages that a consumer group could not consume, and another try for them."""
+"""`kourou dlq`: list, show and redrive the dead letters of a consumer group."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="See what a consumer group could not consume, and send it again.",
+    help="List and show the dead letters of a consumer group, and send them again.",
 )
 
 LIST_HELP: Final = """\
-List the dead letters of GROUP: messages that failed in each of their deliveries, or that their
-consumer refused for good.
+List the dead letters of GROUP: messages that failed in all of their deliveries, or that a consumer
+rejected permanently.
 
-They come in the order in which they died, and stay until the broker's retention deletes them, also
-when they were sent again. REASON is what consumers of ours say; Java's say nothing.
+They are listed in the order in which they became dead letters. They stay until the broker's
+retention deletes them, even after they are sent again. REASON is given by Kourou's consumers only.
 
 \b
 Examples:
@@ -50,10 +50,10 @@ Examples:
 """
 
 SHOW_HELP: Final = """\
-Show one dead letter of GROUP, with all that is known of it.
+Show all details of one dead letter of GROUP.
 
-MESSAGE is its id, or where it is stored (BROKER/QUEUE@OFFSET), as `kourou dlq list` prints them. Of
-an id that died more than once, all deaths are shown.
+MESSAGE is its id or its position (BROKER/QUEUE@OFFSET), as `kourou dlq list` prints them. If a
+message became a dead letter more than once, an id shows all of these dead letters.
 
 \b
 Examples:
@@ -62,16 +62,17 @@ Examples:
 """
 
 REDRIVE_HELP: Final = """\
-Send dead letters of GROUP again, with fresh counts: one, or with --all those never sent again.
+Send dead letters of GROUP again, with their delivery counts reset: one of them, or with --all every
+one that was not sent again before.
 
-The group alone gets them, as messages of the topic that they came from. With --topic they go to
-that topic itself, and so to all its groups; with brokers of Java's, that is the way for a group
-that consumes in order.
+Only GROUP receives them, as messages of their original topic. With --topic they are sent to that
+topic itself, and so to all its groups. With Java brokers, use --topic for a group that consumes in
+order.
 
-It may be repeated: how far --all has come is kept by the brokers, and a message that was sent
-already, by --all or alone, is found by its id and skipped. After an error, Ctrl-C or a crash, the
-same command goes on. A broker that is not reached is named and passed over; the exit code is 3
-then. Two commands at the same time may send a message twice.
+The command can be repeated. The brokers store the progress of --all, and a message that was sent
+again before, by --all or --id, is found by its id and skipped. After an error, Ctrl-C or a crash,
+the same command continues. A broker that cannot be connected to is reported and skipped, and the
+exit code is 3. Two commands at the same time may send a message twice.
 
 \b
 Examples:
@@ -86,10 +87,10 @@ def list_dead_letters(
     group: GroupName,
     *,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="Died then or later.")
+        str, typer.Option("--from", metavar="WHEN", help="Only dead letters since this time.")
     ] = "earliest",
     count: Annotated[
-        int, typer.Option(metavar="N", min=1, help="At most N.")
+        int, typer.Option(metavar="N", min=1, help="List at most N.")
     ] = DEAD_LETTERS_DEFAULT,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -123,10 +124,10 @@ def list_dead_letters(
     if not found:
         say(f"{group} has no dead letters" + (f" since {start}" if begin_ms else ""))
     elif len(found) == count:
-        say(f"there may be more: --count {10 * count}, or --from a later time")
+        say(f"there may be more: use --count {10 * count}, or --from with a later time")
 
 
-@app.command(help=SHOW_HELP, short_help="Show one of them.")
+@app.command(help=SHOW_HELP, short_help="Show one dead letter.")
 def show(
     group: GroupName,
     message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
@@ -147,38 +148,40 @@ def show(
     for index, dead in enumerate(deaths):
         if index:
             output.print_line("")
-        given_back = output.counted(dead.deliveries, "time")
-        output.print_line(f"Sent to {one_line(dead.topic)}, given back {given_back}")
-        output.print_line(f"Reason: {one_line(dead.reason or 'not told')}")
+        deliveries = output.counted(dead.deliveries, "time")
+        output.print_line(f"Sent to {one_line(dead.topic)}, failed {deliveries}")
+        output.print_line(f"Reason: {one_line(dead.reason or 'unknown')}")
         output.print_line("")
         show_details(dead.message, None)
 
 
-@app.command(help=REDRIVE_HELP, short_help="Send one or all of them again.")
+@app.command(help=REDRIVE_HELP, short_help="Send one or all dead letters again.")
 def redrive(
     group: GroupName,
     *,
     message: Annotated[
-        str | None, typer.Option("--id", metavar="MESSAGE", help="This one, as for `show`.")
+        str | None, typer.Option("--id", metavar="MESSAGE", help="One dead letter, as for `show`.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that were never sent again.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All that were not sent again before.")
+    ] = False,
     to_topic: Annotated[
-        bool, typer.Option("--topic", help="To their own topic, for all its groups.")
+        bool, typer.Option("--topic", help="Send to the original topic, for all its groups.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="With --id: also if it was sent again before.")
+        bool, typer.Option("--again", help="With --id: even if it was sent again before.")
     ] = False,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Send them."""
+    """Send dead letters again."""
     check_group(group)
     if every == (message is not None):
-        raise UsageError("give --id MESSAGE or --all, one of them")
+        raise UsageError("use either --id MESSAGE or --all")
     if again and every:
-        raise UsageError("--again is for one message: give its --id")
+        raise UsageError("--again applies to one message: use --id instead of --all")
     session = AdminSession(namesrv, timeout)
     if message is not None:
         _print_one(session.ask(lambda admin: _redrive_one(admin, group, message, to_topic, again)))
@@ -197,7 +200,7 @@ def redrive(
         raise typer.Exit(UNREACHABLE)
     is_waiting = done.sent and not to_topic and not as_json
     if is_waiting and not session.ask(lambda admin: members_of(admin, group)):
-        say(f"no member of {group} is connected: they wait for one")
+        say(f"no member of {group} is connected: they are delivered once one connects")
 
 
 async def _redrive_all(
@@ -207,7 +210,7 @@ async def _redrive_all(
     to_topic: bool,
     on_progress: Callable[[int, int], None],
 ) -> Redrive:
-    """Send all; each request has the time, not all of them together."""
+    """Redrive all dead letters; the timeout applies to each request."""
     async with AdminClient(namesrv, config=admin_config(timeout_s)) as admin:
         return await admin.redrive_all(group, to_topic=to_topic, on_progress=on_progress)
 
@@ -219,7 +222,7 @@ async def _redrive_one(
     to_topic: bool,
     again: bool,
 ) -> tuple[MessageExt, SendReceipt | None]:
-    """Send the latest death of the message again."""
+    """Redrive the latest dead letter of the message."""
     deaths = await find_messages(admin, dlq_topic(group), text.strip())
     return deaths[-1], await admin.redrive(group, deaths[-1], to_topic=to_topic, again=again)
 
@@ -227,7 +230,7 @@ async def _redrive_one(
 def _print_one(done: tuple[MessageExt, SendReceipt | None]) -> None:
     message, receipt = done
     if receipt is None:
-        say(f"{message.msg_id} was sent again before: --again sends it once more")
+        say(f"{message.msg_id} was sent again before: use --again to send it once more")
         return
     queue = receipt.queue
     output.print_line(
@@ -249,16 +252,17 @@ def _print_all(done: Redrive, *, as_json: bool) -> None:
         )
     else:
         text = f"{output.counted(done.sent, 'dead letter')} sent again"
-        output.print_line(f"{text}, {done.skipped} had been before" if done.skipped else text)
+        skipped = f", {done.skipped} skipped: sent again before" if done.skipped else ""
+        output.print_line(text + skipped)
     if done.unchecked:
         say(
-            f"{done.unchecked} could not be looked up, as a broker's index is off or it was not "
-            "reached: they are sent twice if they were sent alone before"
+            f"{done.unchecked} sent without a look-up of earlier redrives, because a broker has no "
+            "index or did not answer: sent twice if they were redriven by --id before"
         )
     for name, error in done.left.items():
-        say(f"Error: dead letters on {name} are left: {one_line(str(error))}")
+        say(f"Error: dead letters on {name} were not sent: {one_line(str(error))}")
     if done.left:
-        say("  the same command goes on with them")
+        say("  repeat the command to send them")
 
 
 def _json(dead: DeadMessage) -> Mapping[str, object]:

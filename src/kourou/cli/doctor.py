@@ -1,4 +1,4 @@
-"""`kourou doctor`: what on this machine or in the cluster is in the way, and what to do."""
+"""`kourou doctor`: problems of this machine and of the cluster, with remedies."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ TIMEOUT_S: Final = 2.0
 BROKER_PORT: Final = 10911
 NAMESRV_PORT: Final = 9876
 VIP_DISTANCE: Final = 2
-"""A broker also takes the port so much below its own."""
+"""A broker also listens on the port this much below its own (the VIP port)."""
 
 HELP: Final = """\
-Look for what is in the way, here and in the cluster, and say what to do about it.
+Check this machine and the cluster for problems, and name the remedies.
 
-Here: versions, open files, the ports of `kourou serve` and who has them, the store, the space on
-its disk and how long a sync takes. In the cluster: every name server, and every broker at the
-address that clients are told, its clock and its store. Nothing is changed.
+On this machine: versions, the limit of open files, the ports of `kourou serve` and the processes
+that use them, the store, the space on its disk and the time of a sync. In the cluster: every name
+server, and every broker at its registered address, its clock and its store. Nothing is changed.
 
 \b
 Examples:
@@ -50,7 +50,7 @@ Examples:
   kourou doctor --store /data/store --port 20911
   kourou doctor -n 10.0.0.1:9876 --json
 
-Exit codes: 0 nothing is wrong (notes do not count), 1 something is, 2 a wrong option.
+Exit codes: 0 no problem found (notes do not count), 1 a problem found, 2 wrong option.
 """
 
 _Port = Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The broker's port.")]
@@ -59,11 +59,11 @@ _Port = Annotated[int, typer.Option(metavar="PORT", min=1, max=65535, help="The 
 @app.command(help=HELP)
 def doctor(
     *,
-    store: Annotated[Path, typer.Option(metavar="DIR", help="The store.")] = Path(
+    store: Annotated[Path, typer.Option(metavar="DIR", help="The store directory.")] = Path(
         "~/.kourou/store"
     ),
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The local address for the ports.")
+        str, typer.Option(metavar="ADDRESS", help="The local address of the ports.")
     ] = "127.0.0.1",
     port: _Port = BROKER_PORT,
     namesrv_port: Annotated[
@@ -76,8 +76,8 @@ def doctor(
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Look, print, and end with the exit code."""
-    # One that was not named need not run yet; two questions follow each other.
+    """Run the checks, print the findings, and exit with the code."""
+    # The default name server need not run yet. The checks send requests in sequence.
     look = output.ask(
         look_at_cluster(namesrv, timeout, SystemClock(), is_expected=namesrv != NAMESRV_DEFAULT),
         3 * timeout + 1,
@@ -107,7 +107,7 @@ def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
         output.print_json({"ok": not wrong, "findings": list(map(asdict, findings))})
         return
     name_width = max(len(finding.check) for finding in findings)
-    # A long name must leave room for the text beside it.
+    # A long name must leave room for the text next to it.
     begin_width = _STATE_WIDTH + min(name_width, _NAME_WIDTH)
     columns = max(begin_width + 30, shutil.get_terminal_size().columns)
     for finding in findings:
@@ -124,4 +124,4 @@ def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
         for line in lines:
             output.print_line(line)
     output.print_line("")
-    output.print_line(f"{output.counted(wrong, 'problem')} found" if wrong else "nothing is wrong")
+    output.print_line(f"{output.counted(wrong, 'problem')} found" if wrong else "no problems found")

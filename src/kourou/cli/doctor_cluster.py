@@ -1,7 +1,7 @@
-"""What `kourou doctor` looks at in a cluster: name servers, and each broker as a client sees it.
+"""Checks of `kourou doctor` in a cluster: name servers, and brokers at their registered addresses.
 
-A broker's clock is read from its runtime information: when it started, and how long it has run,
-in whole seconds. A difference is known to half a second by that.
+A broker's time is computed from its runtime information: its start time, and its run time in whole
+seconds. The difference of the clocks is accurate to half a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) 
 
 @dataclass(slots=True)
 class ClusterLook:
-    """What was found, and the ports of the servers that answered."""
+    """The findings, and the ports of the servers that answered."""
 
     findings: list[Finding] = field(default_factory=list)
     ports: set[int] = field(default_factory=set)
@@ -46,17 +46,17 @@ async def look_at_cluster(
     is_expected: bool,
     find_addresses: Callable[[], Sequence[str]] = machine_addresses,
 ) -> ClusterLook:
-    """Ask every name server and every broker that one of them knows.
+    """Check every name server, and every broker that is registered with one of them.
 
     Args:
         namesrv: the name servers, separated by `;`.
-        timeout_s: for each request.
-        clock: this machine's.
-        is_expected: something is wrong if no name server answers; else it is only told.
-        find_addresses: this machine's addresses for other machines.
+        timeout_s: timeout of each request.
+        clock: the clock of this machine.
+        is_expected: whether a name server that does not answer is a problem, not a note.
+        find_addresses: returns the addresses of this machine for other machines.
     """
     look = ClusterLook()
-    config = replace(admin_config(timeout_s), namespace="")  # it looks at servers
+    config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
     servers = [address.strip() for address in namesrv.split(";") if address.strip()]
     known: dict[tuple[str, int], str] = {}
     for address, found in zip(
@@ -65,17 +65,17 @@ async def look_at_cluster(
         check = f"name server {address}"
         if isinstance(found, KourouError):
             state = State.WRONG if is_expected else State.NOTE
-            remedy = "start one with `kourou serve`, or name another with --namesrv"
+            remedy = "start one with `kourou serve`, or choose another with --namesrv"
             look.findings.append(Finding(state, check, _reason(found), remedy))
             continue
         look.ports.add(_port(address))
         if found:
             look.findings.append(
-                Finding(State.OK, check, f"answers, knows {counted(len(found), 'broker')}")
+                Finding(State.OK, check, f"answers, has {counted(len(found), 'broker')}")
             )
         else:
             remedy = "start a broker with `kourou serve --namesrv`"
-            look.findings.append(Finding(State.WRONG, check, "knows no broker", remedy))
+            look.findings.append(Finding(State.WRONG, check, "has no broker", remedy))
         known.update(found)
     if not known:
         return look
@@ -102,10 +102,11 @@ async def look_at_cluster(
 async def _look_from_outside(
     admin: AdminClient, server: Address, config: AdminConfig
 ) -> list[Finding]:
-    """Judge what a name server of this machine tells clients on others.
+    """Check the broker addresses that a name server of this machine returns to other machines.
 
-    They ask it by another address of this machine, and may be told another one of a broker. One
-    that does not listen there is for this machine alone. A firewall in between is not seen.
+    Clients on other machines connect to it at another address of this machine, and may get other
+    broker addresses. A name server that does not listen there serves this machine only. A firewall
+    is not detected.
     """
     address = format_address(server)
     found = await _brokers(address, config)
@@ -119,7 +120,7 @@ async def _look_from_outside(
 
 
 async def _failure(admin: AdminClient, address: str) -> str | None:
-    """Return why a broker does not answer at the address; None if it does."""
+    """Return the reason why no broker answers at the address; None if one does."""
     try:
         await admin.runtime_info(address)
     except KourouError as error:
@@ -128,22 +129,22 @@ async def _failure(admin: AdminClient, address: str) -> str | None:
 
 
 def judge_from_outside(name: str, address: str, server: str, failure: str | None) -> Finding:
-    """Return the finding of a broker's address as other machines are told it by `server`."""
+    """Return the finding for a broker address that `server` returns to other machines."""
     check = f"broker {name}"
-    remedy = "start it with --advertise and an address of this machine that others reach"
+    remedy = "start it with --advertise and an address of this machine that other machines can use"
     if is_loopback(parse_address(address)[0]):
-        text = f"clients that ask {server} are told {address}, which is their own machine"
+        text = f"clients of {server} get the address {address}, which is their own machine"
         return Finding(State.WRONG, check, text, remedy)
     if failure is not None:
-        text = f"clients that ask {server} are told {address}, which does not serve: {failure}"
+        text = f"clients of {server} get the address {address}, which does not answer: {failure}"
         return Finding(State.WRONG, check, text, remedy)
-    return Finding(State.OK, check, f"answers at {address}, as clients that ask {server} are told")
+    return Finding(State.OK, check, f"answers at {address}, the address that {server} returns")
 
 
 async def _brokers(
     address: str, config: AdminConfig
 ) -> Mapping[tuple[str, int], str] | KourouError:
-    """Return the brokers that one name server knows, or why it does not tell."""
+    """Return the brokers of one name server, or the error of the request."""
     try:
         async with AdminClient(address, config=config) as admin:
             info = await admin.cluster_info()
@@ -159,13 +160,13 @@ async def _brokers(
 async def _look_at_broker(
     admin: AdminClient, name: str, address: str, servers: Sequence[str], clock: Clock
 ) -> list[Finding]:
-    """Reach a broker by the address that clients are told, and judge what it tells."""
+    """Connect to a broker at its registered address, and check its runtime information."""
     began_ms = clock.now_ms()
     try:
         info = await admin.runtime_info(address)
     except KourouError as error:
-        text = f"clients are told {address}, which does not serve here: {_reason(error)}"
-        remedy = "is it running? Else start it with --advertise and an address that clients reach"
+        text = f"its registered address {address} does not answer here: {_reason(error)}"
+        remedy = "start it, or restart it with --advertise and an address that clients can use"
         return [Finding(State.WRONG, f"broker {name}", text, remedy)]
     now_ms = (began_ms + clock.now_ms()) // 2
     return [
@@ -176,53 +177,53 @@ async def _look_at_broker(
 
 
 def judge_address(name: str, address: str, servers: Sequence[str], version: str) -> Finding:
-    """Return the finding of an address that a broker has registered, and that answered."""
+    """Return the finding for a registered broker address that answered."""
     check, host = f"broker {name}", address.rpartition(":")[0].strip("[]")
     if is_loopback(host) and not all(
         is_loopback(one.rpartition(":")[0].strip("[]")) for one in servers
     ):
-        text = f"clients are told {address}, which only this machine reaches"
+        text = f"its registered address {address} works on this machine only"
         return Finding(State.WRONG, check, text, "start it with --advertise and its real address")
-    whom = "clients on this machine" if is_loopback(host) else "clients"
-    return Finding(State.OK, check, f"{version} answers at {address}, as {whom} are told")
+    scope = ", for clients on this machine only" if is_loopback(host) else ""
+    return Finding(State.OK, check, f"{version} answers at its registered address {address}{scope}")
 
 
 def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
-    """Return the finding of the broker's clock; `now_ms` is when it told the information."""
+    """Return the finding for the broker's clock; `now_ms` is the time of its answer."""
     check = f"clock of {name}"
     runtime = _RUNTIME.fullmatch(info.get("runtime", ""))
     boot = info.get("bootTimestamp", "")
     if runtime is None or not boot.isdecimal():
-        return Finding(State.NOTE, check, "is not told")
+        return Finding(State.NOTE, check, "not reported")
     days, hours, minutes, seconds = map(int, runtime.groups())
     ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
     ahead_ms = int(boot) + ran_ms + 500 - now_ms
     if abs(ahead_ms) < SKEW_WRONG_MS:
         return Finding(State.OK, check, "agrees with this machine's")
     way = "ahead of" if ahead_ms > 0 else "behind"
-    text = f"{abs(ahead_ms) / 1000:,.0f} s {way} this machine's: times in messages mislead"
-    return Finding(State.WRONG, check, text, "let NTP (chrony, systemd-timesyncd) set both clocks")
+    text = f"{abs(ahead_ms) / 1000:,.0f} s {way} this machine's: times in messages are misleading"
+    return Finding(State.WRONG, check, text, "set both clocks by NTP (chrony, systemd-timesyncd)")
 
 
 def judge_store(name: str, info: Mapping[str, str]) -> Finding:
-    """Return the finding of what the broker tells of its store."""
+    """Return the finding for the store information of a broker."""
     check = f"store of {name}"
     if info.get("brokerActive") == "false":
-        remedy = "its log and its /readyz say why"
-        return Finding(State.WRONG, check, "takes no messages", remedy)
+        remedy = "its log and its /readyz name the reason"
+        return Finding(State.WRONG, check, "refuses sends", remedy)
     ratio = _number(info.get("commitLogDiskRatio"))
     if ratio >= DISK_FULL_RATIO:
         remedy = "free some space there, or move the store to a larger disk"
         return Finding(State.WRONG, check, f"its disk is {ratio:.0%} full", remedy)
     behind = _number(info.get("dispatchBehindBytes"))
     if behind > DISPATCH_BEHIND_BYTES:
-        text = f"{behind / 1024**2:,.0f} MiB are stored that consumers do not see yet"
+        text = f"{behind / 1024**2:,.0f} MiB are stored but not yet visible to consumers"
         return Finding(State.NOTE, check, text, "wait; if it grows, the disk is too slow")
-    return Finding(State.OK, check, f"takes messages, its disk is {max(0.0, ratio):.0%} full")
+    return Finding(State.OK, check, f"accepts sends, its disk is {max(0.0, ratio):.0%} full")
 
 
 def _reason(error: KourouError) -> str:
-    """Return why a server was not asked, without what the client would advise."""
+    """Return the cause of a failed request, without the advice of the client's error text."""
     return one_line(str(error.__cause__ or error))
 
 

@@ -1,6 +1,7 @@
-"""What `kourou doctor` looks at on this machine: versions, limits, ports, disk and store.
+"""Checks of `kourou doctor` on this machine: versions, limits, ports, disk and store.
 
-Nothing is left behind: the file by which syncs are timed is removed, and ports are let go at once.
+The checks leave nothing behind: the file for the time of syncs is removed, and ports are closed at
+once.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "fast": (("uvloop", "isal", "lz4", "zstandard"), "slower, and no LZ4 and Zstandard bodies"),
     "server": (
         ("prometheus-client", "cryptography"),
-        "no /metrics, and TLS without a given certificate only by the program openssl",
+        "no /metrics, and the self-signed TLS certificate needs the program openssl",
     ),
 }
-"""Extras that servers and clients want: their packages, and what is missing without them."""
+"""Extras for servers and clients: their packages, and the effect if one of them is missing."""
 
 FILES_WRONG: Final = 1_024
-"""Open files below which a broker with some hundred clients fails: it keeps 512 store files."""
+"""A lower limit of open files makes a broker with a few hundred clients fail, because the broker
+keeps 512 store files open."""
 FILES_NOTE: Final = 8_192
 FREE_BYTES_MIN: Final = 512 * 1024 * 1024
-"""Free space below which a broker refuses messages."""
+"""Free space below which a broker refuses sends."""
 DISK_FULL_RATIO: Final = 0.9
 SYNCS: Final = 16
 SYNC_NOTE_MS: Final = 20.0
 SYNC_WRONG_MS: Final = 200.0
 SYNC_TOO_FAST_MS: Final = 0.02
-"""No device is that fast: it is memory, or nothing was written."""
+"""No disk is faster: the file system is in memory, or the sync wrote nothing."""
 _BLOCK: Final = b"\0" * 4096
 
 FindOwners = Callable[[Collection[int]], Mapping[int, PortOwner]]
@@ -51,7 +53,7 @@ ReadTimeS = Callable[[], float]
 
 
 def check_versions() -> list[Finding]:
-    """Tell which versions are installed, and which extras are not."""
+    """Return the installed versions, and the state of each extra."""
     findings = [
         Finding(
             State.OK,
@@ -71,9 +73,9 @@ def check_versions() -> list[Finding]:
 
 
 def check_open_files() -> list[Finding]:
-    """Tell how many files and connections a process may have open; nothing where there is no limit.
+    """Return the finding for the limit of open files and connections; empty on Windows.
 
-    The limit of this shell is that of a broker started in it.
+    The limit of this process equals that of a broker that is started in the same shell.
     """
     try:
         import resource  # noqa: PLC0415  # not on Windows
@@ -84,14 +86,14 @@ def check_open_files() -> list[Finding]:
 
 
 def judge_open_files(soft: int, hard: int, *, unlimited: int) -> Finding:
-    """Return the finding of a limit on open files."""
+    """Return the finding for a limit of open files."""
     if soft == unlimited or soft >= FILES_NOTE:
         text = "no limit" if soft == unlimited else f"{soft:,}"
         return Finding(State.OK, "open files", text)
     wanted = 65_536 if hard == unlimited else min(65_536, hard)
     remedy = f"ulimit -n {wanted}, in the shell that starts `kourou serve`"
     state = State.WRONG if soft < FILES_WRONG else State.NOTE
-    return Finding(state, "open files", f"{soft:,}: each client takes one", remedy)
+    return Finding(state, "open files", f"at most {soft:,}: each client takes one", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,9 @@ class Port:
 
     Attributes:
         number: the port.
-        purpose: what listens there.
-        option: takes another one.
-        is_needed: without it nothing starts.
+        purpose: the server that listens on it.
+        option: the option that changes it.
+        is_needed: whether the start fails without it.
     """
 
     number: int
@@ -118,13 +120,13 @@ def check_ports(
     answered: Collection[int] = (),
     find_owners: FindOwners = port_owners,
 ) -> list[Finding]:
-    """Tell whether ports of the local address can be listened on, or by whom they are taken.
+    """Return whether each port of the local address is free, and the process that uses it if not.
 
     Args:
         host: the local address.
-        ports: which.
-        answered: ports of servers that were asked and answered, which are in order.
-        find_owners: who listens on ports.
+        ports: the ports to check.
+        answered: ports of servers that answered a request; these are fine.
+        find_owners: returns the processes that listen on ports.
     """
     failures = {port: _failure_to_listen(host, port.number) for port in ports}
     taken = [
@@ -149,24 +151,24 @@ def _judge_port(
         return Finding(State.OK, check, f"{port.purpose}, by {owner}")
     if owner is None and is_answered:
         return Finding(State.OK, check, f"{port.purpose} answers")
-    text = f"taken by {owner or 'another process'}, wanted for {port.purpose}"
+    text = f"in use by {owner or 'another process'}, needed for {port.purpose}"
     if error.errno != errno.EADDRINUSE:
         reason = error.strerror or str(error)
-        text = f"{host}:{port.number} cannot be listened on, for {port.purpose}: {reason}"
+        text = f"cannot listen on {host}:{port.number} for {port.purpose}: {reason}"
     state = State.WRONG if port.is_needed else State.NOTE
     return Finding(
-        state, check, text, f"`kourou serve {port.option}` takes another; 0 is any free one"
+        state, check, text, f"choose another with `kourou serve {port.option}`; 0 means any free"
     )
 
 
 def check_store(store: Path, read_time_s: ReadTimeS = time.perf_counter) -> list[Finding]:
-    """Tell how the store's directory is, the space on its disk, and how long a sync takes."""
+    """Return findings for the store directory, the space on its disk, and the time of a sync."""
     place = store
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        what = "no directory" if not place.is_dir() else "not to be read and written"
-        remedy = "choose another one with --store, or change its owner or mode"
+        what = "not a directory" if not place.is_dir() else "not readable and writable"
+        remedy = "choose another with --store, or change its owner or mode"
         return [Finding(State.WRONG, "store", f"{place} is {what}", remedy)]
     try:
         disk = OsDisk(place)
@@ -177,7 +179,7 @@ def check_store(store: Path, read_time_s: ReadTimeS = time.perf_counter) -> list
         try:
             return [state, judge_space(place, *disk.space()), _check_sync(disk, read_time_s)]
         except OSError as error:
-            text = f"{place} cannot be written: {error.strerror or error}"
+            text = f"cannot write to {place}: {error.strerror or error}"
             remedy = "choose another directory with --store, or free some space"
             return [state, Finding(State.WRONG, "disk", text, remedy)]
     finally:
@@ -185,13 +187,13 @@ def check_store(store: Path, read_time_s: ReadTimeS = time.perf_counter) -> list
 
 
 def judge_space(place: Path, total: int, free: int, available: int) -> Finding:
-    """Return the finding of the space on the file system of `place`, in bytes."""
+    """Return the finding for the space on the file system of `place`; sizes in bytes."""
     taken = total - free
-    used = taken / (taken + available) if taken + available else 1.0  # as df, and brokers, count
+    used = taken / (taken + available) if taken + available else 1.0  # as df and brokers compute it
     text = f"{available / 1024**3:,.1f} GiB free, {used:.0%} used, at {place}"
     remedy = "free some space, or choose another disk with --store"
     if available < FREE_BYTES_MIN:
-        text = f"{text}; below 512 MiB messages are refused"
+        text = f"{text}; below 512 MiB brokers refuse sends"
         return Finding(State.WRONG, "disk space", text, remedy)
     if used >= DISK_FULL_RATIO:
         return Finding(State.NOTE, "disk space", text, remedy)
@@ -199,41 +201,42 @@ def judge_space(place: Path, total: int, free: int, available: int) -> Finding:
 
 
 def judge_sync(typical_ms: float, longest_ms: float) -> Finding:
-    """Return the finding of how long a sync to the disk takes."""
+    """Return the finding for the time of a sync."""
     text = f"{typical_ms:.2f} ms for a sync, {longest_ms:.2f} ms for the longest of {SYNCS}"
-    remedy = "a faster disk, or `kourou serve --flush async` if a power cut may lose the last 0.5 s"
+    remedy = "use a faster disk, or `kourou serve --flush async`, with which a power failure may "
+    remedy += "lose the last 0.5 s"
     if typical_ms >= SYNC_WRONG_MS:
-        return Finding(State.WRONG, "disk sync", f"{text}: so long does each send wait", remedy)
+        return Finding(State.WRONG, "disk sync", f"{text}: each send waits this long", remedy)
     if typical_ms >= SYNC_NOTE_MS:
-        return Finding(State.NOTE, "disk sync", f"{text}: so long does each send wait", remedy)
+        return Finding(State.NOTE, "disk sync", f"{text}: each send waits this long", remedy)
     if typical_ms < SYNC_TOO_FAST_MS:
-        text = f"{text}: no disk is that fast, so a power cut may lose what is acknowledged"
-        return Finding(State.NOTE, "disk sync", text, "a store on a local disk, not in memory")
+        text = f"{text}: no disk is that fast, so a power failure may lose acknowledged messages"
+        return Finding(State.NOTE, "disk sync", text, "keep the store on a local disk")
     return Finding(State.OK, "disk sync", text)
 
 
 def _store_state(disk: OsDisk, store: Path) -> Finding:
-    """Tell whether a store is there, in use, and closed cleanly."""
+    """Return whether a store exists, is in use, and was closed cleanly."""
     if str(store) != disk.root or not disk.exists(COMMITLOG):
-        return Finding(State.OK, "store", f"none yet in {store}; `kourou serve` makes it")
+        return Finding(State.OK, "store", f"none yet in {store}; `kourou serve` creates it")
     if disk.exists(LOCK):
         try:
             disk.lock(LOCK)()
         except StoreLockedError:
-            return Finding(State.OK, "store", f"{store} is in use by a broker that runs")
+            return Finding(State.OK, "store", f"{store} is in use by a running broker")
         except OSError as error:
             text = f"{store} cannot be locked: {error.strerror or error}"
-            remedy = "change the owner or mode of the file lock in it"
+            remedy = "change the owner or mode of its file `lock`"
             return Finding(State.WRONG, "store", text, remedy)
     if disk.exists(ABORT):
         text = f"{store} was not closed cleanly; the next start recovers it"
-        remedy = f"start it once, stop it, then `kourou store check {store}`"
+        remedy = f"start and stop the broker once, then run `kourou store check {store}`"
         return Finding(State.NOTE, "store", text, remedy)
     return Finding(State.OK, "store", f"{store} was closed cleanly when last used")
 
 
 def _check_sync(disk: OsDisk, read_time_s: ReadTimeS) -> Finding:
-    """Time syncs of a page, as a broker makes them.
+    """Measure the time of syncs of one page each, as a broker makes them.
 
     Raises:
         OSError: the file cannot be written.
@@ -253,11 +256,11 @@ def _check_sync(disk: OsDisk, read_time_s: ReadTimeS) -> Finding:
 
 
 def _failure_to_listen(host: str, port: int) -> OSError | None:
-    """Listen on the port for a moment; return why that cannot be done."""
+    """Listen on the port for a moment; return the error if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:
-            if os.name == "posix":  # there it lets a port be taken that has only just been let go
+            if os.name == "posix":  # there the option allows a port that was closed just before
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             probe.listen(1)

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and an error's text with its remedy on stderr."""
+"""Exit codes of commands, and the error report on stderr: text and remedy."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from kourou.errors import (
 
 OK: Final = 0
 FAILED: Final = 1
-"""The peer refused, or a check found something wrong."""
+"""The peer refused, or a check found a problem."""
 USAGE: Final = 2
-"""What was asked for can never work: an option, a name, a config key."""
+"""The command is wrong and can never succeed: an option, a name, a config key."""
 UNREACHABLE: Final = 3
-"""No server answered, or this one could not start."""
+"""No server answered, or the server of this process could not start."""
 INTERRUPTED: Final = 130
-"""Ctrl-C, as the shell counts it: 128 + SIGINT."""
+"""Ctrl-C, by the convention of shells: 128 + SIGINT."""
 
 TRACEBACK_VARIABLE: Final = "KOUROU_TRACEBACK"
-"""Set to anything, it makes an error print its traceback too."""
+"""Environment variable: with any value, errors are printed with their traceback."""
 
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (KeyboardInterrupt, INTERRUPTED),
@@ -51,39 +51,37 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (StoreError, UNREACHABLE),
     (KourouError, FAILED),
 )
-"""The first class that fits decides."""
+"""The first class that matches determines the code."""
 
 _REMEDIES: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (
         AuthenticationError,
-        "commands sign by KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY, or KOUROU_CREDENTIALS_FILE",
+        "set KOUROU_ACCESS_KEY and KOUROU_SECRET_KEY, or KOUROU_CREDENTIALS_FILE, to sign requests",
     ),
     (GroupNotFoundError, "`kourou group list` shows the groups"),
-    (
-        ConsumerNotOnlineError,
-        "`kourou group list` shows the groups, and how many members are there",
-    ),
-    (ConnectFailedError, "--namesrv or KOUROU_NAMESRV name another server"),
+    (ConsumerNotOnlineError, "`kourou group list` shows the groups and their numbers of members"),
+    (ConnectFailedError, "choose another server with --namesrv or KOUROU_NAMESRV"),
     (
         AddressInUseError,
-        "--port, --namesrv-port and --console-port choose other ports; 0 takes any free one",
+        "choose other ports with --port, --namesrv-port and --console-port; 0 means any free one",
     ),
-    (ListenFailedError, "--listen, --port and --namesrv-port choose where to listen"),
+    (ListenFailedError, "choose the address and ports with --listen, --port and --namesrv-port"),
     (
         CorruptRecordError,
-        "copy the store before you repair it; `kourou store check` shows all that is wrong",
+        "copy the store before you repair it; `kourou store check` shows all problems",
     ),
     (StoreUnusableError, "free some space, change its owner or mode, or choose another directory"),
-    (RequestTimeoutError, "the server may be busy or gone; --timeout waits longer"),
-    (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report what it prints"),
+    (RequestTimeoutError, "the server may be busy or down; use --timeout to wait longer"),
+    (InternalError, f"set {TRACEBACK_VARIABLE}=1, run it again, and report the output"),
 )
-"""For errors whose text cannot name a remedy, because it depends on the command line."""
+"""Remedies that depend on the command line, which the error texts therefore cannot name."""
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """Return the exit code that `error` ends the program with; None for one that is not ours.
+    """Return the exit code for `error`; None for an error that is not Kourou's.
 
-    A deadline that cut off a try tells less than how the one before ended.
+    If the deadline interrupted a retry, the error of the try before determines the code, because it
+    is more specific.
     """
     if isinstance(error, RequestTimeoutError) and isinstance(error.__cause__, KourouError):
         return exit_code_of(error.__cause__)
@@ -94,10 +92,10 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def report(error: BaseException, *, as_json: bool = False) -> None:
-    """Print `error` on stderr: one line, and one more where there is a remedy.
+    """Print `error` on stderr: one line, and a second line if there is a remedy.
 
-    As JSON it is one object: error, kind (the class), exit_code, remedy or null, and the code of a
-    server that refused or null.
+    As JSON it is one object: error, kind (the class), exit_code, remedy or null, and the response
+    code of a server that refused, or null.
     """
     if isinstance(error, KeyboardInterrupt):
         return
@@ -106,7 +104,7 @@ def report(error: BaseException, *, as_json: bool = False) -> None:
         text = f"{error.remark.strip()} (code {error.code})"
     text = one_line(text) or type(error).__name__
     remedy = _remedy(error)
-    if isinstance(error, RequestTimeoutError):  # what failed before the time was up heals first
+    if isinstance(error, RequestTimeoutError):  # the remedy for the earlier failure is more useful
         remedy = _remedy(error.__cause__) or remedy
     if as_json:
         code = error.code if isinstance(error, RemoteError) else None
@@ -130,18 +128,18 @@ def _remedy(error: BaseException | None) -> str | None:
 def say_json(
     text: str, kind: str, exit_code: int, *, remedy: str | None = None, code: int | None = None
 ) -> None:
-    """Print an error for programs, on stderr."""
+    """Print an error as a JSON object on stderr."""
     error = {"error": text, "kind": kind, "exit_code": exit_code, "remedy": remedy, "code": code}
     say(json.dumps(error, ensure_ascii=False))
 
 
 def say(text: str) -> None:
-    """Print a line for people, on stderr, so that stdout holds only what was asked for."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201  # this is where the command line prints
+    """Print a line on stderr, so that stdout contains only the requested output."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201  # the only print of the command line
 
 
 def one_line(text: str) -> str:
-    """Return `text` with what would break the line or drive the terminal as escapes."""
+    """Return `text` with line breaks and control characters as escapes."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )

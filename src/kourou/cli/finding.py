@@ -1,4 +1,4 @@
-"""What `kourou doctor` finds: one line each, with a remedy where something is wrong."""
+"""Findings of `kourou doctor`: one line each, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
-    """Works, and may surprise."""
+    """Works, with a restriction."""
     WRONG = "wrong"
-    """Will not work, or not as promised."""
+    """Does not work, or not as documented."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        state: how it is.
-        check: what was looked at, in a word or two.
-        detail: what was found.
-        remedy: what to do; empty if all is well.
+        state: the severity.
+        check: the checked object, in a word or two.
+        detail: the observation.
+        remedy: the action to take; empty if there is no problem.
     """
 
     state: State

@@ -1,4 +1,4 @@
-"""`kourou group`: which consumer groups there are, how far behind they are, and all about one."""
+"""`kourou group`: list, describe, change and delete consumer groups, and reset their offsets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List consumer groups, see how far behind they are, and move, change and delete them.",
+    help="List consumer groups with their lag, reset their offsets, change and delete them.",
 )
 
 LIST_HELP: Final = """\
 List the consumer groups, with their live members and their lag.
 
-The lag is the number of messages stored and not yet committed, over all queues that the group
-committed or subscribed, its retries included.
+The lag is the number of stored messages that the group has not committed, in all queues for which
+it has committed offsets or subscriptions, including its retry topic.
 
 \b
 Examples:
@@ -40,12 +40,12 @@ Examples:
 """
 
 DESCRIBE_HELP: Final = """\
-Show the members of GROUP, and where it stands in each queue.
+Show the members of GROUP, and its offsets in each queue.
 
-COMMITTED is the queue offset of the group's next message, NEXT that of the next one to be stored;
-LAG is the difference. Messages being handled right now count as lag. LOCKED BY is the member that
-has a queue for itself, as it consumes in order; a minute after that died, another can have it.
-Where members subscribe to different things, it says who to what: make them the same.
+COMMITTED is the queue offset of the group's next message, NEXT the offset of the next message to be
+stored; LAG is the difference. Messages that are being handled count as lag. LOCKED BY is the member
+that has locked the queue, in a group that consumes in order. The lock expires a minute after its
+member crashed. If the subscriptions of members differ, they are listed: make them equal.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ Examples:
 @app.command("list", help=LIST_HELP, short_help="List the groups with their members and lag.")
 def list_groups(
     *,
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="System groups too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Include system groups.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -88,11 +88,11 @@ def list_groups(
     )
 
 
-@app.command(help=DESCRIBE_HELP, short_help="Show its members, and where it stands.")
+@app.command(help=DESCRIBE_HELP, short_help="Show the members and offsets of a group.")
 def describe(
     group: GroupName,
     *,
-    settings: Annotated[bool, typer.Option("--settings", help="Its settings too.")] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="Include its settings.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -119,33 +119,37 @@ def describe(
 app.command("create", help=group_changes.CREATE_HELP, short_help="Create a group.")(
     group_changes.create
 )
-app.command("update", help=group_changes.UPDATE_HELP, short_help="Change its settings.")(
+app.command("update", help=group_changes.UPDATE_HELP, short_help="Change settings of a group.")(
     group_changes.update
 )
-app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete it.")(group_changes.delete)
-app.command("set-mode", help=group_mode.SET_MODE_HELP, short_help="Have it pull or pop a topic.")(
-    group_mode.set_mode
+app.command("delete", help=group_changes.DELETE_HELP, short_help="Delete a group.")(
+    group_changes.delete
 )
+app.command(
+    "set-mode", help=group_mode.SET_MODE_HELP, short_help="Choose pull or pop for a topic."
+)(group_mode.set_mode)
 app.command(
     "connections",
     help=group_members.CONNECTIONS_HELP,
-    short_help="List its members and subscriptions.",
+    short_help="List members and subscriptions of a group.",
 )(group_members.connections)
 app.command(
-    "running-info", help=group_members.RUNNING_INFO_HELP, short_help="Ask its members how they run."
+    "running-info",
+    help=group_members.RUNNING_INFO_HELP,
+    short_help="Show queues and rates of members.",
 )(group_members.running_info)
 app.command(
     "reset-offset",
     help=group_offsets.RESET_HELP,
-    short_help="Let it go on at another time or offset.",
+    short_help="Set the offsets of a group to a time or offset.",
 )(group_offsets.reset_offset)
-app.command("skip", help=group_offsets.SKIP_HELP, short_help="Skip its backlog of a topic.")(
+app.command("skip", help=group_offsets.SKIP_HELP, short_help="Skip the backlog of a topic.")(
     group_offsets.skip
 )
 app.command(
     "clone-offsets",
     help=group_offsets.CLONE_HELP,
-    short_help="Give it the offsets of another group.",
+    short_help="Copy the offsets of another group.",
 )(group_offsets.clone_offsets)
 
 

@@ -1,4 +1,4 @@
-"""`kourou group create`, `update` and `delete`: consumer groups and their settings."""
+"""`kourou group create`, `update` and `delete`: changes of consumer groups and their settings."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 
 _SETTINGS: Final[dict[str, tuple[type, str]]] = {
-    "consume_enable": (bool, "its members may read at all"),
-    "consume_from_min_enable": (bool, "new, it may begin at the oldest message"),
-    "consume_broadcast_enable": (bool, "its members may each read all messages"),
-    "consume_message_orderly": (bool, "pop keeps the order of each queue"),
-    "retry_max_times": (int, "deliveries again, before a message is a dead letter"),
-    "retry_queue_nums": (int, "queues of its retry topic; 0 drops what it gives back"),
-    "group_retry_policy": (dict, "JSON: how long a message waits for its next delivery"),
-    "consume_timeout_minute": (int, "a message handled longer is given back"),
-    "broker_id": (int, "the broker id that serves it; 0 is a master"),
-    "which_broker_when_consume_slowly": (int, "the broker id for a reader far behind"),
-    "notify_consumer_ids_changed_enable": (bool, "members learn when others come and go"),
+    "consume_enable": (bool, "whether the group may consume"),
+    "consume_from_min_enable": (bool, "whether a new group may start at the oldest message"),
+    "consume_broadcast_enable": (bool, "whether broadcasting is allowed"),
+    "consume_message_orderly": (bool, "whether pop keeps the order of each queue"),
+    "retry_max_times": (int, "redeliveries before a message becomes a dead letter"),
+    "retry_queue_nums": (int, "queues of its retry topic; 0 drops failed messages"),
+    "group_retry_policy": (dict, "JSON: delays between redeliveries"),
+    "consume_timeout_minute": (int, "minutes after which a message is redelivered"),
+    "broker_id": (int, "id of the broker that serves it; 0 is a master"),
+    "which_broker_when_consume_slowly": (int, "id of the broker for consumers far behind"),
+    "notify_consumer_ids_changed_enable": (bool, "whether members are notified of changes"),
     "group_sys_flag": (int, "bits for RocketMQ's units"),
-    "attributes": (dict, "JSON: set these attributes"),
+    "attributes": (dict, "JSON: attributes to set"),
 }
-"""What KEY=VALUE may change: its type, and a line of help."""
+"""The settings for KEY=VALUE: the type and a line of help of each."""
 
 _SETTINGS_HELP: Final = "\n".join(
     f"  {name:<35}{kind.__name__.replace('dict', 'JSON'):<6}{text.removeprefix('JSON: ')}"
@@ -51,10 +51,10 @@ _SETTINGS_HELP: Final = "\n".join(
 )
 
 CREATE_HELP: Final = f"""\
-Create GROUP on every broker, with the defaults and these settings.
+Create GROUP on every broker, with the given settings and defaults for the others.
 
-Brokers also make a group by themselves when its first consumer connects, with the defaults. One
-that exists is refused: `kourou group update` changes it.
+Brokers also create a group with default settings when its first consumer connects. A group that
+exists is an error: use `kourou group update`.
 
 \b
 Examples:
@@ -67,11 +67,11 @@ Settings:
 """
 
 UPDATE_HELP: Final = f"""\
-Change settings of GROUP on every broker that knows it; those not named stay.
+Change settings of GROUP on every broker that has it; the other settings stay.
 
 \b
 Examples:
-  kourou group update billing consume_enable=false         its members read nothing more
+  kourou group update billing consume_enable=false         stops its consumption
   kourou group update billing retry_max_times=3 --broker broker-a
 
 \b
@@ -80,10 +80,10 @@ Settings:
 """
 
 DELETE_HELP: Final = """\
-Delete GROUP on every broker. Stop its members before: a live one makes it again.
+Delete GROUP on every broker. Stop its members before: a live member creates it again.
 
-Its offsets stay, and hold if it is made again, unless --clean-offsets is given: then it begins
-anew. Its retry and dead-letter topics, %RETRY%GROUP and %DLQ%GROUP, stay as well.
+Its offsets stay, and apply if the group is created again; --clean-offsets deletes them too. Its
+retry and dead-letter topics, %RETRY%GROUP and %DLQ%GROUP, stay as well.
 
 \b
 Examples:
@@ -112,7 +112,7 @@ def create(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Create the group where it is not yet."""
+    """Create the group."""
     check_group(group)
     changes = parse_settings(settings or [])
 
@@ -120,7 +120,7 @@ def create(
         exists = await _configs(admin, group)
         if exists if broker is None else broker in exists:
             raise UsageError(
-                f"group {group} exists on {', '.join(exists)}: `kourou group update` changes it"
+                f"group {group} exists on {', '.join(exists)}: use `kourou group update`"
             )
         new = SubscriptionGroup(group, **changes)
         await admin.create_group(new, broker_name=broker, cluster=cluster)
@@ -143,7 +143,7 @@ def update(
     check_group(group)
     changes = parse_settings(settings or [])
     if not changes:
-        raise UsageError("name at least one setting: kourou group update --help lists them")
+        raise UsageError("name at least one setting; kourou group update --help lists them")
 
     async def act(admin: AdminClient) -> dict[str, SubscriptionGroup]:
         await admin.update_group(group, broker_name=broker, cluster=cluster, **changes)
@@ -156,7 +156,7 @@ def delete(
     group: GroupName,
     *,
     clean_offsets: Annotated[
-        bool, typer.Option("--clean-offsets", help="Forget where it stands, too.")
+        bool, typer.Option("--clean-offsets", help="Delete its offsets too.")
     ] = False,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
@@ -170,7 +170,7 @@ def delete(
     what = f"{group} and its offsets" if clean_offsets else group
     live = f" It has {output.counted(len(members), 'live member')}." if members else ""
     confirm(
-        f"Delete {what} on every broker?{live} Go on",
+        f"Delete {what} on every broker?{live} Continue",
         f"deleting {what} cannot be undone",
         yes=yes,
     )
@@ -178,26 +178,26 @@ def delete(
     if as_json:
         output.print_json({"group": group, "deleted": True, "live_members": list(members)})
         return
-    again = ", and made again by its live members" if members else ""
+    again = "; its live members create it again" if members else ""
     output.print_line(f"{group}: deleted{again}")
 
 
 def parse_settings(texts: Sequence[str]) -> GroupChanges:
-    """Return the settings that `KEY=VALUE` texts name.
+    """Return the settings of `KEY=VALUE` texts.
 
     Raises:
-        UsageError: one is unknown, given twice, or has a value of another type.
+        UsageError: a setting is unknown, given twice, or has a value of another type.
     """
     changes: dict[str, Any] = {}
     for name, text in key_values(texts, "setting").items():
         if name not in _SETTINGS:
-            raise UsageError(f"{name} is no setting of a group: known are {', '.join(_SETTINGS)}")
+            raise UsageError(f"{name} is not a setting of a group: use {', '.join(_SETTINGS)}")
         changes[name] = _value(name, _SETTINGS[name][0], text)
     return cast(GroupChanges, changes)
 
 
 def print_settings(configs: Mapping[str, SubscriptionGroup]) -> None:
-    """Print each setting, and its value on each broker."""
+    """Print each setting with its value on each broker."""
     names = list(configs)
     output.print_table(
         ("SETTING", *names),
@@ -214,10 +214,10 @@ def settings_json(configs: Mapping[str, SubscriptionGroup]) -> dict[str, object]
 
 
 def _value(name: str, kind: type, text: str) -> object:
-    """Return the value of a setting.
+    """Return the parsed value of a setting.
 
     Raises:
-        UsageError: it is none of the setting's type.
+        UsageError: the value does not have the type of the setting.
     """
     try:
         value = json.loads(text)
@@ -229,7 +229,7 @@ def _value(name: str, kind: type, text: str) -> object:
     if name == "attributes" and not all(
         isinstance(one, str) for one in cast(dict[str, object], value).values()
     ):
-        raise UsageError(f"{name} is {text!r}; its values must be texts")
+        raise UsageError(f"{name} is {text!r}; its values must be strings")
     return value
 
 

@@ -21,10 +21,10 @@ from kourou.protocol.version_names import version_name
 
 MEMBERS_AT_A_TIME: Final = 16
 RUNNING_TIMEOUT_S: Final = 12.0
-"""Brokers wait 10 s for a member to answer."""
+"""More than the 10 s for which a broker waits for a member's answer."""
 
 CONNECTIONS_HELP: Final = """\
-List the live members of GROUP, from where they are connected, and what they subscribe to.
+List the live members of GROUP with their addresses and subscriptions.
 
 \b
 Examples:
@@ -33,17 +33,18 @@ Examples:
 """
 
 RUNNING_INFO_HELP: Final = """\
-Ask the live members of GROUP how they run: which queues they hold, and how fast they consume.
+Show the assigned queues and the consumption rates of the live members of GROUP.
 
-HELD is the number of messages read and not yet done. Rates are those of the last minute.
+HELD is the number of messages that are pulled and not yet acknowledged. Rates are those of the last
+minute.
 
 \b
 Examples:
   kourou group running-info billing
   kourou group running-info billing 10.0.0.5@4711 --settings
-  kourou group running-info billing 10.0.0.5@4711 --stack     what its threads do now
+  kourou group running-info billing 10.0.0.5@4711 --stack     with the stacks of its threads
 
-Exit codes: 1 also if a member did not answer; the others are shown.
+Exit codes: 1 also if a member did not answer; the other members are shown.
 """
 
 
@@ -54,7 +55,7 @@ def connections(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print who is connected."""
+    """Print the connected members."""
     check_group(group)
     found = AdminSession(namesrv, timeout).ask(lambda admin: admin.consumer_connection(group))
     if as_json:
@@ -80,12 +81,12 @@ def connections(
 
 
 def print_differences(differences: Sequence[str]) -> None:
-    """Print where members of a group subscribe to different things, if they do."""
+    """Print the differences between the subscriptions of a group's members, if there are any."""
     if not differences:
         return
     output.print_line("")
     output.print_line(
-        "SUBSCRIPTIONS DIFFER: members of a group must subscribe to the same, or lose messages"
+        "SUBSCRIPTIONS DIFFER: unequal subscriptions of a group's members lose messages"
     )
     for text in differences:
         output.print_line(f"  {text}")
@@ -94,16 +95,16 @@ def print_differences(differences: Sequence[str]) -> None:
 def running_info(
     group: GroupName,
     member: Annotated[
-        str | None, typer.Argument(metavar="[MEMBER]", help="Only this one.", show_default=False)
+        str | None, typer.Argument(metavar="[MEMBER]", help="Only this member.", show_default=False)
     ] = None,
     *,
-    settings: Annotated[bool, typer.Option("--settings", help="Its settings too.")] = False,
-    stack: Annotated[bool, typer.Option("--stack", help="The stacks of its threads too.")] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="Include the settings.")] = False,
+    stack: Annotated[bool, typer.Option("--stack", help="Include the stacks of threads.")] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = RUNNING_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print how the members run."""
+    """Print the running information of the members."""
     check_group(group)
     told = AdminSession(namesrv, timeout).ask(
         lambda admin: _ask_members(admin, group, member, stack=stack)
@@ -124,7 +125,7 @@ def running_info(
 async def _ask_members(
     admin: AdminClient, group: str, member: str | None, *, stack: bool
 ) -> dict[str, ConsumerRunningInfo | KourouError]:
-    """Return what each member tells of itself, or why it does not."""
+    """Return the running information of each member, or the error of the request."""
     if member is not None:
         return {member: await admin.running_info(group, member, stack=stack)}
     connected = await admin.consumer_connection(group)

@@ -1,4 +1,4 @@
-"""`kourou group set-mode`: whether a group pulls or pops a topic."""
+"""`kourou group set-mode`: choice of pull or pop for a group and a topic."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group
 
 SET_MODE_HELP: Final = """\
-Have the members of GROUP pull TOPIC, or pop it, where brokers share their queues out.
+Choose whether the members of GROUP pull or pop TOPIC, if brokers assign the queues.
 
-It concerns members that ask brokers for their queues (client_rebalance=False, clientRebalance in
-Java). Kourou's brokers do not serve pop yet and refuse it; its members leave a topic that a Java
-broker wants them to pop, and say so.
+The mode applies to members whose queues are assigned by brokers (client_rebalance=False, in Java
+clientRebalance). Kourou's brokers do not support pop and refuse it. Kourou's consumers do not
+consume a topic that a Java broker assigns for pop, and log that.
 
 \b
 Examples:
   kourou group set-mode billing OrderPlaced pull
-  kourou group set-mode billing OrderPlaced pop --share 2     each queue is popped by three members
+  kourou group set-mode billing OrderPlaced pop --share 2     three members pop each queue
 """
 
 
 class Mode(StrEnum):
-    """How members read."""
+    """The consume mode of members."""
 
     PULL = "pull"
     POP = "pop"
@@ -41,7 +41,7 @@ def set_mode(
     *,
     share: Annotated[
         int,
-        typer.Option("--share", metavar="N", help="With pop: others that read a member's queues."),
+        typer.Option("--share", metavar="N", help="With pop: other members that share a queue."),
     ] = 0,
     broker: Annotated[
         str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")

@@ -1,4 +1,4 @@
-"""`kourou group reset-offset`, `skip` and `clone-offsets`: where consumer groups go on."""
+"""`kourou group reset-offset`, `skip` and `clone-offsets`: changes of committed offsets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group, check_topic
 
 RESET_HELP: Final = """\
-Let GROUP go on elsewhere in TOPIC: back, to get messages again, or forward, to skip some.
+Set the offsets of GROUP in TOPIC: back, to receive messages again, or forward, to skip messages.
 
 --to is earliest, latest, a span before now (-15m, -1h, -2d), a time (2025-01-31T12:00), or epoch
-ms. Live members go on there by their next pull; messages in hand may come once more. Look first:
---dry-run shows the moves and makes none.
+ms. Live members use the new offsets from their next pull on; messages that they have already pulled
+may be delivered again. --dry-run shows the changes without making them.
 
 \b
 Examples:
@@ -42,28 +42,26 @@ Examples:
 """
 
 SKIP_HELP: Final = """\
-Let GROUP go on behind the newest message of TOPIC: its whole backlog there is not delivered.
+Set the offsets of GROUP to the end of TOPIC: the backlog is not delivered.
 
 \b
 Examples:
   kourou group skip billing orders --dry-run
   kourou group skip billing orders --yes
-  kourou group skip billing '%RETRY%billing'       what it gave back
+  kourou group skip billing '%RETRY%billing'       its pending redeliveries
 """
 
 CLONE_HELP: Final = """\
-Let the group DESTINATION go on in TOPIC where the group SOURCE stands.
+Copy the offsets of the group SOURCE in TOPIC to the group DESTINATION.
 
-DESTINATION need not exist yet. Stop its members before: a live one would go on where it is.
+DESTINATION need not exist. Stop its members before: a live member would keep its own offsets.
 
 \b
 Examples:
   kourou group clone-offsets billing billing-v2 orders
 """
 
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would move, and change nothing.")
-]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 
 
 def reset_offset(
@@ -71,7 +69,7 @@ def reset_offset(
     topic: TopicName,
     *,
     to: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Where to go on; see above.")
+        str | None, typer.Option(metavar="TIME", help="The new position; see above.")
     ] = None,
     broker: Annotated[
         str | None, typer.Option(metavar="NAME", help="With --queue: the broker that has it.")
@@ -80,7 +78,7 @@ def reset_offset(
         int | None, typer.Option(metavar="ID", min=0, help="Only this queue of --broker.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="The queue offset to go on at.")
+        int | None, typer.Option(metavar="N", min=0, help="The new queue offset.")
     ] = None,
     dry_run: _DryRun = False,
     yes: Yes = False,
@@ -145,17 +143,17 @@ def clone_offsets(
     members = session.ask(lambda admin: members_of(admin, destination))
     if members:
         raise UsageError(
-            f"{destination} has {output.counted(len(members), 'live member')}, which would go on "
-            "where they are: stop them first"
+            f"{destination} has {output.counted(len(members), 'live member')}, which would keep "
+            "their own offsets: stop them first"
         )
     confirm(
-        f"Let {destination} go on in {topic} where {source} stands",
-        f"this changes where {destination} goes on in {topic}",
+        f"Set the offsets of {destination} in {topic} to those of {source}",
+        f"this replaces the offsets of {destination} in {topic}",
         yes=yes,
     )
 
     async def act(admin: AdminClient) -> int:
-        await admin.describe_group(source)  # an unknown one would clone nothing, without a word
+        await admin.describe_group(source)  # raises for an unknown group; the clone would not
         await admin.clone_offsets(source, destination, topic)
         offsets = (await admin.consume_stats(destination, topic)).offsets.values()
         return sum(max(0, at.broker_offset - at.consumer_offset) for at in offsets)
@@ -167,7 +165,7 @@ def clone_offsets(
         )
         return
     output.print_line(
-        f"{destination}: goes on in {topic} where {source} stands, "
+        f"{destination}: has the offsets of {source} in {topic}, "
         f"{output.counted(lag, 'message')} behind"
     )
 
@@ -175,15 +173,15 @@ def clone_offsets(
 def _where(
     topic: str, to: str | None, broker: str | None, queue: int | None, offset: int | None
 ) -> dict[str, Any]:
-    """Return the options as `AdminClient.reset_offset` takes them.
+    """Return the options as arguments of `AdminClient.reset_offset`.
 
     Raises:
-        UsageError: they do not fit together.
+        UsageError: the options contradict each other, or one is missing.
     """
     if (to is None) == (offset is None):
-        raise UsageError("give --to, or --offset with its --broker and --queue: where to go on")
+        raise UsageError("name the new position: --to, or --offset with --broker and --queue")
     if (broker is None) != (queue is None) or (offset is not None and queue is None):
-        raise UsageError("one queue is named by both --broker and --queue")
+        raise UsageError("--broker and --queue name one queue together: give both")
     where: dict[str, Any] = {"offset": offset}
     if broker is not None and queue is not None:
         where["queue"] = MessageQueue(topic, broker, queue)
@@ -203,7 +201,7 @@ def _move(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Show what would move, ask, move it, and print what moved."""
+    """Show the planned changes, ask for confirmation, make them, and print them."""
 
     def ask(*, dry: bool) -> list[OffsetReset]:
         return session.ask(lambda admin: admin.reset_offset(group, topic, dry_run=dry, **where))
@@ -214,7 +212,7 @@ def _move(
             _print_moves(group, topic, planned, dry_run=True, as_json=as_json)
             return
         confirm(
-            f"{group}: {_summary(planned)} of {topic}. Go on",
+            f"{group}: {_summary(planned)} of {topic}. Continue",
             f"{group}: {_summary(planned)} of {topic}",
             yes=False,
         )
@@ -222,15 +220,15 @@ def _move(
 
 
 def _summary(moves: Sequence[OffsetReset]) -> str:
-    """Return what the moves mean, as `gets 12 messages again and skips 3 messages`."""
+    """Return the effect of the changes, as `receives 12 messages again and skips 3 messages`."""
     again = -sum(min(0, move.moved) for move in moves)
     skipped = sum(max(0, move.moved) for move in moves)
     parts = []
     if again:
-        parts.append(f"gets {output.counted(again, 'message')} again")
+        parts.append(f"receives {output.counted(again, 'message')} again")
     if skipped:
         parts.append(f"skips {output.counted(skipped, 'message')}")
-    return " and ".join(parts) or "gets and skips no message"
+    return " and ".join(parts) or "repeats and skips no messages"
 
 
 def _print_moves(
@@ -273,7 +271,7 @@ def _print_moves(
 
 
 async def members_of(admin: AdminClient, group: str) -> Sequence[str]:
-    """Return the group's live members; none if it does not exist."""
+    """Return the group's live members; empty if it does not exist."""
     try:
         return (await admin.describe_group(group)).members
     except GroupNotFoundError:

@@ -1,4 +1,4 @@
-"""`kourou health`: do name servers answer, do brokers serve, do their stores take messages?"""
+"""`kourou health`: check of all name servers and brokers, with an exit code."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kourou.model.host import NAMESRV_DEFAULT
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 DISK_FULL_RATIO: Final = 0.9
-"""How full a disk may be: at RocketMQ's warning level, a Java broker refuses messages."""
+"""RocketMQ's warning level for the used share of a disk; a Java broker refuses sends from it on."""
 
-_EMPTY: Final = "knows no broker"
+_EMPTY: Final = "has no broker"
 
 HELP: Final = """\
-Ask every name server and every broker, and tell whether they serve.
+Check whether every name server and every broker works.
 
-A broker is healthy when it answers, takes messages, and its disk is less than 90 % full.
+A broker is healthy if it answers and accepts sends, and its disk is less than 90 % full.
 
 \b
 Examples:
   kourou health
   kourou health -n '10.0.0.1:9876;10.0.0.2:9876' --json
 
-Exit codes: 0 all is well, 1 a broker or one of several name servers is not, 2 a wrong option, 3 no
+Exit codes: 0 healthy, 1 a broker or one of several name servers has a problem, 2 wrong option, 3 no
 name server answers.
 """
 
@@ -52,7 +52,7 @@ class NamesrvHealth:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """One broker; `problem` is empty if all is well."""
+    """One broker; `problem` is empty if it is healthy."""
 
     name: str
     id: int
@@ -69,9 +69,9 @@ def health(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Ask, print, and end with the exit code."""
+    """Run the checks, print the results, and exit with the code."""
     addresses = [namesrv] if find_url(namesrv) else list(parse_namesrv_addr(namesrv))
-    # Two questions follow each other, each with a limit of its own.
+    # Two rounds of requests follow each other, each with its own timeout.
     asked = _ask_all(addresses, timeout)
     servers, brokers = output.ask(asked, 2 * timeout + 1, f"the cluster at {namesrv}")
     code = _exit_code(servers, brokers)
@@ -91,8 +91,8 @@ def health(
 async def _ask_all(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[list[NamesrvHealth], list[BrokerHealth]]:
-    """Ask all name servers at once, then all brokers that any of them knows."""
-    config = replace(admin_config(timeout_s), namespace="")  # it looks at servers
+    """Check all name servers concurrently, then all brokers that are registered with them."""
+    config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
     found = await asyncio.gather(*(_look_at_namesrv(one, config) for one in addresses))
     known = sorted({broker for _, brokers in found for broker in brokers})
     if not known:
@@ -105,7 +105,7 @@ async def _ask_all(
 async def _look_at_namesrv(
     address: str, config: AdminConfig
 ) -> tuple[NamesrvHealth, list[tuple[str, int, str]]]:
-    """Return how a name server is, and the brokers that it knows: name, id, address."""
+    """Return the state of a name server, and its brokers as (name, id, address)."""
     try:
         async with AdminClient(address, config=config) as admin:
             info = await admin.cluster_info()
@@ -129,7 +129,7 @@ async def _look_at_broker(
     ratio = _number(info.get("commitLogDiskRatio"))
     problem = ""
     if info.get("brokerActive") == "false":
-        problem = "takes no messages: its log and its /readyz say why"
+        problem = "refuses sends: its log and its /readyz name the reason"
     elif ratio is not None and ratio >= DISK_FULL_RATIO:
         problem = f"its disk is {ratio:.0%} full"
     version = info.get("brokerVersionDesc", "")
@@ -137,7 +137,7 @@ async def _look_at_broker(
 
 
 def _exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> int:
-    """Return 0 if nothing is wrong, 3 if no name server answers, else 1."""
+    """Return 0 without problems, 3 if no name server answers, else 1."""
     problems = [server.problem for server in servers]
     if not brokers and all(problems) and not any(server.problem == _EMPTY for server in servers):
         return UNREACHABLE
@@ -145,7 +145,7 @@ def _exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]
 
 
 def _number(text: str | None) -> float | None:
-    """Return the number of a text; None if it is none, or stands for an unknown one."""
+    """Return the ratio (0 to 1) in a text; None for other texts and numbers."""
     try:
         number = float(text or "")
     except ValueError:

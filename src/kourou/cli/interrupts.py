@@ -1,4 +1,4 @@
-"""Ctrl-C while rows are worked on: it ends the work between two of them, never within one."""
+"""Deferred Ctrl-C for row-wise work: it takes effect between two rows, never within one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """Keeps Ctrl-C back within the `with` block until the next row is asked for.
+    """Context manager that defers Ctrl-C until the next row is requested.
 
-    A wait for a row, as of a pipe, ends at once. A second Ctrl-C ends the process, as a kill would.
+    A wait for a row, for example from a pipe, is interrupted at once. A second Ctrl-C ends the
+    process immediately, like a kill.
 
     Attributes:
-        done: rows after which another was asked for.
+        done: number of completed rows, that is, rows after which the next one was requested.
     """
 
     def __init__(self) -> None:
@@ -40,10 +41,10 @@ class Interrupts:
         signal.signal(signal.SIGINT, self._before)
 
     def between(self, rows: Iterable[T]) -> Iterator[T]:
-        """Return the rows.
+        """Yield the rows.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came.
+            KeyboardInterrupt: Ctrl-C was pressed.
         """
         waiting = iter(rows)
         while True:

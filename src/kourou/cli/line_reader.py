@@ -12,13 +12,13 @@ from kourou.errors import UsageError
 
 CHUNK_BYTES: Final = 64 * 1024
 CHUNKS_AHEAD_MAX: Final = 8
-"""Chunks that are read before anybody asks for them."""
+"""Maximum number of chunks that are read ahead."""
 
 
 class LineSplitter:
-    """Cuts chunks of any size into lines without their ends; empty lines are left out.
+    """Splits chunks of any size into lines without line ends; omits empty lines.
 
-    Holds at most one unfinished line, of `line_bytes_max` bytes.
+    Buffers at most one incomplete line, of `line_bytes_max` bytes.
     """
 
     def __init__(self, line_bytes_max: int) -> None:
@@ -30,7 +30,7 @@ class LineSplitter:
         """Return the lines that end in `chunk`.
 
         Raises:
-            UsageError: a line is too long; the text has its number.
+            UsageError: a line is too long; the text names its number.
         """
         *whole, rest = chunk.split(b"\n")
         lines = [self._finish(piece) for piece in whole]
@@ -39,10 +39,10 @@ class LineSplitter:
         return [line for line in lines if line]
 
     def close(self) -> list[bytes]:
-        """Return the last line, where the stream did not end it.
+        """Return the last line if the stream ended without a line end.
 
         Raises:
-            UsageError: it is too long.
+            UsageError: the line is too long.
         """
         line = self._finish(b"")
         return [line] if line else []
@@ -64,15 +64,15 @@ class LineSplitter:
 async def read_lines(
     stream: RawIOBase | BinaryIO, line_bytes_max: int
 ) -> AsyncIterator[list[bytes]]:
-    """Yield the stream's lines as they come, some at a time.
+    """Yield the stream's lines as they arrive, several at a time.
 
-    A thread reads, so that a pipe which says nothing holds up nobody. It closes the stream at its
-    end; one that nobody reads on stays open until the process ends.
+    A thread reads, so that a silent pipe does not block the event loop. The thread closes the
+    stream at its end. If the iteration is abandoned, the stream stays open until the process ends.
 
     Args:
-        stream: without a buffer of its own: Python aborts where a thread waits in the read of one
-            while the process ends, as after Ctrl-C.
-        line_bytes_max: more are too long.
+        stream: an unbuffered stream. With a buffered one, Python aborts if the process ends, for
+            example after Ctrl-C, while a thread waits in a read.
+        line_bytes_max: maximum length of a line in bytes.
 
     Raises:
         UsageError: a line is longer than `line_bytes_max`, or the stream cannot be read.
@@ -100,11 +100,11 @@ async def _chunks(stream: RawIOBase | BinaryIO) -> AsyncIterator[bytes]:
                 try:
                     loop.call_soon_threadsafe(arrived.put_nowait, chunk)
                 except RuntimeError:
-                    return  # the loop was closed: nobody reads on
+                    return  # the loop is closed: the lines are no longer needed
                 if not chunk or isinstance(chunk, OSError):
                     return
 
-    # A daemon: a read that never ends must not keep an interrupted command alive.
+    # A daemon thread: a read that never ends must not keep an interrupted command alive.
     threading.Thread(target=pump, name="kourou-lines", daemon=True).start()
     while chunk := await arrived.get():
         if isinstance(chunk, OSError):

@@ -1,7 +1,8 @@
-"""The addresses by which other machines may reach this one, as far as the system tells.
+"""Addresses at which other machines can connect to this one, as far as the system reports them.
 
-Python has no call for it: on Linux the kernel is asked for each interface's IPv4 address and its
-table of IPv6 addresses is read; elsewhere one address a family is found by a datagram socket.
+Python has no call for this. On Linux, an ioctl returns the IPv4 address of each interface, and
+/proc/net/if_inet6 lists the IPv6 addresses. On all systems, a datagram socket shows the source
+address of the default route, one for each address family.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _SIOCGIFADDR: Final = 0x8915
 """Linux's request for the IPv4 address of an interface."""
 _IF_INET6: Final = Path("/proc/net/if_inet6")
 _DOCUMENTATION: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses that nobody has (RFC 5737, RFC 3849): nothing is sent to them either."""
+"""Addresses reserved for documentation (RFC 5737, RFC 3849); nothing is sent to them."""
 
 
 def machine_addresses() -> list[str]:
-    """Return this machine's addresses, IPv4 first; not those of loopback and of one link only."""
+    """Return this machine's addresses, IPv4 first, without loopback and link-local ones."""
     found = [*_of_interfaces(), *_of_routes()]
     usable = [one for one in dict.fromkeys(found) if _is_for_others(one)]
     return sorted(usable, key=lambda address: ":" in address)
@@ -38,18 +39,18 @@ def _of_interfaces() -> Iterator[str]:
             try:
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:
-                continue  # it has none
+                continue  # the interface has no IPv4 address
             yield socket.inet_ntoa(answer[20:24])
     try:
         lines = _IF_INET6.read_text().splitlines()
     except OSError:
-        return  # IPv6 is off
+        return  # IPv6 is disabled
     for line in lines:
         yield str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0])))
 
 
 def _of_routes() -> Iterator[str]:
-    """Yield the addresses from which this machine would send to others."""
+    """Yield the source addresses of this machine for packets to other machines."""
     for family, other in _DOCUMENTATION:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as asking:

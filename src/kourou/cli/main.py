@@ -1,7 +1,7 @@
-"""The entry point of the command `kourou`: one table of commands, each loaded when it is run.
+"""Entry point of the command `kourou`: a table of commands, whose modules are loaded on use.
 
-A command that only reads should answer at once, so the root knows each command by name and one
-line, and imports its module (and with it the client, the broker or the store) only to run it.
+To keep short commands fast, the root command holds only the name and one line of help of each
+command. It imports a command's module (and with it the client, the broker or the store) to run it.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ PANELS: Final = {
     },
     "Look and change": {
         "topic": "List, create, change, describe and delete topics.",
-        "message": "Find single messages, and print those of a time.",
-        "group": "List, create, describe, move and delete consumer groups.",
-        "dlq": "See what a group could not consume, and send it again.",
-        "producer": "List the producers that are connected.",
+        "message": "Find and show messages, print a time range, recall scheduled ones.",
+        "group": "List, create, describe and delete consumer groups, reset offsets.",
+        "dlq": "List, show and redrive the dead letters of a consumer group.",
+        "producer": "List connected producers.",
     },
     "Servers": {
-        "cluster": "List brokers, how busy and how full they are.",
-        "broker": "See how brokers are, read and change their settings.",
+        "cluster": "List brokers with their rates and disk usage.",
+        "broker": "Show the status of brokers, read and change their settings.",
         "namesrv": "Configure name servers, and take brokers out of service.",
     },
-    "Find out what is wrong": {
-        "doctor": "Look for what is in the way, here and in the cluster, and what to do.",
-        "health": "Tell whether name servers and brokers serve.",
-        "stats": "Show how fast topics are written and consumed.",
-        "store": "Look into a store directory, verify and mend it, take messages out and in.",
+    "Diagnose": {
+        "doctor": "Check this machine and the cluster for problems, with remedies.",
+        "health": "Check whether name servers and brokers work.",
+        "stats": "Show send and consume rates of topics and groups.",
+        "store": "Inspect, verify and repair a store directory, export and import messages.",
     },
     "This command line": {
-        "completion": "Print what makes a shell complete commands and options.",
+        "completion": "Print a script for shell completion.",
     },
 }
-"""What the root's help shows: titles -> commands -> one line of help."""
+"""The panels in the help of the root command: title -> command -> one line of help."""
 
 COMMANDS: Final = {name: line for panel in PANELS.values() for name, line in panel.items()}
-"""Each command's line of help; its `app` lives in the module of its name."""
+"""The line of help of each command; its `app` is in the module of the same name."""
 
 
 AS_JSON: Final = "kourou.as_json"
-"""Key in the context's `meta`: whether the command is asked for JSON."""
+"""Key in the context's `meta`: whether the command has the option --json."""
 
 
 class CommandTable(TyperGroup):
-    """The root command: loads a command to run it, and turns its errors into text and exit code."""
+    """The root command: loads and runs a command, and converts errors to text and exit codes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         words = args[: args.index("--")] if "--" in args else args
         ctx.meta[AS_JSON] = "--json" in words
         return super().parse_args(ctx, args)
 
-    def resolve_command(  # the types of click, which typer holds inside itself
+    def resolve_command(  # untyped: typer contains its own copy of click
         self,
         ctx: Any,  # noqa: ANN401
         args: list[str],
@@ -77,43 +77,43 @@ class CommandTable(TyperGroup):
         return name, get_command(import_module(f"kourou.cli.{name}").app), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write the commands in panels, for people who look for one."""
+        """Write the commands in panels."""
         width = max(map(len, COMMANDS))
         for title, commands in PANELS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        # Errors are said by exit code and text; entries of the client would only repeat them.
+        # Errors are reported by text and exit code; log entries of the client would repeat them.
         logs.configure(Level.ERROR)
         try:
             return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            # The edge of the program: what has an exit code of its own becomes one line of text.
+            # The outermost handler: an error with an exit code becomes one line of text.
             code = exit_code_of(error)
             if code is not None:
                 report(error, as_json=ctx.meta[AS_JSON])
                 raise typer.Exit(code) from error
             if not ctx.meta[AS_JSON] or not hasattr(error, "format_message"):
                 raise
-            # The command line itself does not parse: what typer would print as text.
+            # A command line that does not parse; typer would print the error as text.
             say_json(error.format_message(), "UsageError", USAGE)
             raise typer.Exit(USAGE) from error
 
 
 EPILOG: Final = """\
-Commands ask the name server at 127.0.0.1:9876; --namesrv or KOUROU_NAMESRV name another. --json
-prints for programs, errors too, on stderr. Times are spans before now (-90s, -15m, -1h, -2d), ISO
-8601 or epoch ms.
-KOUROU_TLS_ENABLE=true speaks TLS, with KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH and so on.
-KOUROU_NAMESPACE=shop puts topics and groups into that namespace.
+Commands connect to the name server at 127.0.0.1:9876, or that of --namesrv or KOUROU_NAMESRV.
+--json prints JSON for programs, and errors as JSON on stderr. Times are spans before now (-90s,
+-15m, -1h, -2d), ISO 8601 or epoch ms.
+KOUROU_TLS_ENABLE=true uses TLS, with KOUROU_TLS_TRUST_CERT_PATH, KOUROU_TLS_CERT_PATH and so on.
+KOUROU_NAMESPACE=shop selects the namespace of topics and groups.
 
 \b
 Exit codes:
   0    done
-  1    failed, refused, or found something wrong
+  1    failed, refused, or found a problem
   2    wrong usage: an option, a name, a setting
-  3    no server reached, or none started
+  3    no server answered, or the server did not start
   130  interrupted by Ctrl-C or SIGTERM
 """
 
@@ -143,21 +143,21 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Kourou: messages by Apache RocketMQ's protocols, in Python.
+    """Kourou: messaging with Apache RocketMQ's protocol, in Python.
 
-    New here? In one terminal, then in another:
+    First steps, in two terminals:
 
     \b
       kourou serve                              a name server and a broker
       kourou send hello "first message"
       kourou receive hello --from earliest
 
-    Each command has help and examples of its own: kourou send --help
+    Each command has its own help and examples: kourou send --help
     """  # noqa: D301  # \b keeps click from joining the lines
 
 
 def _loaded_when_run() -> None:
-    """Stand for a command in the table; `CommandTable` runs the real one."""
+    """Placeholder for a command in the table; `CommandTable` runs the real one."""
 
 
 for _name, _help in COMMANDS.items():
@@ -166,15 +166,15 @@ for _name, _help in COMMANDS.items():
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    # Text out of other people's messages must never end the program: escape what does not encode.
+    # Text from messages must never end the program: escape characters that cannot be encoded.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    # A service manager ends a command as Ctrl-C does: a member of a group commits what it printed.
+    # SIGTERM of a service manager acts like Ctrl-C, so that a consumer commits what it printed.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         app(prog_name="kourou")
-    except Exception as error:  # noqa: BLE001  # the edge: a bug is reported, not shown as a traceback
+    except Exception as error:  # noqa: BLE001  # outermost handler: a bug is reported in one line
         bug = InternalError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
         report(bug, as_json="--json" in sys.argv)
         sys.exit(FAILED)

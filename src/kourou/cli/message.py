@@ -1,4 +1,4 @@
-"""`kourou message`: find single messages, print those of a time, take back those that wait."""
+"""`kourou message`: find, show, print, trace and recall messages."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Find single messages, print those of a time, take back those that wait.",
+    help="Find and show messages, print those of a time range, recall scheduled messages.",
 )
 
 _PLACE: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
 _PORT_MAX: Final = 65_535
 
 SHOW_HELP: Final = """\
-Show one message of TOPIC, with all that is known of it.
+Show all details of one message of TOPIC.
 
-MESSAGE is the id that `kourou send` and consumers print, an offset message id as mqadmin prints
-it, or where the message is stored: BROKER/QUEUE@OFFSET, as `kourou receive` prints it. Of an id
-that was stored more than once, because its send was tried again, all copies are shown.
+MESSAGE is the id that `kourou send` and consumers print, an offset message id as mqadmin prints it,
+or the position BROKER/QUEUE@OFFSET, as `kourou receive` prints it. If a message is stored more than
+once because its send was retried, all copies are shown.
 
 \b
 Examples:
   kourou message show orders 7F0000010001F00D6B2E0A1B2C3D0000
   kourou message show orders broker-a/3@17
-  kourou message show orders broker-a/3@17 --groups      who has consumed it?
+  kourou message show orders broker-a/3@17 --groups      which groups consumed it
 """
 
 FIND_HELP: Final = """\
-Find the messages of TOPIC that have KEY, or the tag that --tag names.
+Find the messages of TOPIC by KEY, or by the tag of --tag.
 
-The latest come, in the order in which they were stored. Brokers find them by an index, which
-messageIndexEnable=false switches off; `kourou message print TOPIC --json` piped to a filter finds
-them without one. By its id a message is found with `kourou message show`.
+The latest messages are printed, in the order in which they were stored. Brokers use an index, which
+messageIndexEnable=false disables; without an index, pipe `kourou message print TOPIC --json` to a
+filter. To find a message by its id, use `kourou message show`.
 
 \b
 Examples:
@@ -83,11 +83,10 @@ Examples:
 """
 
 PRINT_HELP: Final = """\
-Print the messages that TOPIC holds now.
+Print the messages that TOPIC contains now, in the order in which they were stored.
 
-They come in the order in which they were stored. Nothing is consumed. `kourou receive` prints those
-that arrive from now on. On a terminal a line is for people; in a pipe, or with --json, it is a JSON
-object, as of `kourou receive`.
+Nothing is consumed. To print messages as they arrive, use `kourou receive`. On a terminal each
+message is a line of text; in a pipe, or with --json, it is a JSON object as in `kourou receive`.
 
 \b
 Examples:
@@ -104,7 +103,7 @@ def show(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
     *,
     with_groups: Annotated[
-        bool, typer.Option("--groups", help="Say which consumer groups have consumed it.")
+        bool, typer.Option("--groups", help="Show which consumer groups have consumed it.")
     ] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -136,10 +135,10 @@ def find(
         str | None, typer.Option(metavar="TAG", help="Find by tag instead of by key.")
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="Stored then or later.")
+        str, typer.Option("--from", metavar="WHEN", help="Stored at this time or later.")
     ] = "earliest",
     end: Annotated[
-        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+        str, typer.Option("--to", metavar="WHEN", help="Stored at this time or before.")
     ] = "now",
     count: Annotated[
         int, typer.Option(metavar="N", min=1, help="At most N from each broker.")
@@ -159,7 +158,7 @@ def find(
                 topic, tag, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
             )
         if key is None or tag is not None:
-            raise UsageError("give the KEY or --tag TAG, one of them")
+            raise UsageError("give either KEY or --tag TAG")
         return await admin.messages_by_key(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
         )
@@ -183,11 +182,11 @@ def print_messages(
         ),
     ] = "earliest",
     end: Annotated[
-        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+        str, typer.Option("--to", metavar="WHEN", help="Stored at this time or before.")
     ] = "now",
-    tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags, as "eu || us".')] = "*",
+    tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags: "eu || us".')] = "*",
     queue: Annotated[
-        str | None, typer.Option(metavar="BROKER/QUEUE", help="Only this queue, as broker-a/3.")
+        str | None, typer.Option(metavar="BROKER/QUEUE", help="Only this queue: broker-a/3.")
     ] = None,
     count: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="End after N messages.")
@@ -195,7 +194,7 @@ def print_messages(
     namesrv: Namesrv = NAMESRV_DEFAULT,
     as_json: JsonOrText = None,
 ) -> None:
-    """Print the messages, and on stderr how many there were."""
+    """Print the messages, and their number on stderr."""
     check_topic(topic)
     begin, end_ms = parse_span(start, end, SystemClock().now_ms())
     asked = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
@@ -204,7 +203,7 @@ def print_messages(
 
 
 app.command(help=TRACE_HELP)(trace)
-app.command(help=RECALL_HELP, short_help="Take back a message that waits for its time.")(recall)
+app.command(help=RECALL_HELP, short_help="Recall a scheduled message.")(recall)
 
 
 async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
@@ -227,7 +226,7 @@ async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: 
 
 
 async def find_messages(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
-    """Return the messages that `text` names: one, or copies of one."""
+    """Return the message with this id or position, with its copies."""
     if place := _PLACE.fullmatch(text):
         queue = MessageQueue(topic, place[1], int(place[2]))
         return [await admin.message_at(queue, int(place[3]))]
@@ -235,22 +234,22 @@ async def find_messages(admin: AdminClient, topic: str, text: str) -> list[Messa
         try:
             return [await admin.message_by_id(text)]
         except (QueryNotFoundError, TransportError):
-            pass  # both kinds of ids look alike; one made by a process with id 0 comes here
+            pass  # a unique id can look like an offset id; try it as one below
     try:
         return await admin.messages_by_unique_key(topic, text)
     except QueryNotFoundError as error:
         if "/" not in text:
             raise
-        form = "a place is BROKER/QUEUE@OFFSET, as broker-a/0@17"
-        reason = f"no message of {topic} has the id {text}, and {form}"
+        form = "a position has the form BROKER/QUEUE@OFFSET, such as broker-a/0@17"
+        reason = f"no message of {topic} has the id {text}; {form}"
         raise QueryNotFoundError(error.code, reason) from error
 
 
 def _is_offset_id(text: str) -> bool:
-    """Return whether an id may say where a message is stored.
+    """Return whether an id can be an offset message id.
 
-    Where such an id has a port, one made by a producer has its process id and what is mostly more
-    than any port.
+    An offset id contains a port. In the same bytes, a unique id of a producer contains its process
+    id and other data, which mostly exceed the highest port.
     """
     try:
         (_, port), physical_offset = decode_offset_msg_id(text)
@@ -260,13 +259,13 @@ def _is_offset_id(text: str) -> bool:
 
 
 async def _groups(admin: AdminClient, message: MessageExt) -> dict[str, bool]:
-    """Return whether each group of the topic is beyond the message, by what it committed."""
+    """Return whether each group of the topic has committed an offset beyond the message."""
     queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
     beyond = {}
     for group in await admin.topic_groups(message.topic):
         try:
             offset = (await admin.describe_group(group)).offsets.get(queue)
         except GroupNotFoundError:
-            continue  # deleted; its offsets were kept
+            continue  # a deleted group whose offsets still exist
         beyond[group] = offset is not None and offset.consumer_offset > message.queue_offset
     return beyond

@@ -1,4 +1,4 @@
-"""A message as one line: JSON for programs, text for people. Nothing in it can break the line."""
+"""Messages as one line each: JSON for programs, text for people; line breaks are escaped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kourou.model.message import MessageExt
 from kourou.model.properties import RESERVED, SHARDING_KEY
 
 BODY_SHOWN_MAX: Final = 2_000
-"""Characters of a body that a person is shown; JSON has all of it."""
+"""Maximum number of characters of a body in text output; JSON has the whole body."""
 
 
 def json_text(message: MessageExt) -> str:
@@ -23,8 +23,8 @@ def json_text(message: MessageExt) -> str:
 def members(message: MessageExt) -> dict[str, object]:
     """Return the message as a JSON object.
 
-    The body is `body` where it is UTF-8 text, else `body_base64`. `properties` are the user's own;
-    those of the system have members of their own or are left out.
+    The body is in `body` if it is UTF-8 text, else in `body_base64`. `properties` are the user
+    properties; system properties are separate members or omitted.
     """
     found: dict[str, object] = {
         "topic": message.topic,
@@ -47,9 +47,10 @@ def members(message: MessageExt) -> dict[str, object]:
 
 
 def human_text(message: MessageExt) -> tuple[str, str]:
-    """Return where and what, for one line: `12:03:04.125 broker-a/3@17`, `eu o-17 {"total": 5}`.
+    """Return the two parts of a line: time and position, then labels and body.
 
-    The time is the broker's, when it stored the message, in this machine's zone.
+    For example `2025-01-31 12:03:04.125  broker-a/3@17` and `[eu]  key=o-17  {"total": 5}`. The
+    time is the store time, in this machine's time zone.
     """
     where = f"{instant_text(message.store_at_ms)}  {place_text(message)}"
     labels = [f"[{message.tags}]"] if message.tags else []
@@ -64,32 +65,32 @@ def human_text(message: MessageExt) -> tuple[str, str]:
 
 
 def place_text(message: MessageExt) -> str:
-    """Return where a message is stored: `broker-a/3@17`, the broker, queue and queue offset."""
+    """Return the position of a message: broker, queue and queue offset, as `broker-a/3@17`."""
     return f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
 
 
 def instant_text(at_ms: int) -> str:
-    """Return an instant in epoch ms in this machine's zone, to the millisecond."""
+    """Return an instant in epoch ms as text in this machine's time zone, to the millisecond."""
     at = datetime.fromtimestamp(at_ms / 1000).astimezone()
     return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
 
 
 def body_text(body: bytes) -> str:
-    """Return the body on one line, or its size where it is no text; long ones end early."""
+    """Return the body on one line, or its size if it is not text; long bodies are shortened."""
     return one_line(_body(body))
 
 
 def user_properties(message: MessageExt) -> dict[str, str]:
-    """Return the properties that the producer's program set."""
+    """Return the user properties, without those of the system."""
     return {name: value for name, value in message.properties.items() if name not in RESERVED}
 
 
 def _body(body: bytes) -> str:
-    """Return the body as text, or its size where it is none; long ones end early."""
+    """Return the body as text, or its size if it is not text; long bodies are shortened."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return f"({len(body):,} bytes, not text: --json has them as base64)"
+        return f"({len(body):,} bytes, not text: --json prints them as base64)"
     if len(text) > BODY_SHOWN_MAX:
-        return f"{text[:BODY_SHOWN_MAX]}... ({len(body):,} bytes: --json has all of it)"
+        return f"{text[:BODY_SHOWN_MAX]}... ({len(body):,} bytes: --json prints all of them)"
     return text

@@ -1,4 +1,4 @@
-"""Reading what a topic held when the reading began: a span of time, in the order of storing."""
+"""Reads of a topic's current messages in a time range, in the order in which they were stored."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 
 PULL_MAX: Final = 256
-"""Messages of one pull; each queue's are held until those of the others are as late."""
+"""Maximum number of messages of one pull; they are buffered to merge the queues by store time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What to read.
+    """The messages to read.
 
     Attributes:
-        topic: whose messages.
+        topic: the topic.
         tags: `*`, or tags joined by `||`.
-        begin: Start.EARLIEST, or an instant in epoch ms.
-        end_ms: stored at this time or before; None: all that is stored now.
-        queue: `broker/queue_id`; None: all queues.
+        begin: Start.EARLIEST, or the earliest store time in epoch ms.
+        end_ms: the latest store time in epoch ms; None for all messages stored now.
+        queue: `broker/queue_id`; None for all queues.
     """
 
     topic: str
@@ -41,7 +41,7 @@ class Range:
 
 @dataclass(slots=True)
 class Cursor:
-    """One queue: the next queue offset to read, the one at which to end, and what was read."""
+    """The read of one queue: next queue offset, end (exclusive), and buffered messages."""
 
     queue: MessageQueue
     offset: int
@@ -50,11 +50,11 @@ class Cursor:
 
 
 async def find_cursors(consumer: PullConsumer, asked: Range) -> list[Cursor]:
-    """Return where reading begins and ends in each queue that has something to read.
+    """Return a cursor for each queue with messages in the range.
 
     Raises:
-        UsageError: the topic has no such queue.
-        NoRouteError: no name server knows the topic.
+        UsageError: the topic does not have the queue.
+        NoRouteError: no name server has a route for the topic.
     """
     queues = await consumer.fetch_subscribe_message_queues(asked.topic)
     if asked.queue is not None:
@@ -82,13 +82,13 @@ async def find_cursors(consumer: PullConsumer, asked: Range) -> list[Cursor]:
 async def read(
     consumer: PullConsumer, cursors: list[Cursor], tags: str, on_read: Callable[[int], None]
 ) -> AsyncGenerator[MessageExt, None]:
-    """Yield the messages of all cursors, sorted by when they were stored.
+    """Yield the messages of all cursors, sorted by store time.
 
     Args:
-        consumer: reads.
-        cursors: moved as they are read.
+        consumer: the consumer that pulls.
+        cursors: advanced by the read.
         tags: as in `Range`.
-        on_read: told how many offsets were read, those without a message included.
+        on_read: called with the number of offsets read, including those without a message.
     """
     heap: list[tuple[int, int]] = []
 
@@ -106,11 +106,11 @@ async def read(
 
 
 def readable_of(result: PullResult) -> list[MessageExt]:
-    """Return the messages of a pull that can be read; the others are named on the error stream."""
+    """Return the decodable messages of a pull; report the others on stderr."""
     for message, error in result.undecodable:
         say(
             f"message {message.msg_id} at offset {message.queue_offset} of {message.topic} queue "
-            f"{message.queue_id} on {message.broker_name} cannot be read: {one_line(str(error))}"
+            f"{message.queue_id} on {message.broker_name} cannot be decoded: {one_line(str(error))}"
         )
     return result.readable
 
@@ -118,11 +118,11 @@ def readable_of(result: PullResult) -> list[MessageExt]:
 async def _fill(
     consumer: PullConsumer, cursor: Cursor, tags: str, on_read: Callable[[int], None]
 ) -> None:
-    """Read on if nothing is left of what was read; leave nothing at the queue's end."""
+    """Pull until messages are buffered or the end of the range is reached."""
     while not cursor.read and cursor.offset < cursor.end:
         result = await consumer.pull(cursor.queue, cursor.offset, tags=tags, max_messages=PULL_MAX)
         if result.next_offset <= cursor.offset:
-            cursor.end = cursor.offset  # it was cut while we read
+            cursor.end = cursor.offset  # the queue was truncated during the read
             return
         cursor.read.extend(
             message for message in readable_of(result) if message.queue_offset < cursor.end

@@ -1,4 +1,4 @@
-"""`kourou message recall`: take back a message that waits for its time."""
+"""`kourou message recall`: cancel a scheduled message."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import TOOLS_GROUP
 
 RECALL_HELP: Final = """\
-Take back a message of TOPIC that waits for its time: it is not delivered.
+Recall a scheduled message of TOPIC: it is not delivered.
 
-HANDLE is what `kourou send --delay` or `--at` printed, or a producer's receipt has. A Java broker
-must allow it, which by default it does not: recallMessageEnable=true.
+HANDLE is the recall handle that `kourou send --delay` or `--at` prints, or that a producer's
+receipt holds. Java brokers allow it only with recallMessageEnable=true, which is not the default.
 
 \b
 Example:
@@ -41,7 +41,7 @@ def recall(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the broker that the handle names."""
+    """Send the recall to the broker that the handle names."""
     config = ProducerConfig(
         send_timeout_ms=int(timeout * 1000),
         tls=client_tls(),
@@ -57,4 +57,4 @@ def recall(
     if as_json:
         output.print_json({"msg_id": msg_id})
     else:
-        output.print_line(f"taken back: {msg_id}")
+        output.print_line(f"recalled: {msg_id}")

@@ -1,4 +1,4 @@
-"""Printing messages: one a line as they come, or one with all that is known of it."""
+"""Output of messages: one line each, or all details of one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JsonOrText = Annotated[
 
 
 def shower(as_json: bool | None) -> Callable[[MessageExt], None]:  # the option
-    """Return what prints a message on a line: JSON for programs, which is all but a terminal."""
+    """Return a function that prints a message on one line; by default text only on a terminal."""
     is_json = not output.is_terminal() if as_json is None else as_json
     return _show_json if is_json else _show_text
 
@@ -46,11 +46,11 @@ def _show_text(message: MessageExt) -> None:
 
 
 def details_json(message: MessageExt, groups: Mapping[str, bool] | None) -> dict[str, object]:
-    """Return all that is known of a message, for programs.
+    """Return all details of a message as a JSON object.
 
     Args:
         message: the message.
-        groups: which consumer groups are beyond it; None: nobody asked.
+        groups: for each consumer group, whether it has consumed the message; None to omit groups.
     """
     details: dict[str, object] = {
         **members(message),
@@ -72,7 +72,7 @@ def details_json(message: MessageExt, groups: Mapping[str, bool] | None) -> dict
 
 
 def show_details(message: MessageExt, groups: Mapping[str, bool] | None) -> None:
-    """Print all that is known of a message, for people; arguments as `details_json`."""
+    """Print all details of a message as text; arguments as for `details_json`."""
     rows = [
         ("Topic", message.topic),
         ("Stored at", place_text(message)),
@@ -93,7 +93,7 @@ def show_details(message: MessageExt, groups: Mapping[str, bool] | None) -> None
         if value is not None:
             output.print_line(f"{one_line(name).ljust(width)}  {one_line(value)}")
     if groups is not None and not groups:
-        output.print_line("No group has consumed its topic.")
+        output.print_line("No group has consumed this topic.")
     output.print_line("")
     output.print_line(body_text(message.body))
 

@@ -1,4 +1,4 @@
-"""`kourou message trace`: what clients have written of a message's way."""
+"""`kourou message trace`: the traces that clients have written for a message."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from kourou.protocol.trace_text import (
 )
 
 TRACE_HELP: Final = """\
-Show who sent a message, and who consumed it when.
+Show which clients sent and consumed a message, and when.
 
-MESSAGE is its unique id, as `kourou send` and consumers print it. Only clients that are asked to
-write traces do so (enable_trace, in Java enableTrace), a few seconds after the fact.
+MESSAGE is its unique id, as `kourou send` and consumers print it. Clients write traces only with
+enable_trace (in Java enableTrace), a few seconds after each step.
 
 \b
 Examples:
@@ -41,9 +41,7 @@ _COLUMNS: Final = ("STEP", "GROUP", "CLIENT", "AT", "MS", "STATUS")
 def trace(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
     *,
-    topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="The topic that traces go to.")
-    ] = TRACE_TOPIC,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The trace topic.")] = TRACE_TOPIC,
     count: Annotated[
         int, typer.Option(metavar="N", min=1, help="At most N trace messages from each broker.")
     ] = MESSAGES_DEFAULT,
@@ -60,8 +58,8 @@ def trace(
         except TopicNotFoundError as error:
             raise TopicNotFoundError(
                 error.code,
-                f"there is no topic {topic} that traces go to: no client has written one yet; "
-                "those with enable_trace do",
+                f"there is no trace topic {topic}: no client has written a trace yet; clients with "
+                "enable_trace do",
             ) from error
 
     steps = [_told(step) for step in AdminSession(namesrv, timeout).ask(act)]
@@ -83,7 +81,7 @@ def trace(
 
 
 def _told(step: TraceStep) -> Mapping[str, object]:
-    """Return a step for programs."""
+    """Return a step as a JSON object."""
     record, ended = step.record, step.ended
     cost_ms: int | None = None
     if isinstance(record, SentTrace):
@@ -98,7 +96,7 @@ def _told(step: TraceStep) -> Mapping[str, object]:
     elif isinstance(record, TransactionEndTrace):
         kind, status = "transaction", (record.state or "unknown").removesuffix("_MESSAGE").lower()
     else:
-        assert isinstance(record, RecallTrace), "the end of a call is no step"
+        assert isinstance(record, RecallTrace), "the end of a call is not a step"
         kind, status = "recalled", "success" if record.is_success else "failed"
     return {
         "step": kind,

@@ -53,8 +53,8 @@ Examples:
 SET_HELP: Final = """\
 Change options of all name servers.
 
-They hold until a name server stops; what it starts with does not change. An option that cannot be
-changed is refused, with a list of those that can.
+The changes last until a name server stops; its start configuration stays the same. An option that
+cannot be changed is refused with a list of those that can.
 
 \b
 Examples:
@@ -64,12 +64,12 @@ Examples:
 WIPE_HELP: Final = """\
 Take BROKER out of service for producers.
 
-They send to the others from their next look at the route on, within 30 s. What it holds can still
+Producers stop sending to it when they next refresh the route, within 30 s. Its messages can still
 be consumed.
 
 \b
-It holds until `kourou namesrv add-write-perm`, or until the broker registers
-a change of its topics. To close a topic for good:
+This lasts until `kourou namesrv add-write-perm`, or until the broker
+registers a change of its topics. To close a topic permanently:
 `kourou topic update TOPIC --access r --broker BROKER`
 
 \b
@@ -78,7 +78,7 @@ Examples:
 """
 
 ADD_HELP: Final = """\
-Take BROKER into service for producers again.
+Return BROKER to service for producers.
 
 \b
 Examples:
@@ -125,7 +125,7 @@ def set_options(
         output.print_json({"config": values})
         return
     for key, value in values.items():
-        output.print_line(f"{key}={value}: set on all name servers, until they stop")
+        output.print_line(f"{key}={value}: set on all name servers until they stop")
 
 
 @app.command(help=WIPE_HELP)
@@ -143,7 +143,7 @@ def wipe_write_perm(
         return await admin.wipe_write_perm(broker)
 
     told = AdminSession(namesrv, timeout).ask(act)
-    _print_topics(broker, told, "no longer written to", as_json=as_json)
+    _print_topics(broker, told, "no longer writable", as_json=as_json)
 
 
 @app.command(help=ADD_HELP)
@@ -154,14 +154,14 @@ def add_write_perm(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Take the broker into service for producers."""
+    """Return the broker to service for producers."""
 
     async def act(admin: AdminClient) -> dict[str, int]:
         await _check_broker(admin, broker)
         return await admin.add_write_perm(broker)
 
     told = AdminSession(namesrv, timeout).ask(act)
-    _print_topics(broker, told, "written to again", as_json=as_json)
+    _print_topics(broker, told, "writable again", as_json=as_json)
 
 
 GET_HELP: Final = """\
@@ -173,7 +173,7 @@ Examples:
 """
 
 LIST_HELP: Final = """\
-List what NAMESPACE holds.
+List the keys and values of NAMESPACE.
 
 \b
 Examples:
@@ -181,7 +181,7 @@ Examples:
 """
 
 PUT_HELP: Final = """\
-Set KEY on all name servers; they keep it on their disks.
+Set KEY on all name servers; they store it on disk.
 
 \b
 Examples:
@@ -189,7 +189,7 @@ Examples:
 """
 
 DELETE_HELP: Final = """\
-Remove KEY from all name servers; one that is not there is no error.
+Remove KEY from all name servers; an unknown key is not an error.
 
 \b
 Examples:
@@ -266,11 +266,12 @@ def delete(
 
 
 async def _check_broker(admin: AdminClient, name: str) -> None:
-    """Refuse a broker that no name server knows; they would change nothing, and not say so."""
+    """Refuse an unregistered broker, for which name servers would report success without effect."""
     brokers = (await admin.cluster_info()).brokers
     if name not in brokers:
         raise NoRouteError(
-            f"there is no broker {name}; known are: {', '.join(sorted(brokers)) or 'none'}"
+            f"no broker {name} is registered; registered brokers: "
+            f"{', '.join(sorted(brokers)) or 'none'}"
         )
 
 
@@ -286,4 +287,4 @@ def _print_topics(broker: str, told: dict[str, int], what: str, *, as_json: bool
         )
         return
     for address, topics in told.items():
-        output.print_line(f"{broker}: {output.counted(topics, 'topic')} {what}, says {address}")
+        output.print_line(f"{broker}: {output.counted(topics, 'topic')} {what} on {address}")

@@ -1,4 +1,4 @@
-"""The options that several commands share, each with one name, default and help text."""
+"""Options that several commands share: name, default and help text of each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kourou.client.administration.admin import AdminClient
 
 CONSOLE_PORT: Final = 5557
-"""Of /metrics, /healthz and /readyz, as RocketMQ's exporter."""
+"""Default port of /metrics, /healthz and /readyz; the port of RocketMQ's exporter."""
 TIMEOUT_DEFAULT_S: Final = 5.0
-"""mqadmin's."""
+"""The default timeout of mqadmin."""
 COMPLETION_TIMEOUT_S: Final = 1.0
-"""For names that a shell completes: who types does not wait longer."""
+"""Timeout of look-ups for shell completion, short because the user is typing."""
 
 Namesrv = Annotated[
     str,
@@ -31,26 +31,26 @@ Namesrv = Annotated[
         "-n",
         metavar="HOST:PORT",
         envvar=list(NAMESRV_VARIABLES),
-        help="The name servers to ask, separated by ';'.",
+        help="The name servers, separated by ';'.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer."),
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The timeout of each request."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def topics_to_complete(
-    ctx: Any,  # noqa: ANN401  # click's context, which typer holds inside itself
+    ctx: Any,  # noqa: ANN401  # click's context; typer contains its own copy of click
     incomplete: str,
 ) -> list[str]:
-    """Return the topics that begin so, for a shell: RocketMQ's own ones only if no other does."""
+    """Return the topics with this prefix; RocketMQ's own topics only if no other matches."""
 
     async def ask(admin: AdminClient) -> list[str]:
         topics, cluster = await asyncio.gather(admin.topic_list(), admin.cluster_info())
-        own = {*cluster.clusters, *cluster.brokers}  # each has a topic of its name
+        own = {*cluster.clusters, *cluster.brokers}  # each has a topic of the same name
         begun = [topic for topic in topics if topic.startswith(incomplete)]
         return [topic for topic in begun if _is_own(topic) and topic not in own] or begun
 
@@ -58,7 +58,7 @@ def topics_to_complete(
 
 
 def groups_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
-    """Return the consumer groups that begin so, as `topics_to_complete`."""
+    """Return the consumer groups with this prefix; without a prefix, no system groups."""
 
     async def ask(admin: AdminClient) -> list[str]:
         names = [group.group_name for group in await admin.group_list()]
@@ -68,7 +68,7 @@ def groups_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
 
 
 def brokers_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
-    """Return the brokers that begin so, by name."""
+    """Return the names of the brokers with this prefix."""
 
     async def ask(admin: AdminClient) -> list[str]:
         return sorted((await admin.cluster_info()).brokers)
@@ -77,8 +77,8 @@ def brokers_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
 
 
 def settings_to_complete(incomplete: str) -> list[str]:
-    """Return `KEY=` of the settings that can change while a broker runs; then their values."""
-    from kourou.broker.config import BrokerConfig  # noqa: PLC0415  # of commands, only this
+    """Return `KEY=` of the live settings of a broker, or after the `=` their values."""
+    from kourou.broker.config import BrokerConfig  # noqa: PLC0415  # slow, and needed only here
 
     key, equals, _ = incomplete.partition("=")
     live = [option for option in options(BrokerConfig) if option.is_live]
@@ -100,8 +100,8 @@ def _completed(
     incomplete: str,
     ask: Callable[[AdminClient], Awaitable[list[str]]],
 ) -> list[str]:
-    """Return the names that a cluster tells and that begin so; none if it does not tell."""
-    from kourou.cli.admin_session import AdminSession  # noqa: PLC0415  # only this needs a client
+    """Return the names with this prefix that `ask` finds; empty after an error."""
+    from kourou.cli.admin_session import AdminSession  # noqa: PLC0415  # imports the client
 
     namesrv = ctx.params.get("namesrv") or NAMESRV_DEFAULT
     try:
@@ -137,7 +137,7 @@ def key_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """Return the keys and values of texts `KEY=VALUE`.
 
     Raises:
-        UsageError: one has no `=` or no key, or a key is there twice; the text names `option`.
+        UsageError: a text has no `=` or no key, or a key is repeated; the error names `option`.
     """
     pairs: dict[str, str] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and the wait for an answer."""
+"""Output of commands: tables for people, JSON for programs; and a bounded wait for an answer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NUMBER: Final = re.compile(r"-?[0-9][0-9,]*(\.[0-9]+)?%?")
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is read by a person."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout, and hand it to the reader at once.
+    """Print a line on stdout and flush it.
 
     Raises:
-        BrokenPipeError: the reader has gone; the command ends without a word.
-        UsageError: it cannot be written, as on a full disk.
+        BrokenPipeError: the reader of a pipe has closed it; the command ends without an error text.
+        UsageError: the line cannot be written, for example on a full disk.
     """
     try:
         sys.stdout.write(text + "\n")
@@ -58,9 +58,9 @@ def time_text(at_ms: int) -> str | None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their column names: numbers to the right, None as a dash.
+    """Print rows under their column names: numbers right-aligned, None as a dash.
 
-    Widths are those of the widest cell; nothing is cut, so that a name can be copied.
+    A column is as wide as its widest cell. Nothing is truncated, so that names can be copied.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [
@@ -76,7 +76,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def ask(answer: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
-    """Run `answer` in an event loop of its own and return its result.
+    """Run `answer` in a new event loop and return its result.
 
     Raises:
         RequestTimeoutError: it took longer than `timeout_s`; the text names `what`.

@@ -1,6 +1,6 @@
-"""Who listens on this machine's ports, as Linux tells in /proc; elsewhere nobody is known.
+"""Processes that listen on ports of this machine, read from Linux's /proc; empty elsewhere.
 
-A process of another user is seen only by root: its ports have an owner without a name.
+Only root can see the processes of other users; without root, their ports have no known owner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _TABLES: Final = ("net/tcp", "net/tcp6")
 
 @dataclass(frozen=True, slots=True)
 class PortOwner:
-    """A process that listens.
+    """A process that listens on a port.
 
     Attributes:
-        pid: its id.
-        command: its command line, separated by blanks.
+        pid: the process id.
+        command: the command line, separated by blanks.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class PortOwner:
 
     @property
     def is_broker(self) -> bool:
-        """Its command line names Kourou or RocketMQ."""
+        """Whether its command line contains `kourou` or `rocketmq`."""
         return "kourou" in self.command or "rocketmq" in self.command
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class PortOwner:
 
 
 def port_owners(ports: Collection[int], proc: Path = Path("/proc")) -> dict[int, PortOwner]:
-    """Return who listens on each of the TCP ports, on any address; those that can be told."""
+    """Return the known owners of the TCP ports, whatever address they listen on."""
     sockets = dict(_listening(proc))
     wanted = {inode: port for inode, port in sockets.items() if port in ports}
     owners: dict[int, PortOwner] = {}
@@ -51,12 +51,12 @@ def port_owners(ports: Collection[int], proc: Path = Path("/proc")) -> dict[int,
                 if port is not None:
                     owners.setdefault(port, PortOwner(int(process.name), _command(process)))
         except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # the process has ended, or belongs to another user
     return owners
 
 
 def _listening(proc: Path) -> Iterator[tuple[str, int]]:
-    """Yield what a descriptor of each listening socket links to, and the socket's port.
+    """Yield the link target of a descriptor of each listening socket, and the socket's port.
 
     A line of the table: `number: address:port remote state queues timer retransmits uid timeout
     inode ...`, the port and the state in hexadecimal.
@@ -66,7 +66,7 @@ def _listening(proc: Path) -> Iterator[tuple[str, int]]:
             lines = (proc / table).read_text().splitlines()[1:]
         except OSError:
             continue
-        # A busy machine has lines by the ten thousand, of connections; few of them listen.
+        # A busy machine has tens of thousands of connections; filter before the split.
         for fields in [line.split() for line in lines if f" {_LISTENING} " in line]:
             if len(fields) > 9 and fields[3] == _LISTENING:
                 yield f"socket:[{fields[9]}]", int(fields[1].rpartition(":")[2], 16)

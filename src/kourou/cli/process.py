@@ -1,7 +1,7 @@
-"""One process that serves: starts the name server and the broker, waits for a signal, stops them.
+"""The server process: starts the name server and the broker, waits for a signal, stops them.
 
-The first SIGINT or SIGTERM stops cleanly: what was acknowledged is on disk, the store is closed. A
-second one ends the process at once, and leaves the store as a crash would.
+The first SIGINT or SIGTERM stops cleanly: acknowledged messages are on disk, and the store is
+closed. A second signal ends the process at once and leaves the store as after a crash.
 """
 
 from __future__ import annotations
@@ -49,29 +49,32 @@ except ImportError:  # the extra `fast`
 log = logging.getLogger(__name__)
 
 OWN_NAMESRV_MS: Final = 30_000
-"""How long the start waits until the name server of this process has taken the broker in. That is
-there, and on a busy machine only late; whoever came before would find no route."""
+"""Maximum wait for the registration of the broker with the name server of this process, which can
+be slow on a busy machine. Clients that connected earlier would find no route."""
 
 RENEWAL_INTERVAL_MS: Final = 12 * 3600 * 1000
-"""How often to look whether the certificate expires soon."""
+"""Interval between checks whether the certificate expires soon."""
 
 _YOUNG_OBJECTS: Final = 2_000
-"""Made and not freed: then they are looked at. The requests of a turn of the loop make fewer."""
+"""Threshold of the youngest generation: objects allocated and not freed. The requests of one
+iteration of the event loop create fewer."""
 _YOUNG_COLLECTIONS: Final = 2
-"""Then their survivors are looked at together, some 8,000 objects: 5 ms at most were seen."""
+"""Collections of the youngest generation before one of the middle generation, of some 8,000
+objects; the longest measured took 5 ms."""
 _OLD_COLLECTIONS: Final = 64
-"""Of those; only then all that came since the start: half a million objects may be garbage."""
+"""Collections of the middle generation before one of the oldest, which holds all objects created
+since the start; up to half a million objects may be garbage until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one process serves.
+    """The configuration of one server process.
 
     Attributes:
-        namesrv: None joins the name servers that `broker` names.
-        profile: for the start screen.
-        console: where to listen for monitors; None not at all.
-        is_console_asked: whether a port that is taken ends the start; else it is a warning.
+        namesrv: None to join the name servers that `broker` names.
+        profile: name of the profile, for the start screen.
+        console: address of the console; None for no console.
+        is_console_asked: whether a console port in use ends the start; otherwise it is a warning.
     """
 
     broker: BrokerConfig
@@ -83,13 +86,13 @@ class Plan:
 
 
 def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
-    """Serve until a signal; `announce` is called once, when clients can connect.
+    """Serve until a signal; call `announce` once, when clients can connect.
 
     Raises:
-        ListenFailedError: a port is taken, or the address is not this machine's.
-        StoreLockedError: another broker has the store.
-        StoreUnusableError: the directory cannot be made, read or written.
-        StoreError: the files in it do not fit together, or were made with other sizes.
+        ListenFailedError: a port is in use, or the address is not one of this machine.
+        StoreLockedError: another broker uses the store.
+        StoreUnusableError: the directory cannot be created, read or written.
+        StoreError: the files of the store are inconsistent, or were created with other sizes.
     """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(plan, announce))
@@ -142,9 +145,9 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
 
 
 def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
-    """Return the plan with a certificate of our own where it wants one, and the clients' file.
+    """Return the plan with the self-signed certificate if it needs one, and the file for clients.
 
-    Where none can be made, plain connections are served still, and the log says so.
+    If no certificate can be created, only plain connections are served, and the log has a warning.
     """
     transports = [plan.broker.transport, *([plan.namesrv.transport] if plan.namesrv else [])]
     if not any(transport.uses_self_signed for transport in transports):
@@ -166,7 +169,11 @@ def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
 
 
 def _ensure_certificate(plan: Plan, clock: Clock) -> SelfSignedCertificate:
-    """Return the store's certificate, made anew where it has to be. Raises as that."""
+    """Return the store's certificate; create or renew it if necessary.
+
+    Raises:
+        ConfigError, OSError: as `ensure_certificate`.
+    """
     config = plan.broker
     hosts = [] if config.listen in WILDCARD_HOSTS else [config.listen]
     if config.advertise is not None:
@@ -175,7 +182,7 @@ def _ensure_certificate(plan: Plan, clock: Clock) -> SelfSignedCertificate:
 
 
 def _renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
-    """Return what replaces the certificate before it expires; the ports notice by themselves."""
+    """Return a task that renews the certificate before it expires; ports detect the new file."""
 
     async def renew() -> None:
         await asyncio.to_thread(_ensure_certificate, plan, clock)
@@ -184,13 +191,14 @@ def _renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, Non
 
 
 def keep_collections_short() -> None:
-    """Let the garbage collector look at little at a time; called when a server has started.
+    """Configure the garbage collector for short pauses; called after the start of a server.
 
-    What exists then lives as long as the process, and is not looked at again. What comes later and
-    stays, such as connections and held pulls, is looked at while it is young. By Python's own
-    thresholds all of it would be, whenever it has grown by a quarter: a tenth of a second in which
-    nothing else happens, where 2,000 consumers hold 40,000 pulls. It goes without the collector,
-    since our connections leave no cycles; asyncio's transports do, uvloop's do not.
+    Objects that exist now live as long as the process, and are excluded from collections. Later
+    objects that stay, such as connections and held pulls, are examined while they are young. With
+    Python's default thresholds, all of them would be examined whenever their number has grown by a
+    quarter: a pause of 0.1 s with 2,000 consumers and 40,000 held pulls. Rare full collections are
+    sufficient because Kourou's connections leave no reference cycles; asyncio's transports leave
+    some, uvloop's do not.
     """
     gc.collect()
     gc.freeze()
@@ -198,10 +206,10 @@ def keep_collections_short() -> None:
 
 
 def _console(plan: Plan, broker: Broker) -> Console | None:
-    """Listen for monitors, if that is wanted; return None where it cannot be and need not be.
+    """Start the console; return None if it is disabled, or if its default port is in use.
 
     Raises:
-        ListenFailedError: the address cannot be listened on, and was asked for.
+        ListenFailedError: listening on a configured port failed.
     """
     if plan.console is None:
         return None
@@ -211,13 +219,16 @@ def _console(plan: Plan, broker: Broker) -> Console | None:
     except ListenFailedError as error:
         if plan.is_console_asked:
             raise
-        say(f"warning: no /metrics, /healthz and /readyz: {error}; --console-port takes another")
+        say(
+            f"warning: no /metrics, /healthz and /readyz: {error}; "
+            "choose another port with --console-port"
+        )
         return None
     return console
 
 
 def _name_server(config: NamesrvConfig, runtime: Runtime, disk: OsDisk) -> NameServer:
-    """Return the name server, whose configuration lies in the store's directory."""
+    """Return the name server; its key-value configuration is in the store's directory."""
     try:
         return NameServer(config, runtime, disk)
     except OSError as error:
@@ -229,7 +240,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
     def on_signal() -> None:
         if stop.is_set():
-            say("stopped at once; the next start recovers the store")
+            say("stopped immediately; the next start recovers the store")
             os._exit(INTERRUPTED)
         stop.set()
 
@@ -242,7 +253,7 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise StoreUnusableError(str(path), "a file, not a directory") from error
+        raise StoreUnusableError(str(path), "it is a file, not a directory") from error
     except OSError as error:
         raise _unusable(path, error) from error
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -257,7 +268,7 @@ def _unusable(path: Path, error: OSError) -> StoreUnusableError:
 
 
 def _reachable(address: Address) -> Address:
-    """Return an address that this machine reaches where it listens on all of its addresses."""
+    """Return an address for connections from this machine; loopback for a wildcard address."""
     host, port = address
     if host not in WILDCARD_HOSTS:
         return address
@@ -265,7 +276,7 @@ def _reachable(address: Address) -> Address:
 
 
 def _namesrv_for_others(plan: Plan, config: BrokerConfig) -> str | None:
-    """Return the own name server's address for other machines, where it listens on several."""
+    """Return the own name server's address for other machines if it listens on all addresses."""
     if plan.namesrv is None or plan.namesrv.listen not in WILDCARD_HOSTS:
         return None
     (here,) = config.namesrv_addr
@@ -279,7 +290,7 @@ def _namesrv_for_others(plan: Plan, config: BrokerConfig) -> str | None:
 def _ready(
     plan: Plan, config: BrokerConfig, broker: Broker, disk: OsDisk, *, is_new: bool
 ) -> Ready:
-    """Return what there is to tell about the servers that run now."""
+    """Return the state of the running servers."""
     return Ready(
         pid=os.getpid(),
         namesrv=";".join(config.namesrv_addr),
@@ -304,15 +315,15 @@ def _ready(
 
 
 def _found(recovery: RecoveryReport) -> str:
-    """Return what opening the store found, for people."""
+    """Return the result of opening the store as text."""
     if recovery.was_clean:
         return "closed cleanly when last used"
-    cut = f", {recovery.truncated_bytes:,} torn bytes cut" if recovery.truncated_bytes else ""
+    cut = f", {recovery.truncated_bytes:,} torn bytes removed" if recovery.truncated_bytes else ""
     return f"recovered after a crash ({counted(recovery.records_scanned, 'message')} checked{cut})"
 
 
 def _damaged(recovery: RecoveryReport, segment_bytes: int) -> tuple[Damage, ...]:
-    """Return where the parts of the log are that recovery stepped over."""
+    """Return the damaged parts of the log that recovery skipped."""
     return tuple(
         Damage(
             f"{COMMITLOG}/{span.position - span.position % segment_bytes:020d}",

@@ -1,4 +1,4 @@
-"""`kourou producer`: which producers are connected."""
+"""`kourou producer`: list of the connected producers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="List the producers that are connected.",
+    help="List connected producers.",
 )
 
 LIST_HELP: Final = """\
 List all live producers, with their groups and the time of their last heartbeat.
 
-A producer that connects to several brokers is listed once. It is known from its first heartbeat
-on, and for two minutes after its last one.
+A producer that is connected to several brokers is listed once. It is listed from its first
+heartbeat until two minutes after its last one.
 
 \b
 Examples:
@@ -36,7 +36,7 @@ Examples:
 """
 
 CONNECTIONS_HELP: Final = """\
-List the live producers of GROUP, and from where they are connected.
+List the live producers of GROUP with their addresses.
 
 \b
 Examples:
@@ -50,7 +50,7 @@ def list_producers(
     *,
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="NAME", help="Only of this one: a name or HOST:PORT."),
+        typer.Option("--broker", metavar="NAME", help="Only of this broker: name or HOST:PORT."),
     ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -94,7 +94,7 @@ def connections(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
     topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Ask only the brokers of this topic.")
+        str | None, typer.Option(metavar="TOPIC", help="Query only the brokers of this topic.")
     ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -133,7 +133,7 @@ def connections(
 
 
 async def _producers(admin: AdminClient, broker: str | None) -> list[tuple[str, ProducerInfo]]:
-    """Return groups and their producers, sorted; of several brokers' views, the latest."""
+    """Return (group, producer), sorted; for each producer the latest information of all brokers."""
     told = await ask_brokers(
         admin, broker, lambda place: admin.producers(place.address), masters_only=True
     )

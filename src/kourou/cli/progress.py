@@ -1,4 +1,4 @@
-"""How far long work is, on the terminal of who waits for it."""
+"""Progress line of long operations on the terminal."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final, Self, TextIO
 from kourou.clock import Clock, SystemClock
 
 FIRST_MS: Final = 500
-"""Work that is done sooner shows nothing."""
+"""Shorter operations show no progress."""
 INTERVAL_MS: Final = 100
 
 
 class Progress:
-    """One line on stderr that is written over as the work goes on, and wiped at its end.
+    """One line on stderr that is overwritten during the operation and erased at its end.
 
-    Shown to a person only: stderr is a terminal, and stdout, where the work's lines would be
-    mixed with it, is not.
+    By default it is shown only if stderr is a terminal and stdout is not, because output lines on
+    the same terminal would mix with it.
 
     Args:
-        noun: what is counted, as "messages".
-        total: how many there will be, as far as is known.
-        stream: where to write; None for stderr.
-        clock: tells when to write.
-        is_shown: None: if there is somebody to see it.
-        first_ms: work that is done sooner shows nothing.
+        noun: the counted things, such as "messages".
+        total: expected number.
+        stream: the stream to write to; None for stderr.
+        clock: determines the times of updates.
+        is_shown: whether to show the line; None for the default above.
+        first_ms: time before the line is shown, in ms.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Progress:
         self._width = 0
 
     def advance(self, count: int = 1) -> None:
-        """Note that so many more are done."""
+        """Add `count` to the number done, and update the line."""
         self.reach(self._done + count, self._total)
 
     def reach(self, done: int, total: int) -> None:
-        """Note how many are done, of how many as is known now."""
+        """Set the number done and the expected total, and update the line."""
         self._done, self._total = done, total
         now_ms = self._clock.now_ms()
         if not self._is_shown or now_ms < self._next_at_ms:
@@ -75,7 +75,7 @@ class Progress:
         self.wipe()
 
     def wipe(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._width:
             self._write("")
             self._stream.write("\r")

@@ -1,4 +1,4 @@
-"""What a process that serves knows of itself once it is ready, and the JSON line for programs."""
+"""State of a server process once it is ready, and its JSON line for programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kourou import __version__
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A part of the log that recovery could not read, and stepped over.
+    """A damaged part of the log that recovery skipped.
 
     Attributes:
-        file: its name below the store's root.
-        byte: of the file, at which the part begins.
-        size: of the part, in bytes.
-        reason: why there is no record.
+        file: name of the file below the store's root.
+        byte: position in the file at which the part begins.
+        size: size of the part in bytes.
+        reason: why the part cannot be read.
     """
 
     file: str
@@ -27,22 +27,23 @@ class Damage:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The state of a process that serves, at the moment it became ready.
+    """The state of a server process at the moment when it became ready.
 
     Attributes:
-        namesrv: the name servers' addresses; its own or those it joined.
+        namesrv: addresses of the name servers: its own, or those that it joined.
         own_namesrv: whether the name server runs in this process.
-        namesrv_for_others: its address for clients on other machines, where it is another one.
-        broker: the address listened on.
-        found: what the store held when it was opened, for people.
-        damaged: what of its log cannot be read, as far as opening it looked.
-        index_lag_bytes: of the log, which the key index has still to follow.
-        kept_hours: how long messages are kept after their file was last written.
-        expired_at: local hours at which older ones go, as "04;16".
-        free_bytes: on the store's file system.
+        namesrv_for_others: the own name server's address for other machines; None if it is the same
+            or there is none.
+        broker: the address on which the broker listens.
+        found: result of opening the store, as text.
+        damaged: damaged parts of the log that recovery found; it does not read the whole log.
+        index_lag_bytes: bytes of the log that the key index does not cover yet.
+        kept_hours: how long a log file is kept after its last write, in hours.
+        expired_at: local hours at which expired files are deleted, such as "04;16".
+        free_bytes: free space on the store's file system.
         profile: dev or prod.
-        certificate: the self-signed certificate, for clients to trust; None without.
-        console: where /metrics, /healthz and /readyz are; None without.
+        certificate: path of the self-signed certificate, for clients to trust; None without one.
+        console: URL of /metrics, /healthz and /readyz; None without a console.
     """
 
     version: str = __version__

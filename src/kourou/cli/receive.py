@@ -1,4 +1,4 @@
-"""`kourou receive`: a topic's messages on the terminal or into a pipe, one a line."""
+"""`kourou receive`: print the messages of a topic, one per line."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kourou.model.topic import check_client_group, check_topic
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 HELP: Final = """\
-Print the messages of TOPIC, one a line, as they arrive; Ctrl-C ends it.
+Print the messages of TOPIC, one per line, as they arrive, until Ctrl-C.
 
-Without --group it looks on: every queue is read, nothing is committed, no other consumer is
-affected. With --group it is a member of that consumer group: it gets its share, and what it
-printed is done for the group. A broker that is gone is waited for, and so is a topic that does not
-exist yet.
+Without --group, the command reads every queue, commits nothing and affects no other consumer. With
+--group, it is a member of that consumer group: it receives the messages of its assigned queues, and
+acknowledges each message after printing it. The command waits for brokers that do not answer, and
+for a topic that does not exist yet.
 
-On a terminal a line is for people; in a pipe, or with --json, it is a JSON object with the whole
-message: topic, broker, queue_id, queue_offset, msg_id, tags, keys, properties, born_at_ms,
-store_at_ms, reconsume_times, body (or body_base64, where it is not UTF-8 text).
+On a terminal each message is a line of text; in a pipe, or with --json, it is a JSON object with
+the members topic, broker, queue_id, queue_offset, msg_id, tags, keys, properties, born_at_ms,
+store_at_ms, reconsume_times and body (or body_base64, if the body is not UTF-8 text).
 
 \b
 Examples:
@@ -40,8 +40,8 @@ Examples:
   kourou receive orders --from earliest --timeout 1 > orders.jsonl
   kourou receive orders --group billing --count 1 --timeout 30
 
-Exit codes: 0 ended by --count or --timeout, 1 --timeout came before --count messages, 2 wrong
-usage, 3 no server reached, 130 Ctrl-C or SIGTERM.
+Exit codes: 0 ended by --count or --timeout, 1 --timeout passed before --count messages, 2 wrong
+usage, 3 no server answered, 130 Ctrl-C or SIGTERM.
 """
 
 
@@ -65,28 +65,28 @@ def receive(
             "--from",
             metavar="WHEN",
             help="latest, earliest, a span before now (-15m, -1h, -2d), or a time "
-            "(2025-01-31T12:00, epoch ms). For a group, only where it has committed nothing yet.",
+            "(2025-01-31T12:00, epoch ms). A group uses it only without a committed offset.",
         ),
     ] = "latest",
     group: _Group = None,
-    tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags, as "eu || us".')] = "*",
+    tag: Annotated[str, typer.Option(metavar="TAGS", help='Only these tags: "eu || us".')] = "*",
     sql: Annotated[
         str | None,
-        typer.Option(metavar="EXPRESSION", help='Only what matches, as "amount > 5" (SQL92).'),
+        typer.Option(metavar="EXPRESSION", help='Only messages that match: "amount > 5" (SQL92).'),
     ] = None,
     count: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="End after N messages.")
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="End when none came for so long."),
+        typer.Option(metavar="SECONDS", min=0.1, help="End after this time without a message."),
     ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     as_json: JsonOrText = None,
 ) -> None:
     """Read the options and print."""
     check_topic(topic)
-    subscription_of(topic, tag, sql)  # what is wrong with it is said before anybody is asked
+    subscription_of(topic, tag, sql)  # validates the expressions before connecting
     if group is not None:
         check_client_group(group)
     tail = Tail(
@@ -100,5 +100,5 @@ def receive(
     )
     seen = asyncio.run(follow(tail, namesrv) if group is None else as_group(tail, group, namesrv))
     if count is not None and seen < count:
-        say(f"{seen:,} of {output.counted(count, 'message')} came, then none for {timeout:g} s")
+        say(f"received {seen:,} of {output.counted(count, 'message')}, then none for {timeout:g} s")
         raise typer.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""Telling who started a broker how far the recovery of its store is, when that takes a while."""
+"""Progress report of a long store recovery: a line on the terminal, or log entries."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kourou.clock import Clock, SystemClock
 log = logging.getLogger(__name__)
 
 FIRST_MS: Final = 1_000
-"""A recovery that is done sooner is not told of."""
+"""Shorter recoveries report no progress."""
 LOG_INTERVAL_MS: Final = 3_000
 _MIB: Final = 1024 * 1024
 
 
 class RecoveryProgress:
-    """One line on a terminal, written over and wiped at the end; else a log entry now and then.
+    """One line on a terminal, overwritten and erased at the end; otherwise periodic log entries.
 
-    Called on the thread that recovers; nothing else writes to the terminal meanwhile.
+    Called on the recovery thread; nothing else writes to the terminal meanwhile.
 
     Args:
-        stream: the terminal, or what is none; None for stderr.
-        clock: tells when to tell.
+        stream: the stream to write to, a terminal or not; None for stderr.
+        clock: determines the times of reports.
     """
 
     def __init__(self, *, stream: TextIO | None = None, clock: Clock | None = None) -> None:
@@ -36,7 +36,7 @@ class RecoveryProgress:
         self._shown = 0
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        """Take how far it is, in bytes of the log."""
+        """Report the progress, in bytes of the log."""
         if self._is_terminal:
             self._show(done_bytes // _MIB, total_bytes // _MIB)
             return
@@ -59,6 +59,6 @@ class RecoveryProgress:
         self._shown = done_mib
 
     def end(self) -> None:
-        """Wipe the line, if there is one."""
+        """Erase the line, if there is one."""
         if self._line is not None:
             self._line.wipe()

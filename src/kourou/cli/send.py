@@ -1,4 +1,4 @@
-"""`kourou send`: messages from the command line, a file or a pipe to a topic."""
+"""`kourou send`: send messages from the command line, a file or a pipe to a topic."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 GROUP: Final = "kourou-cli"
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A longer line of --lines is refused before it is read whole: brokers take no larger message."""
+"""Maximum length of a line of --lines, in bytes. A longer line is refused before it is read
+completely, because brokers accept no larger message."""
 
 HELP: Final = """\
 Send messages to TOPIC.
 
-The body is BODY, or stdin where BODY is '-' or left out; --lines sends each line of a file as one
-message. It returns when the broker has acknowledged each, and says how safe they are. A broker that
-restarts is waited for, up to --timeout a message.
+The body is BODY, or stdin if BODY is '-' or omitted; --lines sends each line of a file as one
+message. The command returns when the broker has acknowledged each message, and prints their
+durability. If a broker restarts, each message is retried for up to --timeout.
 
 \b
 Examples:
@@ -50,8 +51,8 @@ Examples:
   kourou send orders --lines orders.jsonl
   tail -f access.log | kourou send access --lines -
 
-Exit codes: 0 all acknowledged, 1 refused, or stored less safely than the broker was told to,
-2 wrong usage, 3 no server reached, 130 Ctrl-C.
+Exit codes: 0 all acknowledged, 1 refused, or stored with less durability than the broker is
+configured for, 2 wrong usage, 3 no server answered, 130 Ctrl-C.
 """
 
 
@@ -61,10 +62,10 @@ _Topic = Annotated[
 ]
 _Body = Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)]
 _Tag = Annotated[
-    str | None, typer.Option(metavar="TAG", help="What consumers filter by; one a message.")
+    str | None, typer.Option(metavar="TAG", help="The tag, by which consumers filter.")
 ]
 _Keys = Annotated[
-    list[str] | None, typer.Option(metavar="KEY", help="To find it by; may be repeated.")
+    list[str] | None, typer.Option(metavar="KEY", help="A key for queries; may be repeated.")
 ]
 _Properties = Annotated[
     list[str] | None,
@@ -76,7 +77,7 @@ _DelayLevel = Annotated[
         metavar="LEVEL",
         min=0,
         max=18,
-        help="Deliver later, by levels 1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m "
+        help="Deliver after the delay of level 1 to 18: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m "
         "10m 20m 30m 1h 2h.",
         show_default=False,
     ),
@@ -84,31 +85,33 @@ _DelayLevel = Annotated[
 _Delay = Annotated[
     str | None,
     typer.Option(
-        metavar="SPAN", help="Deliver so much later: 90s, 15m, 1h, 2d.", show_default=False
+        metavar="SPAN", help="Deliver after this time: 90s, 15m, 1h, 2d.", show_default=False
     ),
 ]
 _At = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Deliver then: 2025-01-31T12:00, or epoch ms.", show_default=False
+        metavar="TIME",
+        help="Deliver at this time: 2025-01-31T12:00, or epoch ms.",
+        show_default=False,
     ),
 ]
 _ShardingKey = Annotated[
     str | None,
     typer.Option(
         metavar="KEY",
-        help="Messages with the same go to one queue, and are consumed in order.",
+        help="Messages with the same sharding key go to the same queue, in order.",
         show_default=False,
     ),
 ]
-_Count = Annotated[int, typer.Option(metavar="N", min=1, help="Send it N times.")]
+_Count = Annotated[int, typer.Option(metavar="N", min=1, help="Send the message N times.")]
 _Lines = Annotated[
     str | None,
-    typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, instead."),
+    typer.Option(metavar="FILE|-", help="Send each line of the file, or of stdin, as a message."),
 ]
 _Timeout = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0.1, max=3600, help="How long to try, for each message."),
+    typer.Option(metavar="SECONDS", min=0.1, max=3600, help="The timeout of each message."),
 ]
 
 
@@ -133,9 +136,9 @@ def send(
     """Read the options and send."""
     check_topic(topic)
     if tag is not None and "||" in tag:
-        raise UsageError(f"--tag {tag!r}: a message has one tag; consumers join several with ||")
+        raise UsageError(f"--tag {tag!r}: a message has one tag; || is for consumers")
     if sum((delay is not None, at is not None, delay_level != 0)) > 1:
-        raise UsageError("--delay, --at and --delay-level exclude each other: give one of them")
+        raise UsageError("--delay, --at and --delay-level exclude each other: use one of them")
     form = _Form(
         topic,
         tag,
@@ -147,7 +150,7 @@ def send(
         deliver_at_ms=0 if at is None else parse_ahead(at, SystemClock().now_ms(), "--at"),
     )
     if lines and (body is not None or count != 1):
-        raise UsageError("--lines takes the bodies from a file: leave out BODY and --count")
+        raise UsageError("--lines reads the bodies from a file: omit BODY and --count")
     bodies = read_lines(_open(lines), LINE_BYTES_MAX) if lines else _repeated(_whole(body), count)
     tally = _Tally(form, as_json=as_json)
     asyncio.run(_send(form, bodies, namesrv, int(timeout * 1000), tally))
@@ -158,7 +161,7 @@ def send(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What the messages of one command have in common."""
+    """The common properties of all messages of one command."""
 
     topic: str
     tag: str | None
@@ -182,17 +185,17 @@ class _Form:
         )
 
     def wait_text(self, now_ms: int) -> str | None:
-        """Return until when the messages wait; None where consumers get them at once."""
+        """Return the delay or delivery time as text; None for immediate delivery."""
         if self.delay_level:
-            return f"waits by delay level {self.delay_level}"
+            return f"delayed by level {self.delay_level}"
         if self.delay_ms or self.deliver_at_ms:
             due_at_ms = self.deliver_at_ms or now_ms + self.delay_ms
-            return f"waits until {output.time_text(due_at_ms)}"
+            return f"scheduled for {output.time_text(due_at_ms)}"
         return None
 
 
 class _Tally:
-    """Prints receipts as they come, or their sum at the end."""
+    """Counts and prints receipts: each as JSON when it arrives, or a summary at the end."""
 
     def __init__(self, form: _Form, *, as_json: bool) -> None:
         self._form = form
@@ -202,37 +205,40 @@ class _Tally:
         self._last: SendReceipt | None = None
         self.count = 0
         self.incomplete = 0
-        """Of these, how many the broker stored less safely than it was told to."""
+        """Number of messages stored with less durability than the broker is configured for."""
 
     def add(self, receipt: SendReceipt) -> None:
         self.count += 1
         self._last = receipt
         if receipt.status is not SendStatus.SEND_OK:
             self.incomplete += 1
-            say(f"{receipt.status.name}: message {receipt.msg_id} is stored, but not yet as asked")
+            say(
+                f"{receipt.status.name}: message {receipt.msg_id} is stored, but not yet with the "
+                "configured durability"
+            )
         if self._as_json:
             output.print_line(_receipt_json(receipt))
 
     def close(self) -> None:
-        """Print what people want to know."""
+        """Print the summary, unless the output is JSON."""
         last = self._last
         if self._as_json or last is None:
             return
         how = _DURABILITY_TEXT[last.durability]
         if self.count == 1:
-            # Where it waits is no place of the topic: nobody finds it there.
+            # A scheduled message has no position in the topic yet.
             place = self._form.wait_text(self._clock.now_ms()) or (
                 f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
             )
             output.print_line(f"{how}  {place}  id {last.msg_id}")
             if (handle := last.recall_handle) is not None:
                 recall = f"kourou message recall {self._form.topic} {handle}"
-                output.print_line(f"to take it back: {recall}")
+                output.print_line(f"to recall it: {recall}")
             return
         seconds = max(1, self._clock.now_ms() - self._began_at_ms) / 1000
         output.print_line(
             f"{how}  {self.count:,} messages to {self._form.topic}  "
-            f"{seconds:.1f} s, {self.count / seconds:,.0f} a second"
+            f"{seconds:.1f} s, {self.count / seconds:,.0f} per second"
         )
 
 
@@ -245,14 +251,14 @@ _DURABILITY_TEXT: Final = {
 
 
 class _Receipts:
-    """Takes receipts as they come and hands them to the tally in the order of the messages."""
+    """Collects receipts in any order and passes them to the tally in the order of the messages."""
 
     def __init__(self, tally: _Tally) -> None:
         self._tally = tally
         self._waiting: deque[asyncio.Future[SendReceipt]] = deque()
         self.sent = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the first error."""
+        """Fails with the first error."""
 
     def add(self, future: asyncio.Future[SendReceipt]) -> None:
         self.sent += 1
@@ -260,7 +266,7 @@ class _Receipts:
         future.add_done_callback(self._settle)
 
     def give_up(self) -> None:
-        """Wait for no more answers; what is under way may be stored or not."""
+        """Stop waiting for answers; unanswered messages may be stored or not."""
         for future in list(self._waiting):
             future.cancel()
 
@@ -278,10 +284,10 @@ class _Receipts:
                 error = self._told(future.result())
             if error is not None and not self.failed.done():
                 self.failed.set_exception(error)
-                self.failed.exception()  # seen, even if an interrupt comes first
+                self.failed.exception()  # mark as retrieved, in case an interrupt comes first
 
     def _told(self, receipt: SendReceipt) -> Exception | None:
-        """Tell a receipt, and return why that failed: stdout may be gone or full."""
+        """Pass a receipt to the tally, and return the error if stdout is closed or full."""
         try:
             self._tally.add(receipt)
         except (OSError, UsageError) as error:
@@ -296,7 +302,7 @@ async def _send(
     timeout_ms: int,
     tally: _Tally,
 ) -> None:
-    """Send all, a bounded number at a time; stop at the first error."""
+    """Send all messages, a bounded number at once; stop at the first error."""
     receipts = _Receipts(tally)
     config = ProducerConfig(
         send_timeout_ms=timeout_ms,
@@ -353,7 +359,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
     """Return `--property name=value` options as a mapping.
 
     Raises:
-        UsageError: one has no `=`, or a name is given twice.
+        UsageError: an option has no `=`, or a name is given twice.
     """
     properties: dict[str, str] = {}
     for pair in pairs:
@@ -372,11 +378,11 @@ async def _repeated(body: bytes, count: int) -> AsyncIterator[list[bytes]]:
 
 
 def _whole(body: str | None) -> bytes:
-    """Return BODY, or all of stdin where it is '-' or left out."""
+    """Return BODY, or all of stdin if BODY is '-' or omitted."""
     if body is not None and body != "-":
         return body.encode()
     if body is None and sys.stdin.isatty():
-        raise UsageError("no BODY: give it, or '-' for stdin, or --lines FILE")
+        raise UsageError("BODY is missing: give it, '-' for stdin, or --lines FILE")
     return sys.stdin.buffer.read()
 
 
@@ -384,7 +390,7 @@ def _open(name: str) -> RawIOBase | BinaryIO:
     """Open the file of `--lines`, without a buffer; '-' is stdin.
 
     Raises:
-        UsageError: it cannot be opened.
+        UsageError: the file cannot be opened.
     """
     if name == "-":
         raw: BinaryIO = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)

@@ -44,19 +44,20 @@ PREFIX: Final = "KOUROU_BROKER_"
 NAMESRV_PREFIX: Final = "KOUROU_NAMESRV_"
 _GIB: Final = 1024**3
 _BELIEVED_PART: Final = 16
-"""Of the memory: much less than the page cache keeps of what was written last, whoever else uses
-it. Java takes two fifths (`accessMessageInMemoryMaxRatio`)."""
+"""Divisor of the machine's memory for `believed_bytes`. The result is much less than the share of
+recent writes that the page cache keeps, even beside other programs. Java takes two fifths
+(`accessMessageInMemoryMaxRatio`)."""
 
 
 class Flush(Enum):
-    """`--flush`: short for RocketMQ's flushDiskType."""
+    """`--flush`: short form of RocketMQ's flushDiskType."""
 
     SYNC = "sync"
     ASYNC = "async"
 
 
 class Profile(Enum):
-    """`--profile`: defaults for what differs between a laptop and a server."""
+    """`--profile`: default settings for a laptop or a server."""
 
     DEV = "dev"
     PROD = "prod"
@@ -70,42 +71,43 @@ PROFILES: Final[dict[Profile, dict[str, object]]] = {
         "index_entries": 20_000_000,
     },
 }
-"""What a profile sets, below every other source. DEV is the defaults of the config itself."""
+"""Settings of each profile, which every other source overrides. DEV uses the config's defaults."""
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """What `--config` may hold: the broker's settings, and these.
+    """Settings of the file of `--config`: those of the broker, and these.
 
     Raises:
         ConfigError: a value is out of its range.
     """
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
-    """The broker's settings; their keys stand in the same flat file as these."""
+    """The broker's settings; their keys are in the same flat file."""
     store_path: Path = field(default=Path("~/.kourou/store"), metadata={"key": "storePathRootDir"})
-    """The store's directory; made if it is missing. Never Java's ~/store by default."""
+    """The store's directory; created if it is missing. The default is never Java's ~/store."""
     store_path_commit_log: Path | None = None
-    """The commit log's directory, as RocketMQ's files often name it: `commitlog` below the store,
-    the only one that is served."""
+    """The commit log's directory, which RocketMQ's files often name. Only `commitlog` below the
+    store is supported."""
     namesrv_port: int = 9876
-    """The port of the name server in this process; 0 takes a free one."""
+    """The port of the name server in this process; 0 chooses a free one."""
     console_enable: bool = True
     """Whether /metrics, /healthz and /readyz are served."""
     console_listen: str = "127.0.0.1"
-    """The local address for them. They tell topics and groups: widen it with care."""
+    """The local address for /metrics, /healthz and /readyz. They show names of topics and groups,
+    so choose a wider address with care."""
     console_port: int | None = None
-    """Their port; 0 takes a free one. None is 5557, RocketMQ's exporter's, or a free one where the
-    broker takes one."""
+    """The port for /metrics, /healthz and /readyz; 0 chooses a free one. None means 5557, the port
+    of RocketMQ's exporter, or a free one if the broker's port is 0."""
 
     def __post_init__(self) -> None:
         commit_log = self.store_path.expanduser() / COMMITLOG
         if (self.store_path_commit_log or commit_log).expanduser() != commit_log:
             raise ConfigError(
-                f"store_path_commit_log is {self.store_path_commit_log}; Kourou keeps the commit "
-                f"log below the store, in {commit_log}: its messages would be missing. Move that "
-                "directory there, or make the path there a symbolic link to it"
+                f"store_path_commit_log is {self.store_path_commit_log}; Kourou reads the commit "
+                f"log only from {commit_log}, so its messages would be missing. Move the directory "
+                "there, or create a symbolic link there"
             )
         if not 0 <= self.namesrv_port <= 65535:
             raise ConfigError(f"namesrv_port is {self.namesrv_port}; it must be 0 to 65535")
@@ -114,7 +116,7 @@ class ServeConfig:
 
     @property
     def console_address(self) -> tuple[str, int] | None:
-        """Where the console is to listen; None not at all."""
+        """The address of the console; None if it is disabled."""
         if not self.console_enable:
             return None
         usual = CONSOLE_PORT if self.broker.port else 0
@@ -124,8 +126,8 @@ class ServeConfig:
 HELP: Final = """\
 Run a name server and a broker in this process, until Ctrl-C.
 
-Ready in about a second; then one screen says where everything is. Ctrl-C or SIGTERM stops it
-cleanly, a second Ctrl-C at once (the next start then recovers the store).
+It is ready in about a second and then prints the addresses and the store. Ctrl-C or SIGTERM stops
+it cleanly, a second Ctrl-C immediately (the next start then recovers the store).
 
 \b
 Examples:
@@ -135,23 +137,23 @@ Examples:
   kourou serve --namesrv 10.0.0.1:9876 --listen 0.0.0.0     join a cluster
 
 Settings: defaults, then --profile, --config, environment (KOUROU_BROKER_FLUSH_DISK_TYPE), options;
-the later wins. An unknown one is refused.
+later ones override. An unknown setting is refused.
 
-Exit codes: 0 stopped, 1 stopped and the store not closed cleanly, 2 a wrong option or setting,
-3 could not start (port taken, store in use or not writable), 130 stopped by a second Ctrl-C.
+Exit codes: 0 stopped, 1 stopped and the store not closed cleanly, 2 wrong option or setting,
+3 could not start (port in use, store in use or not writable), 130 stopped by a second Ctrl-C.
 """
 
 
 _Store = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="The store.  [default: ~/.kourou/store]"),
+    typer.Option(metavar="DIR", help="The store directory.  [default: ~/.kourou/store]"),
 ]
 _Listen = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="The local address to listen on; 0.0.0.0 opens it to other machines, without "
-        "access control.  [default: 127.0.0.1]",
+        help="The local address to listen on; 0.0.0.0 accepts other machines, without access "
+        "control.  [default: 127.0.0.1]",
     ),
 ]
 _Port = Annotated[
@@ -160,7 +162,7 @@ _Port = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="The broker's port; 0 is any free.  [default: 10911]",
+        help="The broker's port; 0 means any free.  [default: 10911]",
     ),
 ]
 _NamesrvPort = Annotated[
@@ -169,7 +171,7 @@ _NamesrvPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="The name server's; 0 is any free.  [default: 9876]",
+        help="The name server's port; 0 means any free.  [default: 9876]",
     ),
 ]
 _Namesrv = Annotated[
@@ -183,8 +185,8 @@ _Advertise = Annotated[
     str | None,
     typer.Option(
         metavar="HOST[:PORT]",
-        help="The broker's address as clients reach it, where it is not the one listened on, nor "
-        "with --listen 0.0.0.0 the one by which they reach the name server.",
+        help="The broker's address for clients. The default is the address of --listen, or with "
+        "--listen 0.0.0.0 the one at which they connect to the name server.",
     ),
 ]
 _ConsolePort = Annotated[
@@ -193,41 +195,46 @@ _ConsolePort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="The port of /metrics, /healthz and /readyz; 0 is any free.  [default: 5557]",
+        help="The port of /metrics, /healthz and /readyz; 0 means any free.  [default: 5557]",
     ),
 ]
-_NoConsole = Annotated[bool, typer.Option("--no-console", help="Serve none of these.")]
+_NoConsole = Annotated[
+    bool, typer.Option("--no-console", help="No /metrics, /healthz and /readyz.")
+]
 _NoTls = Annotated[
     bool,
     typer.Option(
         "--no-tls",
         help="Plain connections only, and no self-signed certificate. Without this option the "
-        "ports take plain connections and TLS.",
+        "ports accept plain connections and TLS.",
     ),
 ]
 _Flush = Annotated[
     Flush | None,
     typer.Option(
-        help="sync: acknowledged is on disk. async: in the system's memory.  [default: sync]"
+        help="sync: acknowledged messages are on disk; async: in the system's memory.  "
+        "[default: sync]"
     ),
 ]
 _Profile = Annotated[
-    Profile, typer.Option(help="prod: commit-log files of 1 GiB as Java's, dev: of 64 MiB.")
+    Profile, typer.Option(help="prod: commit-log files of 1 GiB, as in Java; dev: 64 MiB.")
 ]
 _Config = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A broker.conf of RocketMQ, or a .toml file."),
+    typer.Option(metavar="FILE", help="A broker.conf as for RocketMQ, or a .toml file."),
 ]
 _LogLevel = Annotated[
     Level | None,
-    typer.Option(help="Log entries on stderr.  [default: warning on a terminal, info elsewhere]"),
+    typer.Option(
+        help="The level of log entries on stderr.  [default: warning on a terminal, info elsewhere]"
+    ),
 ]
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No start screen.")]
 _ReadyJson = Annotated[
     bool,
     typer.Option(
         "--ready-json",
-        help="One JSON line with addresses and pid once it is ready, for programs.",
+        help="Print one JSON line with addresses and pid when ready, for programs.",
     ),
 ]
 
@@ -276,7 +283,7 @@ def serve(
 
 
 def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
-    """Return what the options, the file and the environment say to serve.
+    """Return the plan from the options, the file and the environment.
 
     Raises:
         ConfigError: a setting is unknown or out of its range.
@@ -296,7 +303,7 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         environ=os.environ,
         prefix=NAMESRV_PREFIX,
         flags={"listen": served.broker.listen, "port": served.namesrv_port},
-        # One process, one certificate: the broker's, unless the environment says otherwise.
+        # The name server uses the broker's certificate, unless the environment names another.
         defaults=values_of(served.broker.limits) | values_of(served.broker.transport),
     )
     if served.broker.namesrv_addr:
@@ -315,24 +322,24 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
 
 
 def _check_reachable(broker: TransportConfig, namesrv: TransportConfig) -> None:
-    """Refuse a name server that this process's own broker could never register with.
+    """Refuse a name server with which the broker of this process cannot register.
 
     Raises:
-        ConfigError: it takes TLS only, and the broker does not speak it.
+        ConfigError: the name server requires TLS, and the broker's client does not use it.
     """
     if namesrv.tls_server_mode is TlsMode.ENFORCING and not broker.tls_enable:
         raise ConfigError(
-            "tls_server_mode is enforcing, and holds for the name server of this process too, "
-            "with which its broker registers: set tls_enable true (tls.enable), and "
-            "tls_client_trust_cert_path where no public authority made the certificate"
+            "tls_server_mode is enforcing, also for the name server of this process, with which "
+            "the broker registers: set tls_enable to true (tls.enable), and "
+            "tls_client_trust_cert_path unless a public authority issued the certificate"
         )
 
 
 def _check_advertised(broker: BrokerConfig) -> None:
-    """Refuse to join a name server that would tell clients an address of this machine alone.
+    """Refuse to join a name server that would return a loopback address of the broker to clients.
 
     Raises:
-        ConfigError: it is reached by a loopback address, and the broker listens on all addresses.
+        ConfigError: the name server's address is loopback, and the broker listens on all addresses.
     """
     if broker.advertise is not None or broker.listen not in WILDCARD_HOSTS:
         return
@@ -340,13 +347,13 @@ def _check_advertised(broker: BrokerConfig) -> None:
         if is_loopback(parse_address(address)[0]):
             raise ConfigError(
                 f"listen is {broker.listen!r} and namesrv_addr {address}: that name server would "
-                "tell clients on other machines an address that only this one reaches; set "
-                "advertise (--advertise, brokerIP1) to one that they reach"
+                "return an address to other machines that works on this one only; set advertise "
+                "(--advertise, brokerIP1) to an address for other machines"
             )
 
 
 def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
-    """Return the config with the file sizes of the store that is there; it keeps them for life."""
+    """Return the config with the file sizes of the existing store, which never change."""
     sizes: dict[str, int] = {}
     if path.is_dir():
         with closing(OsDisk(path)) as disk:
@@ -358,25 +365,25 @@ def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
     try:
         return replace(config, store=store)
     except ConfigError as error:
-        raise ConfigError(f"{error} (the store {path} was made with that, and keeps it)") from None
+        raise ConfigError(f"{error} (the store {path} was created with this size)") from None
 
 
 def _usual_level() -> Level:
-    """Return the level for who reads stderr: a person has the screen, a collector wants more."""
+    """Return the default log level: WARNING on a terminal, next to the start screen, else INFO."""
     return Level.WARNING if sys.stderr.isatty() else Level.INFO
 
 
 def _announce(ready: Ready, *, quiet: bool, as_json: bool) -> None:
-    """Tell the one who started this process that it serves."""
+    """Print the JSON line or the start screen, and warn if the broker accepts other machines."""
     if as_json:
         typer.echo(ready_line(ready))
     elif not quiet:
-        # Only people wait for rich: a tenth of a second, and some megabytes.
+        # Imported only for the screen: rich takes 0.1 s and some megabytes.
         from kourou.cli.start_screen import print_screen  # noqa: PLC0415
 
         print_screen(ready)
     if ready.is_exposed and (as_json or quiet):
         say(
-            f"warning: {ready.broker} is open to other machines, without access control: "
-            "whoever reaches it can read, write and delete every topic"
+            f"warning: {ready.broker} is open to other machines, without access control: every "
+            "program that can connect to it can read, write and delete every topic"
         )

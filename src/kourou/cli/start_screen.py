@@ -1,4 +1,4 @@
-"""The screen that `kourou serve` shows a person once it is ready."""
+"""The start screen of `kourou serve`, shown when it is ready."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kourou.model.host import NAMESRV_DEFAULT
 from kourou.store.paths import TLS
 
 SERVED: Final = (
-    "sends of all kinds, transactions, messages at a time, delay levels, requests and replies, "
+    "sends of all kinds, transactions, scheduled messages, delay levels, requests and replies, "
     "push and pull, order, retry, dead letters, filters by tag and (enablePropertyFilter) by SQL, "
     "query by key, TLS, mqadmin"
 )
-"""What works, as it is shown."""
+"""The supported features, as shown."""
 
 NOT_SERVED: Final = "pop, replication, gRPC proxy, web console, access control"
-"""What a RocketMQ user may look for and this version refuses, as it is shown."""
+"""Features of RocketMQ that this version refuses, as shown."""
 
 
 _LABEL_WIDTH: Final = 13
@@ -32,7 +32,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A label and its text; `is_whole` keeps an address, path or command in one piece to copy."""
+    """A label and its text; `is_whole` prevents line breaks in addresses, paths and commands."""
 
     label: str
     text: Text
@@ -40,10 +40,10 @@ class _Row:
 
 
 def print_screen(ready: Ready, console: Console | None = None) -> None:
-    """Print the state as one screen: 24 lines, on a terminal of 80 columns or more."""
+    """Print the state as one screen: 24 lines on a terminal of 80 columns or more."""
     console = console or Console()
     console.print()
-    console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C stops it")))
+    console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C to stop")))
     for part in (_places(ready), _damage(ready), _features(), _next_steps(ready)):
         if not part:
             continue
@@ -68,13 +68,13 @@ def _print_row(console: Console, row: _Row) -> None:
 
 
 def _places(ready: Ready) -> list[_Row]:
-    """Return where things are, and how safe they are there."""
+    """Return the rows with addresses, the store, retention and durability."""
     width = max(len(ready.namesrv), len(ready.broker))
-    note = "joined; it runs elsewhere"
+    note = "joined; runs in another process"
     if ready.own_namesrv:
         note = "the address for clients"
         if ready.namesrv_for_others is not None:
-            note = f"for clients here; {ready.namesrv_for_others} for others"
+            note = f"for local clients; {ready.namesrv_for_others} for others"
     broker_note = f"{ready.broker_name} in {ready.cluster}"
     return [
         _Row("Name server", _noted(ready.namesrv.ljust(width), note), is_whole=True),
@@ -102,21 +102,22 @@ def _certificate(ready: Ready) -> list[_Row]:
 
 
 def _index(ready: Ready) -> list[_Row]:
-    """Return what the key index lacks, if that is worth a line."""
+    """Return a row if the key index lags by 1 MiB or more."""
     if ready.index_lag_bytes < _MIB:
         return []
-    lag = f"being made for {size_text(ready.index_lag_bytes)} of the log: queries miss some of it"
+    lag = f"{size_text(ready.index_lag_bytes)} of the log not indexed yet: queries miss messages"
     return [_Row("", _noted("index", lag))]
 
 
 def _kept(ready: Ready) -> Text:
     hours = ready.kept_hours
-    note = f"older ones go in the hours {ready.expired_at.replace(';', ', ')} (fileReservedTime)"
+    hours_of_day = ready.expired_at.replace(";", ", ")
+    note = f"(fileReservedTime); older files are deleted at hours {hours_of_day}"
     return _noted(f"{hours:,} h", note)
 
 
 def _damage(ready: Ready) -> list[_Row]:
-    """Return which parts of the log cannot be read, and what to do about that."""
+    """Return rows with the damaged parts of the log and the remedy."""
     if not ready.damaged:
         return []
     shown = ready.damaged[:_DAMAGED_SHOWN_MAX]
@@ -130,9 +131,9 @@ def _damage(ready: Ready) -> list[_Row]:
     if more := len(ready.damaged) - len(shown):
         rows.append(_Row("", Text(f"... and {more:,} more", style="red")))
     advice = (
-        "Consumers wait before messages that cannot be read. Stop, put the files back from a copy; "
-        f"or let all go on: kourou broker set {ready.broker_name} skipDamagedRecords=true. "
-        "With the broker stopped, this names each:"
+        "Consumers stop at messages that cannot be read. Stop the broker and restore the files "
+        f"from a copy, or skip them: kourou broker set {ready.broker_name} "
+        "skipDamagedRecords=true. With the broker stopped, this command lists them:"
     )
     return [
         *rows,
@@ -142,7 +143,7 @@ def _damage(ready: Ready) -> list[_Row]:
 
 
 def _features() -> list[_Row]:
-    return [_Row("On", Text(SERVED)), _Row("Off", _dim(f"not built yet: {NOT_SERVED}"))]
+    return [_Row("On", Text(SERVED)), _Row("Off", _dim(f"not supported: {NOT_SERVED}"))]
 
 
 def _next_steps(ready: Ready) -> list[_Row]:
@@ -158,13 +159,13 @@ def _durability(ready: Ready) -> Text:
     if ready.flush_disk_type == "SYNC_FLUSH":
         return _noted(
             "sync",
-            "An acknowledged message is on disk, and so is each that a consumer sees: neither a "
-            "crash nor a power cut takes it back.",
+            "Acknowledged messages and messages that consumers receive are on disk: neither a "
+            "crash nor a power failure removes them.",
         )
     return _noted(
         "async",
-        "An acknowledged message is in the system's memory: a crash of the broker loses nothing, "
-        f"a power cut the last {ready.flush_interval_ms} ms. --flush sync closes that gap.",
+        "Acknowledged messages are in the system's memory: a crash of the broker loses nothing, a "
+        f"power failure the last {ready.flush_interval_ms} ms. --flush sync prevents that.",
     )
 
 
@@ -175,9 +176,9 @@ def _profile_note(ready: Ready) -> str:
 
 def _warning(ready: Ready) -> Text:
     danger = (
-        f"{ready.broker} is open to other machines and there is no access control yet. "
-        "Whoever reaches it can read, write and delete every topic. "
-        "Without --listen it serves this machine only."
+        f"{ready.broker} is open to other machines, and there is no access control. "
+        "Every program that can connect to it can read, write and delete every topic. "
+        "Without --listen it accepts this machine only."
     )
     return Text.assemble(("Warning: ", "bold red"), (danger, "red"))
 
@@ -191,7 +192,7 @@ def _dim(text: str) -> Text:
 
 
 def size_text(count: int) -> str:
-    """Return bytes as `64 MiB` or `71.2 GiB`."""
+    """Return a number of bytes as text, such as `64 MiB` or `71.2 GiB`."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f}".removesuffix(".0") + f" {unit}"

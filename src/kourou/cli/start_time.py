@@ -1,4 +1,4 @@
-"""Times as a person writes them: an instant, or an end of a queue."""
+"""Parsers of times on the command line: instants, spans, and the ends of a queue."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Start(Enum):
     """An end of a queue."""
 
     LATEST = "latest"
-    """After the newest message: only what arrives from now on."""
+    """After the newest message: only messages that arrive later."""
     EARLIEST = "earliest"
-    """At the oldest message that is still stored."""
+    """At the oldest stored message."""
 
 
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -25,10 +25,10 @@ _EPOCH_MS: Final = re.compile(r"[0-9]{1,15}")
 
 
 def parse_start(text: str, now_ms: int, option: str = "--from") -> Start | int:
-    """Return where `text` says to begin: an end of the queue, or an instant as `parse_instant`.
+    """Return the start that `text` names: an end of the queue, or an instant as `parse_instant`.
 
     Raises:
-        UsageError: it is neither; the text names `option`.
+        UsageError: `text` is neither; the error names `option`.
     """
     word = text.strip().lower()
     for start in Start:
@@ -38,16 +38,16 @@ def parse_start(text: str, now_ms: int, option: str = "--from") -> Start | int:
 
 
 def parse_span(start: str, end: str, now_ms: int) -> tuple[Start | int, int | None]:
-    """Return where `--from` and `--to` begin and end; EARLIEST or an epoch ms, None for now.
+    """Return the values of `--from` (EARLIEST or epoch ms) and `--to` (epoch ms, None for now).
 
-    Messages of a broker whose clock is ahead count as stored now.
+    None stands for now so that messages of a broker whose clock is ahead are included.
 
     Raises:
-        UsageError: one is no time, or the end is before the start.
+        UsageError: a text is not a time, or the end is before the start.
     """
     begin = parse_start(start, now_ms)
     if begin is Start.LATEST:
-        raise UsageError("--from latest is the end of what is stored: `kourou receive` goes on")
+        raise UsageError("--from latest selects no stored message; use `kourou receive` instead")
     end_ms = None if end.strip().lower() == "now" else parse_instant(end, now_ms, "--to")
     if isinstance(begin, int) and end_ms is not None and end_ms < begin:
         raise UsageError(f"--to {end} is before --from {start}")
@@ -57,12 +57,12 @@ def parse_span(start: str, end: str, now_ms: int) -> tuple[Start | int, int | No
 def parse_instant(text: str, now_ms: int, option: str) -> int:
     """Return the instant that `text` names, in epoch ms.
 
-    It is `now`, a span before now (`-90s`, `-15m`, `-1h`, `-2d`), epoch milliseconds, or ISO 8601
-    (`2025-01-31`, `2025-01-31T12:00`, `2025-01-31T12:00:00+02:00`), in local time where it names
-    no zone. One before 1970 is 0.
+    `text` is `now`, a span before now (`-90s`, `-15m`, `-1h`, `-2d`), epoch milliseconds, or ISO
+    8601 (`2025-01-31`, `2025-01-31T12:00`, `2025-01-31T12:00:00+02:00`), in local time if it names
+    no zone. Instants before 1970 become 0.
 
     Raises:
-        UsageError: it is none of these; the text names `option`.
+        UsageError: `text` is none of these; the error names `option`.
     """
     return _parse(text, now_ms, option, "now")
 
@@ -76,14 +76,14 @@ def _parse(text: str, now_ms: int, option: str, words: str) -> int:
     at_ms = _absolute(word)
     if at_ms is None:
         raise UsageError(
-            f"{option} {text!r} is no time: give {words}, a span as -15m, -1h or -2d, "
-            "or a time as 2025-01-31T12:00"
+            f"{option} {text!r} is not a time: use {words}, a span such as -15m, -1h or -2d, "
+            "or a time such as 2025-01-31T12:00"
         )
     return at_ms
 
 
 def _absolute(word: str) -> int | None:
-    """Return the instant of epoch milliseconds or ISO 8601, in epoch ms; None for other words."""
+    """Return the instant of epoch milliseconds or ISO 8601, in epoch ms; None for other texts."""
     if _EPOCH_MS.fullmatch(word):
         return int(word)
     try:
@@ -93,36 +93,36 @@ def _absolute(word: str) -> int | None:
 
 
 def parse_ahead(text: str, now_ms: int, option: str) -> int:
-    """Return the instant to come that `text` names: epoch ms or ISO 8601, in epoch ms.
+    """Return the future instant that `text` names (epoch ms or ISO 8601), in epoch ms.
 
     Raises:
-        UsageError: it is none, or not to come; the text names `option`.
+        UsageError: `text` is not a time, or not in the future; the error names `option`.
     """
     at_ms = _absolute(text.strip())
     if at_ms is None:
         raise UsageError(
-            f"{option} {text!r} is no time: give it as 2025-01-31T12:00, or in epoch milliseconds"
+            f"{option} {text!r} is not a time: use 2025-01-31T12:00 or epoch milliseconds"
         )
     if at_ms <= now_ms:
         at = datetime.fromtimestamp(at_ms / 1000).astimezone()
         raise UsageError(
-            f"{option} {text!r} is {at:%Y-%m-%d %H:%M:%S}, which is past: give a time ahead, or "
-            "none to deliver at once"
+            f"{option} {text!r} is {at:%Y-%m-%d %H:%M:%S}, which is in the past: use a later time, "
+            "or omit the option for immediate delivery"
         )
     return at_ms
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Return the milliseconds of a span as `90s`, `15m`, `1h` or `2d`.
+    """Return the length of a span such as `90s`, `15m`, `1h` or `2d`, in milliseconds.
 
     Raises:
-        UsageError: it is none, or of no length; the text names `option`.
+        UsageError: `text` is not a span, or its length is 0; the error names `option`.
     """
     span = _SPAN.fullmatch(text.strip())
     if span is not None and _span_ms(span) == 0:
-        raise UsageError(f"{option} {text!r} is no time at all: leave it out")
+        raise UsageError(f"{option} {text!r} has no length: omit the option")
     if span is None:
-        raise UsageError(f"{option} {text!r} is no span: give it as 90s, 15m, 1h or 2d")
+        raise UsageError(f"{option} {text!r} is not a span: use 90s, 15m, 1h or 2d")
     return _span_ms(span)
 
 

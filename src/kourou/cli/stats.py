@@ -1,4 +1,4 @@
-"""`kourou stats`: how fast topics are written and consumed."""
+"""`kourou stats`: send and consume rates of topics and groups."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kourou.protocol.bodies import ClusterInfo
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 HELP: Final = """\
-Show how fast topics are written and consumed: one row for each topic and group.
+Show send and consume rates: one row for each topic and group.
 
-IN/S and OUT/S are messages a second over the last minute; a broker samples each 10 s. The columns
-of 24 hours count from the start of the broker, if that is less long ago. LAG is what a group has
-not consumed.
+IN/S and OUT/S are messages per second over the last minute; brokers sample every 10 s. The 24-hour
+columns begin at the start of the broker, if that is more recent. LAG is the number of messages that
+the group has not consumed.
 
 \b
 Examples:
   kourou stats
   kourou stats orders '%RETRY%billing'
-  kourou stats --active --json                     only what was written or consumed
+  kourou stats --active --json                     only topics and groups in use
 """
 
 
@@ -42,7 +42,7 @@ def stats(
         bool, typer.Option("--active", help="Only rows with messages in the last 24 hours.")
     ] = False,
     show_all: Annotated[
-        bool, typer.Option("--all", "-a", help="Topics and groups of the system too.")
+        bool, typer.Option("--all", "-a", help="Include system topics and groups.")
     ] = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -84,7 +84,7 @@ def stats(
 
 
 def _topics_of_brokers(cluster: ClusterInfo) -> set[str]:
-    """Return the topics that brokers have for themselves, by their names and their clusters'."""
+    """Return the topics that brokers create for themselves: named like brokers and clusters."""
     replies = (f"{name}_REPLY_TOPIC" for name in cluster.clusters)
     return {*cluster.brokers, *cluster.clusters, *replies}
 

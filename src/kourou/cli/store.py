@@ -1,4 +1,4 @@
-"""`kourou store`: look at a store directory, verify it, mend it, take messages out and in."""
+"""`kourou store`: inspect, verify and repair a store directory, export and import messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="Look at a store directory, verify and mend it, and take messages out and in.",
+    help="Inspect, verify and repair a store directory, export and import messages.",
 )
 
 
@@ -19,20 +19,18 @@ def store() -> None:
     """Group the commands below."""
 
 
-app.command(help=store_info.INFO_HELP, short_help="Tell what it holds, and who wrote it last.")(
+app.command(help=store_info.INFO_HELP, short_help="Show sizes, topics and state of a store.")(
     store_info.info
 )
 app.command(help=store_check.CHECK_HELP, short_help="Verify every file.")(store_check.check)
-app.command(help=store_dump.DUMP_HELP, short_help="Print what a file holds, row by row.")(
+app.command(help=store_dump.DUMP_HELP, short_help="Print the content of a file, row by row.")(
     store_dump.dump
 )
 app.command(
-    help=store_mend.REBUILD_HELP, short_help="Make its queues and index again from the log."
+    help=store_mend.REBUILD_HELP, short_help="Rebuild queues, index and timers from the log."
 )(store_mend.rebuild)
-app.command(help=store_mend.TRUNCATE_HELP, short_help="Cut its log from a place on.")(
-    store_mend.truncate
-)
-app.command("export", help=store_transfer.EXPORT_HELP, short_help="Write its messages to a file.")(
+app.command(help=store_mend.TRUNCATE_HELP, short_help="Truncate the log.")(store_mend.truncate)
+app.command("export", help=store_transfer.EXPORT_HELP, short_help="Write the messages to a file.")(
     store_transfer.export_store
 )
 app.command("import", help=store_transfer.IMPORT_HELP, short_help="Append the messages of a file.")(

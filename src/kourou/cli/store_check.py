@@ -1,4 +1,4 @@
-"""`kourou store check`: whether every file of a store is as it must be."""
+"""`kourou store check`: verification of every file of a store."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kourou.cli.store_place import Live, LogProgress, StorePath, store_at
 from kourou.store.tools.check import CheckReport, check_store
 
 FINDINGS_SHOWN_MAX: Final = 50
-"""Findings that people are shown; JSON has them all."""
+"""Maximum number of findings in text output; JSON has all."""
 
 CHECK_HELP: Final = """\
-Verify every file of the store in PATH, without changing any.
+Verify every file of the store in PATH without changing any.
 
-Each record of the commit log with its checksum, each consume queue entry against the record that it
-names, the index, the timer's files, the checkpoint and the config files. A store that crashed is in
-order as soon as the broker has recovered it: start the broker once before. With --live the store
-may be in use: then only what was durable when the command began is verified.
+Verified are each record of the commit log with its checksum, each consume queue entry against its
+record, the index, the timer files, the checkpoint and the config files. After a crash, start the
+broker once before, because only its recovery makes the files consistent. With --live the store may
+be in use, and only the part that was durable at the start of the command is verified.
 
 \b
 Examples:
@@ -31,12 +31,13 @@ Examples:
   kourou store check ~/.kourou/store --live         while a broker uses it
   kourou store check /data/store --json
 
-Exit codes: 0 in order, 1 something found, 2 no store there, 3 a broker uses it, or not readable.
+Exit codes: 0 no problems, 1 problems found, 2 no store in PATH, 3 a broker uses it, or it is not
+readable.
 """
 
 
 def check(path: StorePath, *, live: Live = False, as_json: AsJson = False) -> None:
-    """Check the store and print what was found."""
+    """Check the store and print the findings."""
     with (
         store_at(path, lock=not live, may_be_live=True) as disk,
         LogProgress("verified") as progress,
@@ -51,16 +52,16 @@ def check(path: StorePath, *, live: Live = False, as_json: AsJson = False) -> No
 
 
 def _print(report: CheckReport, path: Path) -> None:
-    """Print the findings, and the sum of what was read."""
+    """Print the findings, and the totals of the verified data."""
     shown = report.findings[:FINDINGS_SHOWN_MAX]
     if shown:
         output.print_table(
             ("FILE", "BYTE", "PROBLEM"), [(f.file, f.offset, f.problem) for f in shown]
         )
     if len(shown) < len(report.findings):
-        output.print_line(f"... and {len(report.findings) - len(shown):,} more: --json has all")
+        output.print_line(f"... and {len(report.findings) - len(shown):,} more: --json prints all")
     found = len(report.findings)
-    verdict = output.counted(found, "problem") if found else "in order"
+    verdict = output.counted(found, "problem") if found else "no problems"
     output.print_line(
         f"{path}: {verdict}; {output.counted(report.records, 'message')} in "
         f"{output.counted(report.bytes, 'byte')}, {output.counted(report.queues, 'queue')}"

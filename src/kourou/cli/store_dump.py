@@ -1,4 +1,4 @@
-"""`kourou store dump`: what a file of a store holds, row by row."""
+"""`kourou store dump`: content of a store file, row by row."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.tools.dump import FileKind, Row, dump_file, kind_of
 
 DUMP_HELP: Final = """\
-Print what FILE of a store holds, row by row: any file, whole or damaged.
+Print the content of FILE of a store, row by row. Damaged files can be read too.
 
-FILE is a segment of the log, a file of a queue, batch queue or queue extension, an index file,
-the checkpoint, abort, a config file, or a timer file; or a directory: all files in it. What does
-not fit the layout is a row that says so. Nothing is locked: of a store in use the last rows may be
-half written.
+FILE is a segment of the log, a file of a queue, batch queue or queue extension, an index file, the
+checkpoint, abort, a config file, or a timer file; or a directory, for all files in it. Data that
+does not fit the layout becomes a row with the problem. Nothing is locked: if the store is in use,
+the last rows may be incomplete.
 
 --from and --to are bytes of the log, offsets of a queue, or numbers of an index file's entries.
-With --json each row is a JSON object on a line of its own, and has more.
+With --json each row is a JSON object on its own line, with more members.
 
 \b
 Examples:
@@ -60,13 +60,13 @@ _NUMBER_WIDTH: Final = 12
 def dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     *,
-    start: Annotated[int, typer.Option("--from", metavar="N", min=0, help="Begin there.")] = 0,
+    start: Annotated[int, typer.Option("--from", metavar="N", min=0, help="First row.")] = 0,
     stop: Annotated[
-        int | None, typer.Option("--to", metavar="N", min=0, help="End before there.")
+        int | None, typer.Option("--to", metavar="N", min=0, help="End (exclusive).")
     ] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N rows.")] = None,
     kind: Annotated[
-        FileKind | None, typer.Option(help="What FILE is, where its directory does not tell.")
+        FileKind | None, typer.Option(help="Kind of FILE, if its path does not show it.")
     ] = None,
     slots: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Hash slots of an index file.")
@@ -76,7 +76,7 @@ def dump(
     """Print the rows."""
     file = file.expanduser()
     if not file.exists():
-        raise UsageError(f"{file}: there is no such file or directory")
+        raise UsageError(f"{file}: no such file or directory")
     root, name = _root_of(file) if kind is None else (file.parent, file.name)
     show = _JsonRows() if as_json else _TextRows()
     try:
@@ -90,7 +90,7 @@ def dump(
             for one in islice(rows, count):
                 show(one)
     except BrokenPipeError:
-        raise  # of stdout: its reader has gone
+        raise  # the reader of stdout has closed the pipe
     except OSError as error:
         raise StoreUnusableError(str(file), error.strerror or str(error)) from error
 
@@ -99,16 +99,16 @@ def _rows(
     disk: OsDisk, name: str, kind: FileKind | None, start: int, stop: int | None, slots: int | None
 ) -> Iterator[Row]:
     if kind is None:
-        yield {"what": "unknown", "problem": f"{name}: no file of a store has such a name"}
+        yield {"what": "unknown", "problem": f"{name} is not the name of a store file"}
         return
     yield from dump_file(disk, name, kind, start=start, stop=stop, slots=slots)
 
 
 def _root_of(file: Path) -> tuple[Path, str]:
-    """Return the root of the store that the file belongs to, and the file's name below it.
+    """Return the root of the store that contains the file, and the file's name below it.
 
     Raises:
-        UsageError: its path does not tell.
+        UsageError: the path does not show the kind of the file.
     """
     whole = file.absolute()
     for depth, root in enumerate(whole.parents):
@@ -116,13 +116,13 @@ def _root_of(file: Path) -> tuple[Path, str]:
         if kind_of(name) is not None:
             return root, name
     if (file / COMMITLOG).is_dir():
-        raise UsageError(f"{file} is a whole store: name one of its files, or a directory in it")
+        raise UsageError(f"{file} is a whole store: name a file or a directory in it")
     kinds = ", ".join(FileKind)
-    raise UsageError(f"{file}: its path does not tell what it is; --kind does: {kinds}")
+    raise UsageError(f"{file}: the path does not show the kind of file; use --kind: {kinds}")
 
 
 def _files_in(disk: OsDisk, name: str) -> list[str]:
-    """Return the files in the directory and those below, sorted."""
+    """Return the files in the directory and below it, sorted."""
     found = []
     for inner in disk.list(name):
         path = f"{name}/{inner}"
@@ -131,14 +131,14 @@ def _files_in(disk: OsDisk, name: str) -> list[str]:
 
 
 class _JsonRows:
-    """Prints each row as a JSON object on a line."""
+    """Prints each row as a JSON object on its own line."""
 
     def __call__(self, row: Row) -> None:
         output.print_line(json.dumps(row, ensure_ascii=False, default=str))
 
 
 class _TextRows:
-    """Prints rows for people, under the columns of their kind, told anew when they change."""
+    """Prints rows as text under column names, which are repeated when the columns change."""
 
     def __init__(self) -> None:
         self._widths: dict[str, int] = {}
@@ -160,7 +160,7 @@ class _TextRows:
         ):
             self._widths = widths
             self._line({name: name.removesuffix("_ms").upper() for name in widths}, widths)
-        rest = [f"{row['count']:,} of them"] if "count" in row else []
+        rest = [f"{row['count']:,} in a row"] if "count" in row else []
         rest += [one_line(str(row["problem"]))] if "problem" in row else []
         cells = {name: _text(name, row[name]) if name in row else "" for name in widths}
         self._line(cells, widths, *rest)
@@ -174,7 +174,7 @@ class _TextRows:
 
 
 def _columns(row: Row) -> dict[str, int]:
-    """Return the columns of rows like this one, with their widths."""
+    """Return the columns of this kind of row, with their widths."""
     if "position" in row and "address" not in row:
         return _LOG_COLUMNS if "topic" in row else _PIECE_COLUMNS
     names = [name for name in row if name not in ("count", "problem")]

@@ -1,4 +1,4 @@
-"""`kourou store info`: what a store holds, told from its files."""
+"""`kourou store info`: sizes, topics and state of a store, read from its files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from kourou.store.paths import LOCK
 from kourou.store.tools.info import QueueInfo, StoreInfo, TimersInfo, store_info
 
 INFO_HELP: Final = """\
-Tell what the store in PATH holds: its sizes, its topics and who wrote it last.
+Show the store in PATH: its sizes, its topics and the program that wrote it last.
 
-It reads the ends of the log and of each queue, and the timer wheel, in any store: in use, damaged,
-or one of RocketMQ. Nothing is changed or checked; `kourou store check` does that.
+The command reads the ends of the log and of each queue, and the timer wheel. It works for any
+store: in use, damaged, or of RocketMQ. It changes and verifies nothing; to verify a store, use
+`kourou store check`.
 
 \b
 Examples:
   kourou store info ~/.kourou/store
-  kourou store info ~/.kourou/store --queues        each queue, not each topic
+  kourou store info ~/.kourou/store --queues        one row for each queue
   kourou store info /data/store --json
 """
 
@@ -35,10 +36,10 @@ Examples:
 def info(
     path: StorePath,
     *,
-    queues: Annotated[bool, typer.Option("--queues", help="Each queue, not each topic.")] = False,
+    queues: Annotated[bool, typer.Option("--queues", help="One row for each queue.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the store holds."""
+    """Print the information."""
     with store_at(path, lock=False) as disk:
         found = store_info(disk)
         in_use = _is_in_use(disk)
@@ -50,7 +51,7 @@ def info(
     rows = [
         ("Store", str(path)),
         ("State", state_text(found, in_use=in_use)),
-        ("Space", f"{taken:,} bytes taken, {free:,} free"),
+        ("Space", f"{taken:,} bytes used, {free:,} free"),
         ("Log", f"bytes {found.log_first:,} to {found.log_end:,}"),
         ("Log files", f"{found.log_files:,} of {found.sizes.segment_bytes:,} bytes"),
         ("Queue files", f"{found.sizes.queue_bytes:,} bytes each"),
@@ -72,24 +73,24 @@ def info(
 
 
 def state_text(found: StoreInfo, *, in_use: bool) -> str:
-    """Return in words who had the store open last, and how that ended."""
+    """Return as text which program opened the store last, and whether it closed it cleanly."""
     if in_use:
-        return "in use by a broker that runs"
+        return "in use by a running broker"
     run = found.last_run
     who = "Kourou" if run.was_kourou else "RocketMQ"
     if run.was_clean:
         return f"closed cleanly, by {who}" if found.log_files else "never used"
-    synced = " after a sync that failed" if run.was_kourou and run.is_cache_suspect else ""
+    synced = " after a failed sync" if run.was_kourou and run.is_cache_suspect else ""
     return f"not closed cleanly, by {who}{synced}: the next start recovers it"
 
 
 def timers_text(timers: TimersInfo) -> str:
-    """Return in words how many messages wait for their time, and for when."""
+    """Return as text the number of scheduled messages and their delivery times."""
     text = f"{output.counted(timers.waiting, 'message')} in the wheel"
     if timers.first_at_ms is not None:
         text += f", for {instant(timers.first_at_ms)} to {instant(timers.last_at_ms)}"
     if timers.behind:
-        text += f"; {timers.behind:,} to be taken in"
+        text += f"; {timers.behind:,} not yet in the wheel"
     return text
 
 
@@ -101,18 +102,18 @@ def _is_in_use(disk: OsDisk) -> bool:
     except StoreLockedError:
         return True
     except OSError:
-        return False  # not ours to lock: somebody else's store, looked at
+        return False  # no permission to lock: a store of another user, opened for reading
     return False
 
 
 def taken_bytes(path: Path) -> int:
-    """Return what the directory's files take on the device; they are sparse."""
+    """Return the space that the directory's (sparse) files use on the device, in bytes."""
     total = 0
     for file in path.rglob("*"):
         try:
             total += file.lstat().st_blocks * 512
         except OSError:
-            continue  # removed meanwhile
+            continue  # removed in the meantime
     return total
 
 

@@ -1,4 +1,4 @@
-"""The store directory that `kourou store` commands are given: found, locked, its errors told."""
+"""Access of `kourou store` commands to a store directory: checks, lock, errors and progress."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kourou.store.paths import COMMITLOG, LOCK
 StorePath = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", show_default=False, help="The directory that `kourou serve` showed."
+        metavar="PATH", show_default=False, help="The store directory of `kourou serve`."
     ),
 ]
 Live = Annotated[
-    bool, typer.Option("--live", help="Read the part that is durable, of a store in use as well.")
+    bool, typer.Option("--live", help="Read only the durable part; the store may be in use.")
 ]
 
 _MIB: Final = 1024 * 1024
@@ -35,42 +35,40 @@ _MIB: Final = 1024 * 1024
 def store_at(
     path: Path, *, lock: bool, may_be_new: bool = False, may_be_live: bool = False
 ) -> Iterator[OsDisk]:
-    """Give the disk of the store in a directory, and let go of it at the end.
+    """Yield the disk of the store in a directory; unlock and close it at the end.
 
     Args:
         path: the directory.
-        lock: nobody may have the store open meanwhile.
-        may_be_new: there need be no store yet; the directory is made.
-        may_be_live: the command has `--live`, which needs no lock.
+        lock: hold the store's lock, so that no broker can open it meanwhile.
+        may_be_new: accept a directory without a store, and create a missing one.
+        may_be_live: the command has `--live`, which the error of a store in use names.
 
     Raises:
         UsageError: there is no store.
-        StoreLockedError: somebody has it open.
-        StoreUnusableError: a file of it cannot be read or written.
+        StoreLockedError: another process uses the store.
+        StoreUnusableError: a file of the store cannot be read or written.
     """
     path = path.expanduser()
     if not may_be_new:
         check_store_at(path)
     elif path.exists() and not path.is_dir():
-        raise UsageError(f"{path} is no directory: name one, which may be new")
+        raise UsageError(f"{path} is not a directory: name one, which need not exist")
     try:
         if may_be_new:
             path.mkdir(parents=True, exist_ok=True)
         disk = OsDisk(path)
-        # A store that was never opened has no lock file, and looking at one must not make it.
+        # A store that was never opened has no lock file, and a read must not create it.
         unlock = _locked(disk) if lock and disk.exists(LOCK) else None
     except OSError as error:
         raise _unusable(path, error) from error
     except StoreLockedError as error:
         if may_be_live:
-            raise StoreLockedError(
-                f"{error}; or read what is durable by now, with --live"
-            ) from error
+            raise StoreLockedError(f"{error}; or read the durable part with --live") from error
         raise
     try:
         yield disk
     except BrokenPipeError:
-        raise  # of stdout: its reader has gone
+        raise  # the reader of stdout has closed the pipe
     except OSError as error:
         raise _unusable(path, error) from error
     finally:
@@ -80,25 +78,25 @@ def store_at(
 
 
 def _locked(disk: OsDisk) -> Callable[[], None] | None:
-    """Lock the store; return what unlocks it, None where nobody can have it open to write."""
+    """Lock the store and return the function that unlocks it; None on a read-only file system."""
     try:
         return disk.lock(LOCK)
     except OSError as error:
-        if error.errno == errno.EROFS:  # as a copy, mounted to be looked at
+        if error.errno == errno.EROFS:  # no process can write to the store there
             return None
         raise
 
 
 def check_store_at(path: Path) -> None:
-    """Raise if there is no store in the directory.
+    """Raise an error if there is no store in the directory.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the directory or its commit log does not exist.
     """
     if not path.is_dir():
-        raise UsageError(f"{path} is no directory: give the one that `kourou serve` showed")
+        raise UsageError(f"{path} is not a directory: name the store of `kourou serve`")
     if not (path / COMMITLOG).is_dir():
-        raise UsageError(f"{path} holds no store: there is no {COMMITLOG} directory in it")
+        raise UsageError(f"{path} contains no store: it has no directory {COMMITLOG}")
 
 
 def _unusable(path: Path, error: OSError) -> StoreUnusableError:
@@ -107,22 +105,22 @@ def _unusable(path: Path, error: OSError) -> StoreUnusableError:
 
 
 class LogProgress:
-    """How much of the log is read, on the terminal of who waits. Call it with bytes: done, all.
+    """Progress line of a read of the log; call it with the bytes done and the total.
 
     Args:
-        verb: what is done with it, as "verified".
-        is_shown: False where lines of the work go to the same terminal.
+        verb: the operation, such as "verified".
+        is_shown: False if output lines of the command go to the same terminal.
     """
 
     def __init__(self, verb: str, *, is_shown: bool = True) -> None:
         self._verb = verb
-        # These commands print at their end only, so that a terminal may show both.
+        # These commands print only at their end, so the same terminal can show both.
         self._is_shown = is_shown and sys.stderr.isatty()
         self._line: Progress | None = None
         self._shown = 0
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        """Take how far it is."""
+        """Update the line."""
         if self._line is None:
             self._line = Progress(
                 f"MiB of the log {self._verb}", total_bytes // _MIB, is_shown=self._is_shown
@@ -145,7 +143,7 @@ class LogProgress:
 
 
 def instant(at_ms: int | None) -> str | None:
-    """Return an instant in epoch ms as local time; as it is where it can be none."""
+    """Return an instant in epoch ms as local time, or as a number if it is out of range."""
     if at_ms is None or at_ms == 0:
         return None
     try:

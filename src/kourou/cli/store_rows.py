@@ -1,4 +1,4 @@
-"""Files of messages, both ways: JSON lines, or Parquet where pyarrow is installed."""
+"""Readers and writers of message files: JSON lines, or Parquet if pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 16 * 1024 * 1024
 _NO_HOST: Final = "127.0.0.1:0"
 Advance = Callable[[int], None]
-"""Told how many bytes of a file were read."""
+"""Called with the number of bytes read from a file."""
 
 
 class RowFormat(StrEnum):
-    """How messages are written."""
+    """The format of a message file."""
 
     JSON = "json"
     PARQUET = "parquet"
@@ -39,10 +39,10 @@ _BY_ENDING: Final = {
 
 
 def format_of(path: Path, asked: RowFormat | None) -> RowFormat:
-    """Return the format that is asked for, or that the file's ending tells.
+    """Return the requested format, or the one of the file's extension.
 
     Raises:
-        UsageError: its ending tells none.
+        UsageError: the extension is unknown.
     """
     if asked is not None:
         return asked
@@ -51,12 +51,12 @@ def format_of(path: Path, asked: RowFormat | None) -> RowFormat:
     found = _BY_ENDING.get(path.suffix.lower())
     if found is None:
         endings = ", ".join(_BY_ENDING)
-        raise UsageError(f"{path} ends in none of {endings}: give --format json or parquet")
+        raise UsageError(f"{path} has none of the extensions {endings}: use --format")
     return found
 
 
 class _JsonRow(msgspec.Struct, omit_defaults=False):
-    """A row as JSON: what people write by hand may leave out all but the topic and the body."""
+    """A row as JSON; only the topic and the body are required."""
 
     topic: str
     queue_id: int = 0
@@ -86,7 +86,7 @@ class RowWriter(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Write what is left; the file is whole after."""
+        """Write buffered rows; after this, the file is complete."""
 
 
 class _JsonWriter(RowWriter):
@@ -132,7 +132,7 @@ class _ParquetWriter(RowWriter):
 
 
 def row_writer(file: BinaryIO, row_format: RowFormat) -> RowWriter:
-    """Return what writes rows to a file.
+    """Return a writer of rows to a file.
 
     Raises:
         PackageMissingError: the format needs a package that is not installed.
@@ -144,7 +144,7 @@ def read_rows(file: BinaryIO, row_format: RowFormat, advance: Advance) -> Iterat
     """Return the rows of a file.
 
     Raises:
-        InvalidMessageError: one is none; the text says which, and why.
+        InvalidMessageError: a row is not a valid message; the text names the row and the reason.
         PackageMissingError: the format needs a package that is not installed.
     """
     if row_format is RowFormat.JSON:
@@ -162,14 +162,14 @@ def _read_json(file: BinaryIO, advance: Advance) -> Iterator[Row]:
             row = decoder.decode(line)
             yield _row(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error) as error:
-            raise InvalidMessageError(f"line {number:,} is no message: {error}") from None
+            raise InvalidMessageError(f"line {number:,} is not a message: {error}") from None
 
 
 def _row(row: _JsonRow) -> Row:
     fields = msgspec.structs.asdict(row)
     text, encoded = fields.pop("body"), fields.pop("body_base64")
     if (text is None) == (encoded is None):
-        raise msgspec.ValidationError("it must have `body` or `body_base64`")
+        raise msgspec.ValidationError("it must have either `body` or `body_base64`")
     body = base64.b64decode(encoded, validate=True) if text is None else text.encode()
     return cast(Row, {**fields, "body": body})
 
@@ -188,7 +188,7 @@ def _read_parquet(file: BinaryIO, advance: Advance) -> Iterator[Row]:
                 yield _parquet_row(fields, number)
             advance(batch.nbytes)
     except arrow.ArrowException as error:
-        raise InvalidMessageError(f"the file is no Parquet after row {number:,}: {error}") from None
+        raise InvalidMessageError(f"not a valid Parquet file, at row {number:,}: {error}") from None
 
 
 def _parquet_row(fields: dict[str, Any], number: int) -> Row:
@@ -196,12 +196,12 @@ def _parquet_row(fields: dict[str, Any], number: int) -> Row:
     known = {name: fields[name] for name in _JsonRow.__struct_fields__ if name in fields}
     for name in ("properties", "system_properties"):
         if known.get(name) is not None:
-            known[name] = dict(known[name])  # a map comes as a list of pairs
+            known[name] = dict(known[name])  # pyarrow returns a map as a list of pairs
     known = {name: value for name, value in known.items() if value is not None}
     try:
         row = msgspec.convert({**known, "body": ""}, _JsonRow)
     except msgspec.ValidationError as error:
-        raise InvalidMessageError(f"row {number:,} is no message: {error}") from None
+        raise InvalidMessageError(f"row {number:,} is not a message: {error}") from None
     return cast(
         Row, {**_row(row), "body": body.encode() if isinstance(body, str) else bytes(body or b"")}
     )

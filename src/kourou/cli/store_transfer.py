@@ -1,4 +1,4 @@
-"""`kourou store export` and `import`: messages out of a store directory, and into one."""
+"""`kourou store export` and `import`: messages of a store directory to and from files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from kourou.store.tools.import_messages import import_messages
 _MIB: Final = 1024 * 1024
 
 EXPORT_HELP: Final = """\
-Write the messages of the store in PATH to FILE: JSON lines or Parquet, as its ending says.
+Write the messages of the store in PATH to FILE, as JSON lines or Parquet by its extension.
 
-Each message that readers can see comes with all that is known of it, in the order in which they
-were stored; damaged parts of the log are stepped over, and told. Bodies are inflated. A JSON line
-has `body` where that is text, else `body_base64`. FILE - is stdout. Topics of the system are left
-out unless they are named, or --all is given.
+Messages that consumers can read are written with all their fields, in the order in which they were
+stored. Damaged parts of the log are skipped and reported. Bodies are decompressed. A JSON line has
+`body` if the body is text, else `body_base64`. FILE - is stdout. System topics are omitted unless
+they are named or --all is given.
 
 \b
 Examples:
@@ -41,20 +41,21 @@ Examples:
   kourou store export ~/.kourou/store orders.parquet --topic orders --from -2d
   kourou store export ~/.kourou/store - --topic orders --queue 3 --live | jq .body
 
-Exit codes: 0 exported, 1 the same but for damaged parts, 2 no store there, FILE exists or cannot be
-written, or pyarrow is not installed, 3 a broker uses the store, or it cannot be read.
+Exit codes: 0 exported, 1 exported except for damaged parts, 2 no store in PATH, FILE exists or
+cannot be written, or pyarrow is not installed, 3 a broker uses the store, or it cannot be read.
 """
 
 IMPORT_HELP: Final = """\
-Append the messages of FILE to the store in PATH, which no broker uses; a new one is made.
+Append the messages of FILE to the store in PATH, which no broker may use. A missing store is
+created.
 
-FILE is what `kourou store export` wrote, or JSON lines as `kourou receive` and `kourou message
-print` write them; `topic` and `body` are enough. FILE - is stdin, for JSON lines. Topic, queue, id,
-tag, keys, properties, hosts and times stay, but a message is never stored earlier than the store's
-last. Its offset is the next of its queue. Topics that the store does not know are added, and those
-with fewer queues than their messages need get more to read from. Nothing is told to consumers that
-are connected elsewhere: it is a store, not a broker. Cut short, by Ctrl-C or a crash, it leaves a
-beginning of the messages.
+FILE is a file of `kourou store export`, or JSON lines as `kourou receive` and `kourou message
+print` write them; only `topic` and `body` are required. FILE - is stdin, for JSON lines. A message
+keeps its topic, queue, id, tag, keys, properties, hosts and times, except that its store time is
+never before that of the store's last message. Its offset is the next one of its queue. Missing
+topics are created, and a topic with too few queues for its messages gets more read queues. Running
+consumers are not notified. If the import is interrupted by Ctrl-C or a crash, the first part of the
+messages is stored.
 
 \b
 Examples:
@@ -62,13 +63,14 @@ Examples:
   kourou store export ./old - --topic orders | kourou store import ./new -
   kourou store import ~/.kourou/store orders.parquet --json
 
-Exit codes: 0 imported, 2 a message that cannot be stored: those before it are, or no FILE, 3 a
-broker uses the store, or it cannot be written.
+Exit codes: 0 imported, 2 no FILE, or a message that cannot be stored (those before it are stored),
+3 a broker uses the store, or it cannot be written.
 """
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 _Format = Annotated[
-    RowFormat | None, typer.Option("--format", help="Of FILE, where its ending does not tell.")
+    RowFormat | None,
+    typer.Option("--format", help="Format of FILE, if its extension does not show it."),
 ]
 
 
@@ -78,23 +80,23 @@ def export_store(
     *,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Only this one; may be repeated."),
+        typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated."),
     ] = None,
     queue: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Only this queue of them.")
+        int | None, typer.Option(metavar="N", min=0, help="Only this queue of each topic.")
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="Stored then or later.")
+        str, typer.Option("--from", metavar="WHEN", help="Stored at this time or later.")
     ] = "earliest",
     end: Annotated[
-        str, typer.Option("--to", metavar="WHEN", help="Stored then or before.")
+        str, typer.Option("--to", metavar="WHEN", help="Stored at this time or before.")
     ] = "now",
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="System topics too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Include system topics.")] = False,
     row_format: _Format = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
     live: Live = False,
 ) -> None:
-    """Write the messages, and tell how many there were."""
+    """Write the messages, and print their number."""
     check_store_at(path.expanduser())
     chosen = format_of(file, row_format)
     begin, end_ms = parse_span(start, end, SystemClock().now_ms())
@@ -107,7 +109,7 @@ def export_store(
         end_ms=end_ms,
     )
     if str(file) != "-" and file.exists() and not force:
-        raise UsageError(f"{file} exists: --force replaces it")
+        raise UsageError(f"{file} exists: use --force to replace it")
     with (
         store_at(path, lock=not live, may_be_live=True) as disk,
         LogProgress("read", is_shown=str(file) != "-") as progress,
@@ -118,7 +120,7 @@ def export_store(
     place = "stdout" if str(file) == "-" else file
     say(f"{place}: {output.counted(messages, 'message')}")
     for topic in sorted(unseen):
-        say(f"note: of topic {topic} there was none; `kourou store info {path}` shows the topics")
+        say(f"note: no messages of topic {topic}; `kourou store info {path}` lists the topics")
     if damaged:
         raise typer.Exit(FAILED)
 
@@ -126,10 +128,10 @@ def export_store(
 def _write(
     found: Iterable[Row | LogPiece], writer: RowWriter, file: Path, topics: Iterable[str]
 ) -> tuple[int, int, set[str]]:
-    """Write the rows to the end.
+    """Write all rows.
 
     Returns:
-        How many there were, how many damaged parts of the log, and the topics without a row.
+        The number of rows, the number of damaged parts of the log, and the topics without a row.
 
     Raises:
         UsageError: the file cannot be written.
@@ -155,13 +157,13 @@ def _write(
 def import_store(
     path: StorePath, file: _File, *, row_format: _Format = None, as_json: AsJson = False
 ) -> None:
-    """Append the messages, and tell how many there were."""
+    """Append the messages, and print their number."""
     chosen = format_of(file, row_format)
     with (
         _opened(file, chosen) as (opened, size),
         store_at(path, lock=False, may_be_new=True) as disk,
         Interrupts() as interrupts,
-        # Of a pipe it is not known how much will come, and whoever fills it may show progress.
+        # The size of a pipe is unknown, and the program that fills it may show its own progress.
         Progress(
             f"MiB of {file.name}", size // _MIB, is_shown=size > 0 and sys.stderr.isatty()
         ) as line,
@@ -171,11 +173,11 @@ def import_store(
             done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
         except KeyboardInterrupt:
             stored = output.counted(interrupts.done, "message")
-            say(f"stopped: the first {stored} stored")
+            say(f"interrupted: the first {stored} stored")
             raise
         except StoreError:
             if interrupts.done:
-                say(f"stopped: the first ones are stored; `kourou store info {path}` counts them")
+                say(f"failed: the first messages are stored; see `kourou store info {path}`")
             raise
     if as_json:
         output.print_json(
@@ -197,14 +199,14 @@ def import_store(
 
 @contextmanager
 def _opened(path: Path, row_format: RowFormat) -> Iterator[tuple[BinaryIO, int]]:
-    """Give a file to read, stdin for `-`, and its size; 0 where that is not known.
+    """Yield a file to read (stdin for `-`) and its size, 0 if unknown.
 
     Raises:
-        UsageError: it cannot be read, or the format needs a file.
+        UsageError: the file cannot be read, or the format does not allow stdin.
     """
     if str(path) == "-":
         if row_format is RowFormat.PARQUET:
-            raise UsageError("Parquet is read from its end: give a file, not -")
+            raise UsageError("Parquet cannot be read from stdin: name a file")
         yield sys.stdin.buffer, 0
         return
     path = path.expanduser()
@@ -217,7 +219,7 @@ def _opened(path: Path, row_format: RowFormat) -> Iterator[tuple[BinaryIO, int]]
 
 
 def _in_mib(line: Progress) -> Callable[[int], None]:
-    """Return what tells a progress line whole MiB of what is read in bytes."""
+    """Return a function that takes bytes read and advances the progress line in whole MiB."""
     seen = 0
 
     def advance(count: int) -> None:
@@ -229,7 +231,7 @@ def _in_mib(line: Progress) -> Callable[[int], None]:
 
 
 class _Writing:
-    """Tells failures to write a file as such, and not as the store's."""
+    """Context manager that reports a failed write to the output file, not as a store error."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -247,10 +249,10 @@ class _Writing:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write; it has its name once it is whole.
+    """Yield a file to write; it is renamed to `path` once it is complete.
 
     Raises:
-        UsageError: it cannot be made or finished.
+        UsageError: the file cannot be created or completed.
     """
     if str(path) == "-":
         yield sys.stdout.buffer

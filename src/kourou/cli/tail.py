@@ -1,4 +1,4 @@
-"""Reading a topic as it grows: by one's own offsets, or as a member of a consumer group."""
+"""Continuous read of a topic, with own offsets or as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import TOOLS_GROUP
 
 GROUP: Final = TOOLS_GROUP
-"""Whom brokers count the reads of `follow` for; it commits nothing."""
+"""The group for which brokers count the pulls of `follow`; nothing is committed for it."""
 
 LOOK_AGAIN_S: Final = 1.0
-"""Between two looks for a topic that does not exist, or a broker that is gone."""
+"""Interval between look-ups of a missing topic, and between retries to a lost broker."""
 ROUTE_INTERVAL_S: Final = 10.0
-"""Between two looks for queues that the topic gained."""
+"""Interval between look-ups of new queues of the topic."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
-    """What to read, and when to end.
+    """The messages to read, and the conditions to end.
 
     Attributes:
         tags: `*`, or tags joined by `||`.
-        sql: instead of tags, an SQL92 expression over properties.
+        sql: an SQL92 expression over properties, instead of tags.
         start: an end of each queue, or an instant in epoch ms.
-        count_max: end after so many messages; None never.
-        idle_timeout_s: end when none came for so long; None never.
-        show: prints one message; it is done when this returns.
+        count_max: end after this number of messages; None for no limit.
+        idle_timeout_s: end after this time without a message; None for no limit.
+        show: prints one message; the message is acknowledged when it returns.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class Tail:
 
 
 class _Progress:
-    """Counts what was shown, and knows when it is enough."""
+    """Counts the shown messages, and detects the end."""
 
     def __init__(self, tail: Tail) -> None:
         self._tail = tail
@@ -62,12 +62,12 @@ class _Progress:
         self.seen = 0
 
     def take(self, message: MessageExt) -> bool:
-        """Show the message, unless it is over; return whether it was shown."""
+        """Show the message, unless the end is reached; return whether it was shown."""
         if self.is_over:
             return False
         try:
             self._tail.show(message)
-        except Exception as error:  # noqa: BLE001  # `wait` raises it: stdout may be gone
+        except Exception as error:  # noqa: BLE001  # `wait` raises it: stdout may be closed
             self._error = error
             self.is_over = True
         else:
@@ -77,7 +77,7 @@ class _Progress:
         return self._error is None
 
     async def wait(self) -> None:
-        """Return when there were enough, or none for too long.
+        """Return when `count_max` is reached or `idle_timeout_s` has passed.
 
         Raises:
             Exception: a message could not be shown.
@@ -95,14 +95,14 @@ class _Progress:
 
 
 async def follow(tail: Tail, namesrv: str) -> int:
-    """Show the topic's messages without being a member of a group; return how many.
+    """Show the topic's messages without membership in a group; return their number.
 
-    Each queue is read in its order; the queues are mixed as their messages come.
+    The messages of one queue are shown in order; those of different queues as they arrive.
 
     Raises:
         UsageError: the expression does not parse.
-        ConnectFailedError: no name server was reached, at the start.
-        RemoteError: a broker refuses to be read, or the topic was deleted.
+        ConnectFailedError: no name server could be connected to at the start.
+        RemoteError: a broker refuses the pulls, or the topic was deleted.
     """
     progress = _Progress(tail)
     config = PullConsumerConfig(
@@ -128,7 +128,7 @@ async def follow(tail: Tail, namesrv: str) -> int:
 
 
 class _Reader:
-    """Reads all queues of one topic, those that it gains meanwhile included."""
+    """Reads all queues of one topic, including queues that are added later."""
 
     def __init__(self, tail: Tail, consumer: PullConsumer, progress: _Progress) -> None:
         self._tail = tail
@@ -137,19 +137,19 @@ class _Reader:
         self._lost: set[str] = set()
 
     async def first_offsets(self) -> dict[MessageQueue, int]:
-        """Return where to begin in each queue there is; {} if the topic does not exist yet."""
+        """Return the start offset of each existing queue; {} if the topic does not exist yet."""
         tail = self._tail
         try:
             queues = await self._consumer.fetch_subscribe_message_queues(tail.topic)
         except NoRouteError:
-            say(f"topic {tail.topic} does not exist yet: waiting for it (Ctrl-C ends)")
+            say(f"topic {tail.topic} does not exist yet: waiting for it (Ctrl-C to end)")
             return {}
         offsets = await asyncio.gather(*(self._offset(queue, tail.start) for queue in queues))
-        say(f"reading {tail.topic}, {len(queues)} queues (Ctrl-C ends)")
+        say(f"reading {tail.topic}, {len(queues)} queues (Ctrl-C to end)")
         return dict(zip(queues, offsets, strict=True))
 
     async def run(self, offsets: dict[MessageQueue, int]) -> None:
-        """Read from `offsets` on, and what comes in queues that are not among them; never ends."""
+        """Read the queues from `offsets` on, and new queues from their start; never return."""
         known = set(offsets)
         async with asyncio.TaskGroup() as tasks:
             for queue, offset in offsets.items():
@@ -161,7 +161,7 @@ class _Reader:
                     tasks.create_task(self._read(queue, None))
 
     async def _look(self) -> list[MessageQueue]:
-        """Return the queues there are now, as far as anybody knows."""
+        """Return the current queues; empty if there is no route or no answer."""
         try:
             return await self._consumer.fetch_subscribe_message_queues(self._tail.topic)
         except (NoRouteError, TransportError):
@@ -175,8 +175,8 @@ class _Reader:
         return await self._consumer.offset_for_time(queue, start)
 
     async def _read(self, queue: MessageQueue, offset: int | None) -> None:
-        """Show the queue's messages from an offset on; None for a queue that is new."""
-        # What a queue holds that did not exist at the start came after it.
+        """Show the queue's messages from an offset on; None for a new queue."""
+        # All messages of a queue that was created after the start are newer than the start.
         start = Start.EARLIEST if self._tail.start is Start.LATEST else self._tail.start
         while not self._progress.is_over:
             try:
@@ -197,39 +197,39 @@ class _Reader:
             offset = result.next_offset
 
     def _say_lost(self, broker_name: str, error: KourouError) -> None:
-        """Say once that a broker is gone, however many queues notice."""
+        """Report a lost broker once, not for each of its queues."""
         if broker_name not in self._lost:
             self._lost.add(broker_name)
-            say(f"{broker_name} does not answer, waiting for it: {one_line(str(error))}")
+            say(f"{broker_name} does not answer, retrying: {one_line(str(error))}")
 
 
 async def as_group(tail: Tail, group: str, namesrv: str) -> int:
-    """Show the messages that this member of the group gets; return how many.
+    """Show the messages that this member of the group receives; return their number.
 
-    What was shown is committed at the end, also when this is cancelled. What came beyond
-    `count_max` is not: another member gets it, or the next run.
+    The offsets of shown messages are committed at the end, also on cancellation. Messages beyond
+    `count_max` are not committed: another member or the next run receives them.
 
     Raises:
         UsageError: the expression does not parse, or the group's name is not valid.
-        ConnectFailedError: no name server was reached, at the start.
+        ConnectFailedError: no name server could be connected to at the start.
     """
     progress = _Progress(tail)
 
     async def on_message(message: MessageExt) -> None:
         if not progress.take(message):
-            await asyncio.Event().wait()  # neither done nor failed, until `close` cancels it
+            await asyncio.Event().wait()  # neither acknowledge nor fail, until `close` cancels it
 
     consumer = PushConsumer(group, namesrv, config=_group_config(tail.start))
     consumer.subscribe(tail.topic, tail.tags, sql=tail.sql)
     consumer.listen(on_message)
     async with consumer:
-        say(f"reading {tail.topic} as a member of group {group} (Ctrl-C ends)")
+        say(f"reading {tail.topic} as a member of group {group} (Ctrl-C to end)")
         await progress.wait()
     return progress.seen
 
 
 def _group_config(start: Start | int) -> PushConsumerConfig:
-    """Return the config of a member that shows one message after the other."""
+    """Return the config of a member that shows one message at a time."""
     if start is Start.LATEST:
         where, timestamp_ms = ConsumeFromWhere.LAST_OFFSET, None
     elif start is Start.EARLIEST:

@@ -40,11 +40,11 @@ app = typer.Typer(
 
 ROUTES_AT_A_TIME: Final = 64
 QUEUES_MAX: Final = 1_024
-"""Of a topic on one broker: each is a directory and a file there."""
+"""Maximum number of queues of a topic on one broker; each takes a directory and a file there."""
 
 
 class Access(Enum):
-    """`--access`: what clients may do."""
+    """`--access`: the permission of clients."""
 
     READ_WRITE = "rw"
     READ = "r"
@@ -63,33 +63,30 @@ Queues = Annotated[
 ]
 ReadQueues = Annotated[
     int | None,
-    typer.Option(
-        "--read-queues", metavar="N", min=1, max=QUEUES_MAX, help="Of these consumers read."
-    ),
+    typer.Option("--read-queues", metavar="N", min=1, max=QUEUES_MAX, help="Queues for consumers."),
 ]
 WriteQueues = Annotated[
     int | None,
     typer.Option(
-        "--write-queues", metavar="N", min=1, max=QUEUES_MAX, help="Of these producers write."
+        "--write-queues", metavar="N", min=1, max=QUEUES_MAX, help="Queues for producers."
     ),
 ]
 AccessOption = Annotated[
-    Access | None, typer.Option("--access", help="What clients may do.", show_default=False)
+    Access | None,
+    typer.Option("--access", help="The permission of clients.", show_default=False),
 ]
 Order = Annotated[
     bool | None,
     typer.Option(
         "--order/--no-order",
-        help="Whether producers keep to its queues while a broker is away; name servers pass it "
-        "on where their orderMessageEnable is on.",
+        help="Whether producers keep its queues while a broker is down. Name servers include this "
+        "in routes if orderMessageEnable is on.",
         show_default=False,
     ),
 ]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--attribute", metavar="NAME=VALUE", help="Set an attribute, as message.type=FIFO."
-    ),
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Set an attribute: message.type=FIFO."),
 ]
 OnBroker = Annotated[
     str | None,
@@ -102,10 +99,10 @@ OnBroker = Annotated[
 ]
 
 LIST_HELP: Final = """\
-List the topics that the name server knows.
+List the topics that are registered with the name server.
 
-Topics of the system, and those of the retries and dead letters of consumer groups (%RETRY%group,
-%DLQ%group), are left out unless --all is given.
+System topics, and the retry and dead-letter topics of consumer groups (%RETRY%group, %DLQ%group),
+are omitted unless --all is given.
 
 \b
 Examples:
@@ -115,10 +112,10 @@ Examples:
 """
 
 CREATE_HELP: Final = """\
-Create TOPIC on every broker, with 8 queues on each. Returns when the name server knows it.
+Create TOPIC on every broker, with 8 queues on each. Returns when the name server has the route.
 
-Where it exists, the options that are given change it, and the rest stays. Messages that lie in the
-queues stay too; a smaller --queues hides those of the queues left out.
+If TOPIC exists on a broker, the given options change it, and everything else stays, including its
+messages. A smaller --queues hides the messages of the removed queues.
 
 \b
 Examples:
@@ -130,11 +127,11 @@ Examples:
 UPDATE_HELP: Final = """\
 Change TOPIC on each broker that has it.
 
-What no option names stays as it is.
+Only the given options are changed.
 
 \b
-To take queues away without hiding messages, lower --write-queues first, and
---read-queues when `kourou group describe` shows no lag on the others.
+To remove queues without hiding messages, first lower --write-queues, then
+--read-queues once `kourou group describe` shows no lag in the removed queues.
 
 \b
 Examples:
@@ -145,9 +142,9 @@ Examples:
 """
 
 DESCRIBE_HELP: Final = """\
-Show TOPIC on each broker, and what each of its queues holds.
+Show TOPIC on each broker, and the offsets of each of its queues.
 
-OLDEST and NEXT are queue offsets: of the oldest message stored, and of the next one to come.
+OLDEST and NEXT are queue offsets: of the oldest stored message, and of the next one to be stored.
 
 \b
 Examples:
@@ -156,7 +153,7 @@ Examples:
 """
 
 ROUTE_HELP: Final = """\
-Show the brokers of TOPIC, as clients are told. Address 0 is the master.
+Show the route of TOPIC, as clients receive it. Address 0 is the master.
 
 \b
 Examples:
@@ -165,7 +162,7 @@ Examples:
 """
 
 GROUPS_HELP: Final = """\
-List the consumer groups of TOPIC. They consume it, or have done so.
+List the consumer groups that consume TOPIC or have consumed it.
 
 \b
 Examples:
@@ -178,7 +175,7 @@ Delete TOPIC and its messages on every broker. This cannot be undone.
 \b
 Examples:
   kourou topic delete orders
-  kourou topic delete orders --yes              without being asked
+  kourou topic delete orders --yes              without confirmation
 """
 
 
@@ -186,10 +183,10 @@ Examples:
 def list_topics(
     *,
     show_all: Annotated[
-        bool, typer.Option("--all", "-a", help="System, retry and dead-letter topics too.")
+        bool, typer.Option("--all", "-a", help="Include system, retry and dead-letter topics.")
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only those of this cluster.")
+        str | None, typer.Option(metavar="NAME", help="Only the topics of this cluster.")
     ] = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -226,7 +223,7 @@ def create(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Create the topic and print where it is."""
+    """Create the topic and print its brokers."""
     check_topic(topic)
     attributes = attribute_values(attribute)
 
@@ -258,7 +255,7 @@ def _print_created(
     *,
     as_json: bool,
 ) -> None:
-    """Print where a topic is; and of the brokers that had it before, what changed there."""
+    """Print the brokers of a topic, and the changes on those that had it before."""
     if as_json:
         output.print_json(
             {
@@ -274,14 +271,14 @@ def _print_created(
     output.print_line(f"{line.name}: {output.counted(line.queues, 'queue')} on {where}")
     if had_it:
         changed = "changed" if changes else "nothing changed"
-        output.print_line(f"it existed already on {', '.join(had_it)}; {changed}")
+        output.print_line(f"it already existed on {', '.join(had_it)}; {changed}")
     for broker, moved in changes.items():
         for field, (old, new) in moved.items():
             output.print_line(f"  {broker}: {field} {old} -> {new}")
 
 
 async def _configs(admin: AdminClient, topic: str) -> _Configs:
-    """Return the topic's config on each broker; none where it is not known, or not told."""
+    """Return the topic's config on each broker; empty after an error."""
     try:
         return await admin.topic_config(topic)
     except KourouError:
@@ -306,13 +303,13 @@ def update(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Change the topic and print what it is now."""
+    """Change the topic and print its new config."""
     check_topic(topic)
     attributes: dict[str, str | None] = dict.fromkeys(no_attribute or ())
     attributes |= attribute_values(attribute)
     given = (queues, read_queues, write_queues, access, order)
     if not attributes and all(option is None for option in given):
-        raise UsageError("nothing to change: give --queues, --access, --order or --attribute")
+        raise UsageError("nothing to change: use --queues, --access, --order or --attribute")
 
     async def act(admin: AdminClient) -> dict[str, TopicConfig]:
         await admin.update_topic(
@@ -390,13 +387,13 @@ def groups(
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Print the topic's groups, one a line."""
+    """Print the topic's groups, one per line."""
     check_topic(topic)
     found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_groups(topic))
     if as_json:
         output.print_json({"topic": topic, "groups": found})
     else:
-        output.print_line("\n".join(found) or "no group has consumed it")
+        output.print_line("\n".join(found) or "no group has consumed this topic")
 
 
 @app.command(help=DELETE_HELP)
@@ -423,9 +420,9 @@ def delete(
 
 
 async def _listed(admin: AdminClient, cluster: str | None, *, show_all: bool) -> list[Listed]:
-    """Return the topics, each with its route; one that is deleted meanwhile is left out."""
+    """Return the topics, each with its route; omit topics that are deleted in the meantime."""
     names, known = await asyncio.gather(admin.topic_list(cluster), admin.cluster_info())
-    # Each broker has topics of its own name and of its cluster's, and one for replies.
+    # Each broker has system topics named like itself and its cluster, and one for replies.
     replies = (f"{name}_REPLY_TOPIC" for name in known.clusters)
     system = {*known.brokers, *known.clusters, *replies}
     kinds = {name: Kind.SYSTEM if name in system else kind_of(name) for name in names}

@@ -1,4 +1,4 @@
-"""Topics as `kourou topic` prints them: which kind each is, its brokers, what its queues hold."""
+"""Text and JSON of topics for `kourou topic`: kind, brokers, config and queues."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kourou.protocol.bodies import TopicStatsTable
 
 
 class Kind(Enum):
-    """What a topic is for, as its name says."""
+    """The purpose of a topic, derived from its name."""
 
     OWN = "own"
-    """Made for messages of one's own programs."""
+    """A topic of the user's programs."""
     RETRY = "retry"
-    """What a consumer group gave back."""
+    """Redeliveries of a consumer group."""
     DLQ = "dlq"
-    """What a consumer group failed on for good."""
+    """Dead letters of a consumer group."""
     SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One line of a list: `queues` over all brokers, `perm` of any of them."""
+    """One line of a list: `queues` is the sum over all brokers, `perm` the union."""
 
     name: str
     kind: Kind
@@ -42,7 +42,7 @@ class Listed:
 
 
 def kind_of(topic: str) -> Kind:
-    """Return what a topic is for, by its name alone."""
+    """Return the purpose of a topic by its name."""
     if is_retry_topic(topic):
         return Kind.RETRY
     if is_dlq_topic(topic):
@@ -53,7 +53,7 @@ def kind_of(topic: str) -> Kind:
 def changes(
     before: Mapping[str, TopicConfig], after: Mapping[str, TopicConfig]
 ) -> dict[str, dict[str, tuple[object, object]]]:
-    """Return broker -> field -> what it was and is, of the brokers that had the topic before."""
+    """Return broker -> field -> (old, new) for the brokers that had the topic before."""
     found = {}
     for broker in sorted(before.keys() & after.keys()):
         old, new = asdict(before[broker]), asdict(after[broker])
@@ -85,7 +85,7 @@ def listed(name: str, kind: Kind, route: TopicRoute) -> Listed:
 
 
 def print_listed(topics: Sequence[Listed]) -> None:
-    """Print a list of topics, for people."""
+    """Print a list of topics as a table."""
     output.print_table(
         ("TOPIC", "KIND", "QUEUES", "ACCESS", "BROKERS"),
         [
@@ -102,7 +102,7 @@ def print_listed(topics: Sequence[Listed]) -> None:
 
 
 def listed_json(topic: Listed) -> dict[str, object]:
-    """Return a topic of a list, for programs."""
+    """Return a topic of a list as a JSON object."""
     return {
         "topic": topic.name,
         "kind": topic.kind.value,
@@ -113,7 +113,7 @@ def listed_json(topic: Listed) -> dict[str, object]:
 
 
 def print_configs(configs: Mapping[str, TopicConfig]) -> None:
-    """Print what brokers know of a topic, for people."""
+    """Print the config of a topic on each broker as a table."""
     output.print_table(
         ("BROKER", "READ QUEUES", "WRITE QUEUES", "ACCESS", "ORDERED", "ATTRIBUTES"),
         [
@@ -132,7 +132,7 @@ def print_configs(configs: Mapping[str, TopicConfig]) -> None:
 
 
 def configs_json(configs: Mapping[str, TopicConfig]) -> list[dict[str, object]]:
-    """Return what brokers know of a topic, for programs."""
+    """Return the config of a topic on each broker as JSON objects."""
     return [
         {
             "broker": name,
@@ -147,7 +147,7 @@ def configs_json(configs: Mapping[str, TopicConfig]) -> list[dict[str, object]]:
 
 
 def print_stats(stats: TopicStatsTable) -> None:
-    """Print what a topic's queues hold, for people."""
+    """Print the offsets of a topic's queues as a table."""
     output.print_table(
         ("BROKER", "QUEUE", "OLDEST", "NEXT", "MESSAGES", "LAST STORED"),
         [
@@ -165,12 +165,12 @@ def print_stats(stats: TopicStatsTable) -> None:
     total = sum(held.max_offset - held.min_offset for held in stats.offsets.values())
     output.print_line("")
     output.print_line(
-        f"{output.counted(total, 'message')}, {stats.topic_put_tps:,.2f} new a second"
+        f"{output.counted(total, 'message')}, {stats.topic_put_tps:,.2f} new per second"
     )
 
 
 def stats_json(stats: TopicStatsTable) -> list[dict[str, object]]:
-    """Return what a topic's queues hold, for programs."""
+    """Return the offsets of a topic's queues as JSON objects."""
     return [
         {
             "broker": queue.broker_name,
@@ -184,7 +184,7 @@ def stats_json(stats: TopicStatsTable) -> list[dict[str, object]]:
 
 
 def print_route(route: TopicRoute) -> None:
-    """Print who holds a topic and where to reach them, for people."""
+    """Print the brokers of a route with their queues and addresses as a table."""
     output.print_table(
         ("BROKER", "CLUSTER", "READ QUEUES", "WRITE QUEUES", "ACCESS", "ADDRESSES"),
         [
@@ -205,7 +205,7 @@ def print_route(route: TopicRoute) -> None:
 
 
 def route_json(route: TopicRoute) -> dict[str, object]:
-    """Return who holds a topic and where to reach them, for programs."""
+    """Return a route as a JSON object."""
     return {
         "brokers": [
             {
@@ -223,7 +223,7 @@ def route_json(route: TopicRoute) -> dict[str, object]:
 
 
 def _holders(route: TopicRoute) -> list[tuple[QueueData, BrokerData]]:
-    """Return the queues and the addresses of each broker of a route, sorted by name."""
+    """Return the queues and addresses of each broker of a route, sorted by name."""
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
     return [
         (queues, brokers[queues.broker_name])
