@@ -1,1 +1,1 @@
-"""Benchmarks: one module a question; each answer is a ratio against a peer in the same run."""
+"""Benchmarks: one module per question; each result is a ratio against a peer in the same run."""

@@ -1,10 +1,9 @@
-"""Measure Kourou and its peers, question by question, in interleaved rounds.
+"""Measures Kourou and its peers, question by question, in interleaved rounds.
 
     python -m bench [--questions NAME,...] [--peers NAME,...] [--rounds 3] [--seconds 2] [--long]
 
-Prints a table of medians, of how many times better than Java they are, and of the goals; writes
-every figure with machine, commit and versions to var/bench/results.json. docs/performance.md tells
-what is measured and how.
+Prints a table of medians, their ratios to Java's, and the goals. Writes every figure with machine,
+commit and versions to var/bench/results.json. docs/performance.md describes the measurements.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ QUESTIONS: Final = (
 SHORT_SET: Final = (peers.FAST, peers.BARE, peers.JAVA)
 RESULTS: Final = load_generator.VAR / "results.json"
 _TRIES_MAX: Final = 3
-"""Turns at a question in which something else used the machine, in a row."""
+"""Maximum number of tries of one turn in a row, if other programs use the machine."""
 _REPEATS_MAX: Final = 8
-"""In the whole run, so that it ends in time on a machine that is never free."""
+"""Maximum number of repeated turns in the whole run, so that it ends on a busy machine."""
 _WIDTH_MIN: Final = 150
 
 
@@ -66,31 +65,31 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(SHORT_SET), help="names with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2, help="measured in each turn")
-    parser.add_argument("--long", action="store_true", help="ask also what takes minutes")
-    parser.add_argument("--before", type=Path, help="the `src` of another commit, as one more peer")
-    parser.add_argument("--dir", type=Path, help="where stores are, on the disk to measure")
+    parser.add_argument("--long", action="store_true", help="include questions that take minutes")
+    parser.add_argument("--before", type=Path, help="the `src` of another commit, as another peer")
+    parser.add_argument("--dir", type=Path, help="directory for stores, on the disk to measure")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--list", action="store_true", help="name all questions and peers")
+    parser.add_argument("--list", action="store_true", help="list all questions and peers")
     return parser.parse_args()
 
 
 def chosen(patterns: str, *, is_long: bool) -> list[Question]:
-    """Return the questions meant by patterns; long ones are meant only by name or with `is_long`.
+    """Return the questions that match the patterns; long ones only by name or with `is_long`.
 
     Raises:
-        SystemExit: a pattern means none.
+        SystemExit: a pattern matches no question.
     """
     found = []
     for pattern in patterns.split(","):
         matching = [q for q in QUESTIONS if fnmatch.fnmatchcase(q.name, pattern)]
         if not matching:
-            raise SystemExit(f"no question is called {pattern}; --list names them all")
+            raise SystemExit(f"no question matches {pattern}; --list prints all")
         found += [q for q in matching if is_long or not q.is_long or q.name == pattern]
     return list(dict.fromkeys(found))
 
 
 def _ask(question: Question, turn: Turn) -> Sample | None:
-    """Take a turn; None where this peer cannot be asked."""
+    """Run a turn; return None if the peer does not support the question."""
     values = question.measure(turn)
     if values is None:
         return None
@@ -100,8 +99,8 @@ def _ask(question: Question, turn: Turn) -> Sample | None:
 def _rounds(findings: Findings, args: argparse.Namespace, stage: Stage) -> None:
     console, repeats = Console(stderr=True), _REPEATS_MAX
     for number in range(args.rounds):
-        # Who goes second finds memory and disk as the first left them: 7 % less CPU for the same
-        # code. So each goes first as often as last.
+        # The second peer of a round uses 7 % less CPU for the same code, because of the state of
+        # memory and disk after the first. So the order is reversed in every other round.
         peers_now = findings.peers[::-1] if number % 2 else findings.peers
         for question, peer in itertools.product(findings.questions, peers_now):
             if number and question.is_once and peer.is_slow:
@@ -121,8 +120,8 @@ def _rounds(findings: Findings, args: argparse.Namespace, stage: Stage) -> None:
 
 
 def main() -> None:
-    """Put every question to every peer, round by round."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all servers ended
+    """Measure every question with every peer, round by round."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all servers are stopped
     args = _parse()
     if args.list:
         print("questions:", *(q.name + (" (long)" if q.is_long else "") for q in QUESTIONS))
@@ -139,7 +138,7 @@ def main() -> None:
     stage, findings = Stage(home), Findings(questions, them)
     try:
         _rounds(findings, args, stage)
-    finally:  # also where it is ended early: what was found by then
+    finally:  # also after an early end, with the results so far
         stage.close()
         shutil.rmtree(home, ignore_errors=True)
         console.print(findings.table())

@@ -1,16 +1,16 @@
-"""Is it worth allocating a commit log segment, or a part of it, before it is written?
+"""Measures syncs into commit log segments that are preallocated in different ways.
 
     python -m bench.allocation [--dir DIR] [--rounds N] [--seconds S]
 
-Writes and syncs batches into segments of 64 MiB, as group commit does, that were made in different
-ways; the ways take turns, so that a noisy machine disturbs all of them. Prints syncs a second and
-the ratio to the sparse file, and how long making the segment took.
+Writes and syncs batches into segments of 64 MiB, as group commit does. The ways of allocation are
+measured in turn, so that a noisy machine disturbs all of them. Prints syncs per second, the ratio
+to the sparse file, and the time to create the segment.
 
-    sparse      extended by ftruncate: each sync also writes where the file's blocks are
-    fallocate   blocks reserved: each sync also writes that they hold data now
-    zeros       written with zeros and synced: a sync writes nothing but the data
-    ahead       sparse, and 512 KiB of zeros go along with a batch where less than half of that is
-                ahead of it: what the store does with small syncs, see `store.log.zeros_ahead`
+    sparse      extended by ftruncate: each sync also writes the positions of the file's blocks
+    fallocate   blocks reserved: each sync also marks the blocks as written
+    zeros       written with zeros and synced: a sync writes only the data
+    ahead       sparse; a batch with less than 256 KiB of zeros ahead of it is written with another
+                512 KiB of zeros, as the store does for small syncs, see `store.log.zeros_ahead`
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kourou.store.log.zeros_ahead import ZEROS, ZerosAhead
 
 SEGMENT_BYTES: Final = 64 << 20
 BATCHES: Final = (1_200, 12_000, 64_000, 160_000)
-"""Bytes of one batch: one message of 1 KB, ten, fifty, 130."""
+"""Sizes of one batch in bytes: about 1, 10, 50 and 130 messages of 1 KB."""
 _ZEROS: Final = bytes(1 << 20)
 
 
 def sparse(fd: int) -> None:
-    """Make the segment as the store does."""
+    """Create the segment as the store does."""
     os.ftruncate(fd, SEGMENT_BYTES)
     os.fsync(fd)
 
@@ -48,7 +48,7 @@ def fallocate(fd: int) -> None:
 
 
 def zeros(fd: int) -> None:
-    """Write zeros to all of it."""
+    """Fill the segment with zeros."""
     for at in range(0, SEGMENT_BYTES, len(_ZEROS)):
         os.pwrite(fd, _ZEROS, at)
     os.fsync(fd)
@@ -63,7 +63,7 @@ WAYS: Final[dict[str, Callable[[int], None]]] = {
 
 
 def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[float, float]:
-    """Return syncs a second, and how many ms making the segment took."""
+    """Return syncs per second, and the time to create the segment in ms."""
     path = directory / "segment"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -91,7 +91,7 @@ def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[floa
 
 def main() -> None:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(description="Ways to make a commit log segment.")
+    parser = argparse.ArgumentParser(description="Ways to create a commit log segment.")
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)

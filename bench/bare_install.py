@@ -1,4 +1,4 @@
-"""An environment with Kourou's core dependencies and none of its extras, below var/bench/bare."""
+"""Virtual environment with Kourou's core dependencies and no extras, in var/bench/bare."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PINNED: Final = re.compile(r"^[\w.-]+==[^\\\n]+", re.MULTILINE)
 
 
 def build() -> str | None:
-    """Make the environment, if the lock has changed since; return why that failed, or None.
+    """Create the environment if the lock file has changed; return the reason of a failure, or None.
 
-    The versions are the locked ones; this tree's modules are run, not copied.
+    It has the locked versions, and an editable install of this tree.
     """
     made_of, lock = HOME / "made-of.lock", _LOCK.read_text()
     if made_of.exists() and made_of.read_text() == lock:
@@ -31,7 +31,7 @@ def build() -> str | None:
         versions.write_text("\n".join(match.strip() for match in _PINNED.findall(lock)) + "\n")
         _run(str(PYTHON), "-m", "pip", "install", "-q", "-c", str(versions), "-e", str(ROOT))
     except (OSError, subprocess.SubprocessError) as error:
-        return f"its environment could not be made: {error}"
+        return f"its environment could not be created: {error}"
     made_of.write_text(lock)
     return None
 

@@ -1,4 +1,4 @@
-"""How many stored 1 KB messages a second does a broker hand out, 32 a pull, to 8 connections?"""
+"""Measures pulls of stored 1 KB messages: 8 connections, 32 messages per pull."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.question import Figure, Question, Values
 from bench.turn import Turn
 
 FILL: Final = 100_000
-"""Messages in 8 queues, one for each connection, which begins anew at their end."""
+"""Number of messages, in 8 queues; each connection reads one queue again and again."""
 
 
 def _measure(turn: Turn) -> Values | None:

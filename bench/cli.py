@@ -1,13 +1,12 @@
-"""How long does a command that only reads take, from the shell's point of view?
+"""Measures the time of read-only commands, as seen by the shell.
 
     python -m bench.cli [--rounds N] [--mqadmin]
 
-Starts a name server and a broker on free ports with a few topics, runs each command several times
-and prints the median wall clock and CPU time in seconds, and how many times as long `mqadmin
-clusterList` takes on the same machine: measured with --mqadmin, which needs Maven and a JDK, else
-the 4.2 s that RocketMQ 5.5.0 took on two cores. Ends with 1 if a command takes longer than
-`LIMIT_S`. On a machine that does other things the CPU time tells what the wall clock would be on a
-quiet one.
+Starts a name server and a broker on free ports with a few topics, runs each command several times,
+and prints the median wall clock and CPU time in seconds, and the ratio of `mqadmin clusterList` to
+it. The time of mqadmin is measured with --mqadmin, which needs Maven and a JDK; otherwise it is the
+4.2 s that RocketMQ 5.5.0 took on two cores. The exit code is 1 if a command takes longer than
+`LIMIT_S`. On a busy machine, the CPU time shows the wall clock time of an idle one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How many 1 KB messages a second does one `PushConsumer` consume that has fallen behind?
+"""Measures the catch-up rate of one `PushConsumer` with 1 KB messages.
 
     python -m bench.client_consume [--messages N] [--loop asyncio|uvloop] [--ways WAY,...]
 
-Starts a broker of its own, fills 8 queues, and has a new group catch up from their beginning, once
-for each way to consume: by a coroutine function, by a plain function on the consumer's threads, and
-by `async for`. Prints messages a second and the CPU that this process spent on each message, which
-holds beside other work, too.
+Starts a broker, fills 8 queues, and lets a new group consume them from their beginning, once for
+each way to consume: with a coroutine function, with a plain function on the consumer's threads, and
+with `async for`. Prints messages per second and the CPU time of this process per message, which is
+comparable also on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TOPIC: Final = "bench-consume"
 MESSAGES: Final = 200_000
 BODY_BYTES: Final = 1024
 CONSUME_SECONDS_MAX: Final = 120
-"""Longer means that messages are missing: a machine so busy that they were not all filled in."""
+"""Timeout. If it is exceeded, messages are missing because the fill did not complete in time."""
 WAYS: Final = ("coroutine", "function", "async for")
 
 
 class _Counter:
-    """Counts messages, and notes when the last one came."""
+    """Counts messages, and sets `done` at the last one."""
 
     def __init__(self, messages: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class _Counter:
     def count(self, message: MessageExt) -> bool:
         """Count a message; return whether it was the last."""
         assert len(message.body) == BODY_BYTES
-        if next(self._numbers) == self._messages:  # many threads may come at once
+        if next(self._numbers) == self._messages:  # atomic: called from several threads
             self._loop.call_soon_threadsafe(self.done.set)
             return True
         return False
@@ -62,7 +62,7 @@ async def _iterate(consumer: PushConsumer, counter: _Counter) -> None:
 
 
 async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, float]:
-    """Consume all messages of the topic; return messages a second and CPU in us a message."""
+    """Consume all messages of the topic; return messages per second and CPU us per message."""
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     group = f"{way.replace(' ', '-')}-{time.monotonic_ns()}"
     consumer = PushConsumer(group, namesrv_addr, config=config)
@@ -83,7 +83,7 @@ async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, fl
 
 
 def fill(server: Server, messages: int) -> None:
-    """Write the messages, to 8 queues."""
+    """Send the messages to 8 queues."""
     where: dict[str, Any] = {"addr": server.broker_addr, "topic": TOPIC}
     load_generator.run("setup", **where, queues=8)
     load_generator.run(
@@ -92,10 +92,10 @@ def fill(server: Server, messages: int) -> None:
 
 
 def _run(loop: str, consuming: Coroutine[Any, Any, tuple[float, float]]) -> tuple[float, float]:
-    """Run a consumption on the event loop of that name."""
+    """Run a consumption on the given event loop."""
     if loop == "asyncio":
         return asyncio.run(consuming)
-    import uvloop  # noqa: PLC0415  # not there in a bare install
+    import uvloop  # noqa: PLC0415  # absent in a bare install
 
     figures: tuple[float, float] = uvloop.run(consuming)
     return figures
@@ -112,7 +112,7 @@ def _print(rows: Sequence[tuple[str, float, float]], loop: str) -> None:
 
 
 def main() -> None:
-    """Fill a topic and consume it in each way."""
+    """Fill a topic, and consume it in each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")

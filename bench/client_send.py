@@ -1,11 +1,11 @@
-"""How many 1 KB messages a second does one process send with our `Producer`, and at what CPU?
+"""Measures rate and CPU time of Kourou's `Producer` with 1 KB messages.
 
     python -m bench.client_send [--seconds S] [--rounds N] [--flush sync|async]
                                 [--loop asyncio|uvloop] [--namesrv HOST:PORT]
 
-Three shapes: `submit`, at most 1,024 messages under way as by default; 256 tasks that each await
-`send`; one task that does. The client is a process of its own beside the broker's, on the same
-cores. Its CPU time, kernel included, is divided by the messages it sent.
+Three shapes: `submit` with the default of at most 1,024 messages in flight; 256 tasks that await
+`send`; one task that awaits `send`. The client is a separate process on the same cores as the
+broker. CPU time includes the kernel, and is given per message.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _TEXTS: Final = {
 }
 _WARM_S: Final = 1.0
 _TURN: Final = 256
-"""Messages submitted between two looks at the clock."""
+"""Number of messages between two reads of the clock."""
 
 
 async def _submit(producer: Producer, topic: str, until_s: float) -> int:
-    """Submit until the time is over; return how many were stored."""
+    """Submit messages until `until_s`; return the number of stored messages."""
     sent = 0
     while time.monotonic() < until_s:
         for _ in range(_TURN):
@@ -54,7 +54,7 @@ async def _submit(producer: Producer, topic: str, until_s: float) -> int:
 
 
 async def _send(producer: Producer, topic: str, until_s: float) -> int:
-    """Send one after the other until the time is over; return how many were stored."""
+    """Send messages one by one until `until_s`; return the number of stored messages."""
     sent = 0
     while time.monotonic() < until_s:
         await producer.send(Message(topic, BODY))
@@ -74,7 +74,7 @@ _RUNS: Final[dict[str, Callable[[Producer, str, float], Awaitable[int]]]] = {
 
 
 async def _client(namesrv_addr: str, shape: str, seconds: float) -> dict[str, float]:
-    """Return messages a second and CPU microseconds a message of one shape, after warming up."""
+    """Return messages per second and CPU microseconds per message of one shape, after a warm-up."""
     run = _RUNS[shape]
     async with Producer("bench-send", namesrv_addr) as producer:
         await run(producer, "bench-client", time.monotonic() + _WARM_S)
@@ -87,12 +87,12 @@ async def _client(namesrv_addr: str, shape: str, seconds: float) -> dict[str, fl
 
 
 def _run_client(namesrv_addr: str, shape: str, seconds: float, loop: str) -> dict[str, float]:
-    """Run `_client` in a process of its own."""
+    """Run `_client` in a separate process."""
     words = ["-m", "bench.client_send", "--namesrv", namesrv_addr, "--shape", shape]
     words += ["--seconds", str(seconds), "--loop", loop]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"the client ended with {done.returncode}: {done.stderr[-500:]}")
+        raise RuntimeError(f"the client exited with {done.returncode}: {done.stderr[-500:]}")
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
@@ -115,19 +115,19 @@ def _server(namesrv_addr: str | None, home: Path, flush: str) -> AbstractContext
 
 
 def main() -> None:
-    """Measure one shape here, or all of them in processes of their own."""
+    """Measure one shape in this process, or all of them in separate processes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flush", choices=("sync", "async"), action="append")
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
-    parser.add_argument("--namesrv", help="send to a server that runs already")
+    parser.add_argument("--namesrv", help="use a running server")
     parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.shape:
         runner = asyncio.Runner()
         if options.loop == "uvloop":
-            import uvloop  # noqa: PLC0415 - not needed otherwise
+            import uvloop  # noqa: PLC0415 - needed only here
 
             runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         with runner:

@@ -1,7 +1,7 @@
-"""How many 1 KB messages a second does one process send with our `Producer`, and with the SDK?
+"""Measures the send rate of Kourou's `Producer` and of the official Python SDK, with 1 KB messages.
 
-Beside Kourou's client on Kourou's broker stands the official Python SDK, by gRPC through the Java
-proxy: what a Python program uses today. Asynchronous flush, so that the clients are measured.
+Kourou's client sends to Kourou's broker; the official SDK sends by gRPC through the Java proxy.
+Both brokers flush asynchronously, so that the clients limit the rate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _measure(turn: Turn) -> Values | None:
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"the client ended with {done.returncode}: {done.stderr[-500:]}")
+            raise RuntimeError(f"the client exited with {done.returncode}: {done.stderr[-500:]}")
         rates[name] = json.loads(done.stdout)["rate"]
     return rates
 

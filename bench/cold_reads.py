@@ -1,10 +1,10 @@
-"""How long does a broker's loop stand still while consumers read what is not in memory?
+"""Measures the delays of a broker's event loop while consumers read data that is not in memory.
 
     python -m bench.cold_reads [--messages N] [--seconds S] [--directory PATH]
 
 Fills a broker with 1 KB messages, stops it, drops its files from the page cache, and starts it
-again in this process. Then one client sends to another topic, first alone, then beside eight that
-pull the cold messages. A task that wants to run each millisecond tells how late it was at worst.
+again in this process. Then one client sends to another topic, first alone, then while eight others
+pull the cold messages. A timer of one millisecond on the loop measures the delays.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ TICK_S = 0.001
 
 
 class Ticker:
-    """Measures how late a task of the loop comes that wants to run each millisecond.
+    """Measures the delay of a timer of one millisecond on the event loop.
 
-    Late because the loop had work, or waited for a processor; or because it waited for something
-    else, which for a loop can be the disk only: what the kernel counts as neither.
+    A delay is caused by work of the loop, by a wait for a processor, or by a blocking call, which
+    on an event loop can only be the disk. The time blocked by the disk is the delay without the run
+    time and the processor waits that the kernel reports for the thread.
     """
 
     def __init__(self) -> None:
@@ -47,13 +48,13 @@ class Ticker:
         self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
     def begin(self) -> None:
-        """Measure from now on, for as long as the loop runs."""
+        """Start to measure, until the loop ends."""
         self._late_ms, self._blocked_ms = [], []
         self._at_ns, self._busy_ns = time.monotonic_ns(), self._read_busy_ns()
         asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _read_busy_ns(self) -> int:
-        """Return how long this thread ran and waited for a processor."""
+        """Return the time for which this thread ran or waited for a processor."""
         ran, waited, _ = os.pread(self._schedstat, 100, 0).split()
         return int(ran) + int(waited)
 
@@ -66,7 +67,7 @@ class Ticker:
         asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def told(self) -> str:
-        """Return the usual and the worst, and forget them."""
+        """Return median, p99.9 and maximum as text, and reset them."""
         late_ms, blocked_ms = sorted(self._late_ms), sorted(self._blocked_ms)
         self._late_ms, self._blocked_ms = [], []
         rare = len(late_ms) * 999 // 1000
@@ -78,7 +79,7 @@ class Ticker:
 
 @asynccontextmanager
 async def broker_on(directory: Path) -> AsyncIterator[str]:
-    """Run a broker in this loop; its address."""
+    """Run a broker on this event loop; yield its address."""
     config = BrokerConfig(port=0, vip_port_enable=False, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
     disk = OsDisk(directory)
     broker = Broker(config, disk, Runtime.system())
@@ -91,7 +92,7 @@ async def broker_on(directory: Path) -> AsyncIterator[str]:
 
 
 async def generate(mode: str, address: str, topic: str, **flags: object) -> dict[str, float]:
-    """Run the load generator beside this process."""
+    """Run the load generator as a child process; return its report."""
     words = [
         f"-{name}={value}" for name, value in {"addr": address, "topic": topic, **flags}.items()
     ]
@@ -104,7 +105,7 @@ async def generate(mode: str, address: str, topic: str, **flags: object) -> dict
 
 
 def forget(directory: Path) -> int:
-    """Drop all files of the store from the page cache; return their bytes."""
+    """Drop all files of the store from the page cache; return their size in bytes."""
     size = 0
     for path in directory.rglob("*"):
         if path.is_file():
@@ -117,10 +118,10 @@ def forget(directory: Path) -> int:
 
 
 async def measure(directory: Path, messages: int, seconds: int) -> None:
-    """Fill, forget, read; print what the loop was late by."""
+    """Fill a store, drop it from the page cache, read it, and print the delays of the loop."""
     async with broker_on(directory) as address:
         await generate("send", address, COLD_TOPIC, conns=32, window=4, size=1024, count=messages)
-    print(f"{forget(directory) / 2**20:.0f} MiB forgotten by the page cache")
+    print(f"{forget(directory) / 2**20:.0f} MiB dropped from the page cache")
     ticker = Ticker()
     print(f"{'':36}{'late, ms':^26}{'blocked by the disk, ms':>24}")
     print(f"{'':36}{'median':>8} {'p99.9':>8} {'longest':>8}{'p99.9':>12} {'longest':>8}")
@@ -138,11 +139,11 @@ async def measure(directory: Path, messages: int, seconds: int) -> None:
 
 
 def main() -> None:
-    """Measure in a directory of its own."""
+    """Measure in a temporary directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--directory", type=Path, help="below which the store is made")
+    parser.add_argument("--directory", type=Path, help="parent directory of the store")
     arguments = parser.parse_args()
     load_generator.build()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:

@@ -1,16 +1,16 @@
-"""What does an idle connection cost, and does a storm of connections hurt the others?
+"""Measures the memory of idle connections, and the effect of a connection storm on a client.
 
     python -m bench.connections [--idle N] [--rate N] [--seconds S]
 
-Three ports are asked: plain; plain clients of a port that also takes TLS, which looks at the first
-bytes of each; and TLS clients. Each connection sends one request that needs no topic and gets its
-answer. The storm comes from a process of its own, so that the healthy client beside it shows what
-the server does and not what the storm costs to make. Prints, for each port:
+Three kinds of connections are measured: plain; plain on a port that also accepts TLS, which peeks
+at the first bytes; and TLS. Each connection sends one request that needs no topic and receives the
+answer. A separate process makes the storm, so that its cost does not delay the healthy client,
+which shows the latency of the server. Prints for each kind:
 
     idle    resident memory that each of N open connections adds to the server, in KiB
-    storm   connections made, used and closed a second; how many failed; the wait that a healthy
-            client exceeds once in a hundred requests, on a plain connection of its own
-    after   the server's resident memory when the storm is over, in MiB
+    storm   connections opened, used and closed per second; the number of failures; the 99th
+            percentile of the latency of the healthy client, on its own plain connection
+    after   the server's resident memory after the storm, in MiB
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from kourou.protocol.frame import encode_frame
 from kourou.testing.process import Serving
 
 UNKNOWN_CODE: Final = 9_999
-"""Answered by the dispatcher itself: what is measured is the connection."""
+"""Request code that the dispatcher answers itself, so that only the connection is measured."""
 
 FRAME: Final = encode_frame(request(UNKNOWN_CODE))
 HOST: Final = "127.0.0.1"
 SOURCES: Final = tuple(f"127.0.0.{last}" for last in range(2, 42))
-"""Addresses to connect from: one has too few ports for a storm, each of which rests a minute."""
+"""Source addresses. One has too few ports for a storm, because a closed port stays in TIME_WAIT for
+a minute."""
 
 ATTEMPT_S: Final = 5.0
 SPARE_FDS: Final = 1_000
@@ -52,7 +53,7 @@ SPAWNED: Final = multiprocessing.get_context("spawn")
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks and is answered."""
+    """One connection that sends requests and awaits the answers."""
 
     def __init__(self) -> None:
         self.answered = asyncio.get_running_loop().create_future()
@@ -75,11 +76,11 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answered.done():
             self.answered.set_exception(exc or ConnectionError("closed without an answer"))
-            self.answered.exception()  # whoever waits still gets it
+            self.answered.exception()  # mark as retrieved; an awaiting caller still receives it
 
 
 class Port:
-    """Connects to one server in one way."""
+    """Connects to one server, plain or with TLS."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self._host, _, port = address.rpartition(":")
@@ -88,7 +89,7 @@ class Port:
         self._made = 0
 
     async def connect(self) -> Client:
-        """Return a connection that was answered once, within `ATTEMPT_S`."""
+        """Return a connection after its first answer; both must take at most `ATTEMPT_S`."""
         self._made += 1
         source = SOURCES[self._made % len(SOURCES)]
         loop = asyncio.get_running_loop()
@@ -102,7 +103,7 @@ class Port:
 
 async def idle(port: Port, pid: int, count: int) -> float:
     """Return the KiB that each of `count` open connections adds to process `pid`."""
-    first = [await port.connect() for _ in range(50)]  # what is made once is made now
+    first = [await port.connect() for _ in range(50)]  # exclude one-time allocations
     before = _resident_kib(pid)
     clients: list[Client] = []
     for _ in range(count // 50):
@@ -114,7 +115,7 @@ async def idle(port: Port, pid: int, count: int) -> float:
 
 
 async def storm(port: Port, rate: int, seconds: int) -> tuple[int, int]:
-    """Return how many connections were made, used and closed, and how many failed."""
+    """Return the number of connections opened, used and closed, and the number of failures."""
     loop = asyncio.get_running_loop()
     failed = done = 0
 
@@ -141,7 +142,10 @@ async def storm(port: Port, rate: int, seconds: int) -> tuple[int, int]:
 def make_storm(
     address: str, root: Path | None, rate: int, seconds: int, counts: Array[c_longlong]
 ) -> None:
-    """Run a storm in this process; `counts` gets what `storm` returns. `root`: of a TLS server."""
+    """Run a storm in this process, and write the result of `storm` into `counts`.
+
+    `root` is the root certificate of a TLS server, None for plain connections.
+    """
     context = None if root is None else ssl.create_default_context(cafile=str(root))
     counts[:] = list(uvloop.run(storm(Port(address, context), rate, seconds)))
 
@@ -149,7 +153,7 @@ def make_storm(
 async def beside_storm(
     address: str, root: Path | None, rate: int, seconds: int
 ) -> tuple[float, int, float]:
-    """Return connections a second, failures, and the p99 of a healthy client in ms."""
+    """Return connections per second, failures, and the p99 latency of a healthy client in ms."""
     counts = SPAWNED.RawArray(c_longlong, 2)
     making = SPAWNED.Process(
         target=make_storm, args=(address, root, rate, seconds, counts), daemon=True
@@ -159,29 +163,29 @@ async def beside_storm(
     making.start()
     began_s = time.perf_counter()
     while making.is_alive():
-        asked_s = time.perf_counter()  # the loop's clock counts milliseconds
+        asked_s = time.perf_counter()  # the loop's clock has a resolution of milliseconds
         healthy.ask()
         await healthy.answered
         waits.append(time.perf_counter() - asked_s)
         await asyncio.sleep(0.01)
     took_s = time.perf_counter() - began_s
-    assert making.exitcode == 0, "the storm could not be made"
+    assert making.exitcode == 0, "the storm failed"
     healthy.transport.abort()
     done, failed = counts
     return done / took_s, failed, statistics.quantiles(waits, n=100)[98] * 1000
 
 
 def _resident_kib(pid: int) -> int:
-    """Return the anonymous resident memory of a process."""
+    """Return the anonymous resident memory of a process, in KiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
-    raise AssertionError("the kernel tells no RssAnon")
+    raise AssertionError("the kernel reports no RssAnon")
 
 
 @contextlib.contextmanager
 def _served(home: Path, *, with_tls: bool) -> Iterator[tuple[Serving, Path]]:
-    """Run a server, and return the root certificate that its TLS clients need."""
+    """Run a server; yield it with the root certificate for its TLS clients."""
     authority = trustme.CA()
     leaf = authority.issue_cert(HOST)
     home.mkdir()
@@ -200,7 +204,7 @@ def _served(home: Path, *, with_tls: bool) -> Iterator[tuple[Serving, Path]]:
 
 
 def main() -> None:
-    """Measure each port and print the table."""
+    """Measure each kind of connection, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--idle", type=int, default=5_000)
     parser.add_argument("--rate", type=int, default=2_000)

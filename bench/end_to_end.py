@@ -1,4 +1,4 @@
-"""How long from a send until a long-polling consumer has the message, at 1,000 a second?"""
+"""Measures the latency from a send to a long-polling consumer, at 1,000 messages per second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.turn import Turn
 
 RATE: Final = 1_000
 _TIMES: Final = 2
-"""Twice as long as other questions, since it counts few messages a second."""
+"""Factor of the measured time against other questions, because of the low message rate."""
 _FIGURES: Final = (
     Figure("p50", "ms", limit=0.7),
     Figure("p99", "ms", limit=3),

@@ -1,8 +1,8 @@
-"""What does a broker's CPU cost for each delivery of one message to 500 groups that wait for it?
+"""Measures the broker's CPU time per delivery of one message to 500 groups with held pulls.
 
-Each group has a connection of its own and one held pull on the same queue. The next message is sent
-when all groups have the one before, so that the figure does not depend on how fast this process
-reads. Its own CPU is not counted.
+Each group has its own connection and one held pull on the same queue. The next message is sent when
+all groups have received the one before, so that the figure does not depend on the speed of this
+process. The CPU time of this process is not counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _frame(code: int, fields: dict[str, object], body: bytes = b"") -> bytes:
 
 
 class _Client(asyncio.Protocol):
-    """One connection; answers come in the order of its requests, of which one is under way."""
+    """One connection with at most one request in flight."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -65,7 +65,7 @@ class _Client(asyncio.Protocol):
             self.answered(header)
 
     def answered(self, header: dict[str, Any]) -> None:
-        """Take an answer."""
+        """Handle an answer."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(header)
 
@@ -81,13 +81,13 @@ class _Client(asyncio.Protocol):
         return await asyncio.wait_for(self._answer, _ANSWER_SECONDS)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class _Group(_Client):
-    """A group that pulls again as soon as it has an answer."""
+    """A group that pulls again after each answer."""
 
     def __init__(self, number: int, fan: _Fan) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class _Group(_Client):
         self._fan = fan
 
     def pull(self, offset: int) -> None:
-        """Wait for the message at the offset."""
+        """Send a long-polling pull for the offset."""
         self.write(
             _frame(
                 _PULL,
@@ -122,7 +122,7 @@ class _Group(_Client):
 
 
 class _Fan:
-    """All groups and the producer of one server."""
+    """The groups and the producer of one server."""
 
     def __init__(self) -> None:
         self._missing = 0
@@ -137,7 +137,7 @@ class _Fan:
             self._everyone.set()
 
     async def run(self, address: str, pids: Sequence[int], seconds: float) -> float:
-        """Return the CPU of the processes, in us for each delivery."""
+        """Return the CPU time of the processes in us per delivery."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         _, producer = await loop.create_connection(_Client, host, int(port))
@@ -164,7 +164,7 @@ class _Fan:
                 client.close()
 
     async def _send(self, producer: _Client) -> None:
-        """Send one message and wait until all groups have it."""
+        """Send one message, and wait until all groups have received it."""
         self._missing = GROUPS
         self._everyone.clear()
         await producer.ask(_frame(_SEND, {
@@ -176,7 +176,7 @@ class _Fan:
 
 
 def _cpu_s(pids: Sequence[int]) -> float:
-    """Return the CPU that the processes have used."""
+    """Return the CPU time that the processes have used, in seconds."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -194,7 +194,7 @@ def _measure(turn: Turn) -> Values | None:
 QUESTIONS: Final = (
     Question(
         name="fan-out",
-        text=f"one message to {GROUPS} groups that wait for it",
+        text=f"one message to {GROUPS} groups with held pulls",
         figures=(Figure("server CPU", "us/delivery", limit=16),),
         measure=_measure,
     ),

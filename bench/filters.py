@@ -1,9 +1,9 @@
-"""How many messages a second an SQL92 expression judges, and what a filtered pull costs.
+"""Measures evaluations of SQL92 expressions per second, with and without property decoding.
 
     python -m bench.filters [--seconds 1]
 
-Expressions are evaluated over the properties of a usual message, decoded; then from the stored
-text of them, as the broker does for a pull. Times are CPU of this process.
+Expressions are evaluated over the decoded properties of a typical message, and then over their
+stored text, as the broker does for a pull. Times are CPU times of this process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PROPERTIES: Final = {
     "kind": "order",
 }
 GOAL: Final = 200_000
-"""Evaluations a second."""
+"""Evaluations per second."""
 
 _ROUND: Final = 2_000
 
 
 def rate(call: Callable[[], object], seconds: float) -> float:
-    """Return calls a second of CPU, of the best of the rounds that fit into the time."""
+    """Return calls per second of CPU time: the best of the rounds that fit into `seconds`."""
     ends_at = time.process_time() + seconds
     best = 0.0
     while (began := time.process_time()) < ends_at:

@@ -1,15 +1,15 @@
-"""Does a client notice that others send garbage, and does the server remember it?
+"""Measures the effect of peers that send garbage on a healthy client and on the server's memory.
 
     python -m bench.hostile [--frames N] [--rate N] [--peers N] [--rounds N] [--alone S] [--seed N]
 
-A real `kourou serve` with its default options. A healthy client sends and pulls at a steady pace,
-in rounds: alone for some seconds, then while peers send mutated requests to broker and name server.
-What else the machine does changes slowly, so that the two halves of a round can be compared. Prints
-the client's latencies and the server's memory in each; the exit code is 1 if
+Runs a real `kourou serve` with its default options. A healthy client sends and pulls at a constant
+rate, in rounds: first alone for some seconds, then while peers send mutated requests to broker and
+name server. Other load of the machine changes slowly, so the two halves of a round are comparable.
+Prints the client's latencies and the server's memory of each round. The exit code is 1 if
 
-- its p99, by the median round, is beside the garbage over `--ratio` times that alone, or in the
-  later half of the rounds, alone, over `--ratio` times that of the earlier;
-- memory grew by more than `GROWTH_MAX_MIB` over the later half of the rounds;
+- the median p99 with garbage exceeds `--ratio` times the median p99 alone, or the median p99 alone
+  in the later half of the rounds exceeds `--ratio` times that in the earlier half;
+- memory grew by more than `GROWTH_MAX_MIB` in the later half of the rounds;
 - the server logged an error, a request of the client failed, or the store is damaged.
 """
 
@@ -43,10 +43,10 @@ from kourou.testing.process import Serving
 
 GROWTH_MAX_MIB: Final = 16.0
 PAUSE_S: Final = 0.01
-"""Between two exchanges of the healthy client."""
+"""Pause between two exchanges of the healthy client."""
 
 PATIENT: Final = ProducerConfig(send_timeout_ms=60_000)
-"""What takes long is judged as that, not as a failed request."""
+"""Long timeout, so that slow requests count as latency and not as failures."""
 
 TOPIC: Final = "healthy"
 BODY: Final = bytes(1024)
@@ -54,11 +54,11 @@ BODY: Final = bytes(1024)
 
 @dataclass
 class Period:
-    """A stretch of time: what the healthy client waited in ms.
+    """One period of a round: the latencies of the healthy client in ms.
 
     Attributes:
-        frames: of the peers, sent by its end.
-        memory_mib: of the server, at its end.
+        frames: total number of frames that the peers have sent at its end.
+        memory_mib: memory of the server at its end.
     """
 
     send_ms: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Period:
     memory_mib: float = 0.0
 
     def p99(self) -> float:
-        """Return the latency that one exchange in a hundred exceeds, a send or a pull."""
+        """Return the higher of the p99 latencies of sends and of pulls."""
         return max(_p99(self.send_ms), _p99(self.pull_ms))
 
     def cells(self) -> list[float]:
@@ -77,24 +77,24 @@ class Period:
 
 
 class Healthy:
-    """The client that does nothing wrong."""
+    """The client with valid requests."""
 
     def __init__(self, producer: Producer, consumer: PullConsumer) -> None:
         self._producer = producer
         self._consumer = consumer
 
     async def exchange(self, period: Period) -> None:
-        """Send a message, pull it, and note how long each took."""
-        began_s = time.perf_counter()  # the loop's clock counts milliseconds
+        """Send a message, pull it, and record both latencies."""
+        began_s = time.perf_counter()  # the loop's clock has a resolution of milliseconds
         receipt = await self._producer.send(Message(TOPIC, BODY))
         sent_s = time.perf_counter()
         pulled = await self._consumer.pull(receipt.queue, receipt.queue_offset)
         period.send_ms.append((sent_s - began_s) * 1000)
         period.pull_ms.append((time.perf_counter() - sent_s) * 1000)
-        assert pulled.messages[0].msg_id == receipt.msg_id, "the message is not where it was put"
+        assert pulled.messages[0].msg_id == receipt.msg_id, "another message is at the offset"
 
     async def during(self, period: Period, seconds: float) -> None:
-        """Go on for so long."""
+        """Repeat exchanges for `seconds`."""
         ends_at_s = time.perf_counter() + seconds
         while time.perf_counter() < ends_at_s:
             await self.exchange(period)
@@ -103,14 +103,14 @@ class Healthy:
 
 @dataclass(frozen=True)
 class Round:
-    """The client alone, and then beside the garbage."""
+    """The period of the client alone, and the period with garbage."""
 
     alone: Period
     beside: Period
 
 
 async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round]:
-    """Return what the client saw in each round."""
+    """Return the rounds with the latencies of the client."""
     counts = hostile_peers.counters()
     addresses = [parse_address(serving.broker)] * 3 + [parse_address(serving.namesrv)]
     attack = hostile_peers.SPAWNED.Process(
@@ -147,7 +147,7 @@ async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round
             rounds.append(Round(alone, beside))
             _say(
                 f"{beside.frames:,} frames: p99 {alone.p99():.2f} ms alone, "
-                f"{beside.p99():.2f} ms beside them, {beside.memory_mib:.1f} MiB"
+                f"{beside.p99():.2f} ms with garbage, {beside.memory_mib:.1f} MiB"
             )
     attack.join()
     _say(
@@ -158,21 +158,21 @@ async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round
 
 
 def judge(rounds: list[Round], ratio_max: float) -> list[str]:
-    """Return what is not as it should be."""
+    """Return the violated limits as texts."""
     middle = len(rounds) // 2
     alone = [each.alone.p99() for each in rounds]
     beside = [each.beside.p99() for each in rounds]
     faults = []
     for name, these, those in (
-        ("beside the garbage, to alone", beside, alone),
-        ("alone, the later rounds to the earlier", alone[middle:], alone[:middle]),
+        ("with garbage, relative to alone", beside, alone),
+        ("alone, later rounds relative to earlier", alone[middle:], alone[:middle]),
     ):
         ratio = statistics.median(these) / statistics.median(those)
         _say(f"p99 {name}: {ratio:.2f}")
         if ratio > ratio_max:
-            faults.append(f"p99 {name}: {ratio:.2f}, at most {ratio_max}")
+            faults.append(f"p99 {name}: {ratio:.2f}, limit {ratio_max}")
     half_mib, end_mib = rounds[middle].beside.memory_mib, rounds[-1].beside.memory_mib
-    _say(f"memory: {half_mib:.1f} MiB half way, {end_mib:.1f} MiB at the end")
+    _say(f"memory: {half_mib:.1f} MiB in the middle, {end_mib:.1f} MiB at the end")
     if end_mib - half_mib > GROWTH_MAX_MIB:
         faults.append(f"memory grew by {end_mib - half_mib:.1f} MiB")
     return faults
@@ -180,7 +180,7 @@ def judge(rounds: list[Round], ratio_max: float) -> list[str]:
 
 def _show(rounds: list[Round]) -> None:
     table = Table()
-    columns = ("send p50", "send p99", "pull p50", "pull p99", "beside", "", "", "ms")
+    columns = ("send p50", "send p99", "pull p50", "pull p99", "with garbage", "", "", "ms")
     for column in ("frames", *columns, "RssAnon, MiB"):
         table.add_column(column, justify="right")
     for each in rounds:
@@ -200,28 +200,30 @@ def _p99(values: list[float]) -> float:
 
 
 def _memory_mib(pid: int) -> float:
-    """Return the anonymous resident memory of a process."""
+    """Return the anonymous resident memory of a process, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise AssertionError("the kernel tells no RssAnon")
+    raise AssertionError("the kernel reports no RssAnon")
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=int, default=2_000, help="frames a second")
-    parser.add_argument("--peers", type=int, default=16, help="connections at once")
+    parser.add_argument("--rate", type=int, default=2_000, help="frames per second")
+    parser.add_argument("--peers", type=int, default=16, help="number of connections")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--alone", type=float, default=5.0, help="seconds, in each round")
-    parser.add_argument("--ratio", type=float, default=2.0, help="of the p99, at most")
+    parser.add_argument(
+        "--alone", type=float, default=5.0, help="seconds without garbage per round"
+    )
+    parser.add_argument("--ratio", type=float, default=2.0, help="limit of the ratios of p99")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         store = Path(directory) / "store"
         config = Path(directory) / "broker.conf"
-        # Not those of the recorded broker: some requests rightly take it out of the routes.
+        # Other names than the recorded broker's: some requests unregister a broker by its name.
         config.write_text("brokerName=measured\nbrokerClusterName=measured\n")
         options = ("--config", str(config), "--log-level", "error")
         with Serving.start(store, *options) as serving:
@@ -233,7 +235,7 @@ def main() -> int:
             faults += map(str, check_store(disk).findings)
     faults += [json.loads(line)["event"] for line in outcome.err.splitlines()]
     if outcome.code:
-        faults.append(f"the server ended with {outcome.code}")
+        faults.append(f"the server exited with {outcome.code}")
     for fault in faults:
         print(f"fault: {fault}")
     return 1 if faults else 0

@@ -1,8 +1,8 @@
-"""Peers that send mutated requests of Java's, each from its own connection, at a given pace.
+"""Peers that send mutated Java requests at a given rate, each on its own connection.
 
-What they send is made of the recorded requests; most frames get the size that fits them, so that
-they come further than the first check. A connection that the server closes is made anew. They run
-in a process of their own: what they cost is not to delay the client that is measured.
+The frames are mutations of recorded requests. Most of them get a correct size field, so that they
+pass the first check. A connection that the server closes is opened again. The peers run in a
+separate process, so that their cost does not delay the measured client.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from tests.fuzz.mutate import mutate
 from tests.golden_exchanges import exchanges
 
 FRAMES_A_CONNECTION: Final = 50
-"""After so many it hangs up by itself, as a client that crashes does."""
+"""Number of frames after which a peer aborts its connection, like a client that crashes."""
 
 _EXCLUDED: Final = {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
-"""These may rightly switch off what the healthy client does."""
+"""Requests whose valid mutations may disable features that the healthy client uses."""
 
 _SOURCES: Final = tuple(f"127.0.0.{last}" for last in range(2, 102))
-"""Addresses to connect from: one has too few ports, each of which rests a minute."""
+"""Source addresses. One has too few ports, as a closed port stays in TIME_WAIT for a minute."""
 
 _SIZED: Final = 0.9
-"""Share of frames whose size is set right."""
+"""Share of frames with a corrected size field."""
 
 FRAMES, CONNECTIONS, ALLOWED = range(3)
-"""Frames sent; connections made; frames that may be sent by now, which the other process sets."""
+"""Indexes into the counters: frames sent; connections opened; current limit of frames, which the
+other process sets."""
 
 _PAUSE_S: Final = 0.05
-"""Between two looks whether more may be sent."""
+"""Interval between checks of the limit."""
 
 _CATCH_UP_S: Final = 0.1
-"""Who is late by more sends on from now at its pace; the rest of its delay is forgotten."""
+"""Maximum delay that a peer makes up for by sending faster."""
 
 SPAWNED: Final = multiprocessing.get_context("spawn")
-"""How the peers' process is made: a forked one would share the event loop of its parent."""
+"""Start method of the peers' process; a forked one would share the event loop of its parent."""
 
 Counts = Array[c_longlong]
 
 
 def counters() -> Counts:
-    """Return what `run` counts in, to be read by another process; one process counts."""
+    """Return the shared counters of `run`; only one process increments each of them."""
     return SPAWNED.RawArray(c_longlong, 3)
 
 
@@ -60,14 +61,14 @@ def run(
     seed: int,
     counts: Counts,
 ) -> None:
-    """Send the frames and return.
+    """Send the frames, and return.
 
     Args:
-        addresses: of the servers, taken in turn.
-        peers: connections at once.
-        frames: how many all of them send.
-        rate: how many a second, at most.
-        seed: decides what is sent.
+        addresses: addresses of the servers, assigned to the peers in turn.
+        peers: number of connections.
+        frames: total number of frames.
+        rate: maximum number of frames per second.
+        seed: seed of the mutations.
         counts: see `counters`.
     """
     uvloop.run(_run(addresses, peers, frames, rate, seed, counts))
@@ -113,7 +114,7 @@ async def _run(
 
 
 class _Peer(asyncio.Protocol):
-    """One connection; whatever comes is ignored."""
+    """One connection that ignores all answers."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -122,7 +123,7 @@ class _Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it is
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.is_closed = True
 
 
@@ -136,7 +137,7 @@ async def _connect(address: tuple[str, int], source: str, counts: Counts) -> _Pe
 
 
 def _frame(dice: random.Random, seeds: list[bytes]) -> bytes:
-    """Return one frame, or what may pass for one."""
+    """Return one mutated frame."""
     data = mutate(dice, seeds)
     if len(data) > 4 and dice.random() < _SIZED:
         return (len(data) - 4).to_bytes(4, "big") + data[4:]

@@ -1,7 +1,7 @@
-"""How much more memory does a server hold after 10 GB have been sent to it?
+"""Measures the growth of a server's memory after 10 GB of sends.
 
-Memory that no file backs (RssAnon), of all its processes: pages of the log are the system's. Before
-is when it has taken its first messages and rested, as in `bench/start_up.py`.
+The figure is anonymous memory (RssAnon) of all its processes, without file pages of the log. It is
+compared with the memory after the first messages and a pause, as in `bench/start_up.py`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What does the key index cost, and how fast are keys found?
+"""Measures the cost of the key index, and the time of key queries.
 
     python -m bench.index [--messages N] [--dir DIR]
 
-Writes messages with a unique id, a tag and, in some runs, a key into a log, and lets the index
-follow it: once from the log, as after a start, and once from what was fed to it beside the log, as
-of messages that were sent meanwhile. In one run each message has a property besides that differs
-from all others: no form of record that was seen before is seen again then, and each is read
-property by property.
+Writes messages with a unique id, a tag and, in some runs, a key into a log, and indexes them: once
+from the log, as after a start, and once from the feed of the append path, as for new messages. In
+one run each message also has a property with a unique value, so that no record has the form of an
+earlier one, and each is parsed property by property.
 
-All times are CPU of this process, so that they hold beside other work: they still grow where cores
-share their caches. To compare two versions, run both in turn on the same machine, several times,
-and take the smallest figure of each: `PYTHONPATH=<the other's src> python -m bench.index`.
+All times are CPU times of this process, comparable also on a busy machine, although they grow if
+cores share their caches. To compare two versions, run both in turn on the same machine, several
+times, and use the smallest figure of each: `PYTHONPATH=<the other's src> python -m bench.index`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PRODUCERS: Final = 8
 
 
 class Kind(NamedTuple):
-    """What messages of a run are like."""
+    """The kind of messages of a run."""
 
     name: str
     body_bytes: int
@@ -61,10 +60,10 @@ KINDS: Final = (
 
 
 def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
-    """Write the messages, 60 a millisecond, as some producers would have sent them in turn.
+    """Write the messages, 60 per millisecond, as if sent by several producers in turn.
 
     Returns:
-        What is known of all of them.
+        The index feed of all messages.
     """
     feed = IndexFeed(1 << 40)
     ids = [UniqueIdGenerator("10.0.0.7", 4711 + number, lambda: 99) for number in range(_PRODUCERS)]
@@ -104,7 +103,7 @@ def write_log(log: CommitLog, messages: int, kind: Kind) -> IndexFeed:
 
 
 def follow(index: KeyIndex, end: int) -> tuple[float, float, float]:
-    """Return seconds on the loop, off it, and of the longest step."""
+    """Return the seconds on the loop, off the loop, and of the longest step."""
     on_s = off_s = longest_s = 0.0
     while True:
         began_s = time.process_time()
@@ -120,7 +119,7 @@ def follow(index: KeyIndex, end: int) -> tuple[float, float, float]:
 
 
 def measure(directory: Path, messages: int, kind: Kind) -> dict[str, str]:
-    """Return the figures, by what they say."""
+    """Return the figures by name."""
     disk = OsDisk(directory)
     disk.make_directory("commitlog")
     log = CommitLog(disk, SEGMENT_BYTES)
@@ -142,22 +141,22 @@ def measure(directory: Path, messages: int, kind: Kind) -> dict[str, str]:
     for _ in range(QUERIES):
         hash_ = key_hash("Orders", f"order-{dice.randrange(messages)}", KeyKind.KEY)
         found = list(index.find(hash_, 0, 2 * START_MS))
-        assert found or not kind.has_key, "each key is there"
+        assert found or not kind.has_key, "a key is missing"
     found_s = time.perf_counter() - began_s
     disk.close()
     return {
-        "on the loop, from the log, us a message": f"{on_s / messages * 1e6:.2f}",
-        "on the loop, fed, us a message": f"{fed_s / messages * 1e6:.2f}",
-        "off the loop, us a message": f"{off_s / messages * 1e6:.2f}",
+        "on the loop, from the log, us/message": f"{on_s / messages * 1e6:.2f}",
+        "on the loop, from the feed, us/message": f"{fed_s / messages * 1e6:.2f}",
+        "off the loop, us/message": f"{off_s / messages * 1e6:.2f}",
         "longest slice, ms": f"{longest_s * 1e3:.2f}",
         "save, ms": f"{saved_s * 1e3:.0f}",
-        "places of a key, us": f"{found_s / QUERIES * 1e6:.1f}",
+        "query of a key, us": f"{found_s / QUERIES * 1e6:.1f}",
     }
 
 
 def main() -> None:
     """Measure with messages of each kind, and print a table."""
-    parser = argparse.ArgumentParser(description="What the key index costs.")
+    parser = argparse.ArgumentParser(description="The cost of the key index.")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     args = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Apache RocketMQ 5.5.0 as a production user runs it: its jars from Maven, plain server VMs.
+"""Servers of Apache RocketMQ 5.5.0 with production options: its jars from Maven, plain server VMs.
 
-The options are those of RocketMQ's own `runserver.sh` and `runbroker.sh` for Java 17, but for the
-heap, which is made to fit, and `AlwaysPreTouch`, which would make its memory all of the heap. The
-compilers are tiered, as by default.
+The options are those of RocketMQ's `runserver.sh` and `runbroker.sh` for Java 17, except for the
+heap, whose size is reduced, and `AlwaysPreTouch`, which would make the whole heap resident. The
+compilers are tiered, which is the default.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ JARS: Final = VAR / f"java-{VERSION}"
 BROKER_HEAP: Final = "2g"
 NAMESRV_HEAP: Final = "256m"
 START_WARM_SECONDS: Final = 25.0
-"""Of sends to a fresh server: after six seconds on two cores a send still cost it four times the
-CPU of a warm one."""
+"""Duration of sends to a new server: after six seconds on two cores a send still took four times
+the CPU of a warm server."""
 WARM_SECONDS: Final = 2.5
-"""Of warm-up before a question is first measured."""
+"""Duration of the warm-up before the first measurement of a question."""
 ABOUT: Final = (
     f"Java broker {VERSION}, G1, {BROKER_HEAP} heap ({NAMESRV_HEAP} its name server), tiered "
     "compilers, broker.conf with nothing but addresses, store and flushDiskType"
@@ -42,7 +42,7 @@ _FETCH_SECONDS: Final = 600
 
 
 def missing() -> str | None:
-    """Return why there can be no Java broker on this machine, or None after fetching its jars."""
+    """Return the reason why no Java broker can run here, or None after fetching its jars."""
     if shutil.which("java") is None:
         return "no java on the PATH"
     if not (JARS / ".whole").exists():
@@ -66,14 +66,14 @@ def missing() -> str | None:
 
 
 def start(home: Path, flush: Flush) -> Server:
-    """Start name server and broker below `home` at once; return when a send is accepted."""
+    """Start name server and broker below `home` together; return when a send is accepted."""
     return _start(home, flush, (_BROKER, "-c", str(home / "broker.conf")))
 
 
 def start_with_proxy(home: Path, flush: Flush) -> tuple[Server, str]:
-    """Start name server, and broker and gRPC proxy in one process; return also the proxy's address.
+    """Start a name server, and broker and gRPC proxy in one process; return also its gRPC address.
 
-    The proxy's own port for remoting is another one, which nobody uses here.
+    The proxy also listens on a remoting port, which is not used.
     """
     grpc = free_ports((0, 1))
     home.mkdir(parents=True, exist_ok=True)

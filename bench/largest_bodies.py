@@ -1,12 +1,12 @@
-"""How long does the largest request that is served hold the loop, for each request code?
+"""Measures how long the largest accepted request of each code blocks the event loop.
 
     python -m bench.largest_bodies [--codes 25,34] [--goal-ms 50] [--all] [--dir DIR]
 
-Runs a name server and a broker on one loop, as `kourou serve` does, in a process of their own. Each
-request code that one of them serves is sent with its largest body, in every shape that costs a
-decoder most, and then with its largest header, one text field after another. Prints the code, the
-shape and the most CPU that the loop's thread used without turning, of the slowest request of each
-code; `--all` prints all of them. The exit code is 1 if one is above the goal.
+Runs a name server and a broker on one loop, as `kourou serve` does, in a separate process. Each
+request code that one of them serves is sent with its largest body, in all shapes that are expensive
+to decode, and then with its largest header, one text field after another. Prints, for the slowest
+request of each code, the code, the shape, and the longest CPU time of the loop's thread within one
+iteration; `--all` prints all requests. The exit code is 1 if one is above the goal.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from kourou.remoting.limits import ConnectionLimits
 
 TOPIC: Final = "largest"
 MESSAGES: Final = 1_000
-"""In the topic, so that reads by a filter have something to look at."""
+"""Number of messages in the topic, for filtered reads."""
 TIMEOUT_S: Final = 60.0
 HEADER_SIZE_MAX: Final = ConnectionLimits().header_bytes_max
 _FRAME_REST: Final = 4096
-"""Bytes of a largest frame that are left for a header beside the body."""
+"""Bytes of the largest frame that are reserved for the header."""
 
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Largest batch that is taken (`max_message_size_bytes`)."""
+"""Largest accepted batch (`max_message_size_bytes`)."""
 _LINE: Final = ("", "k{}=v\n", "")
 _BODIES: Final[dict[str, tuple[str, str, str]]] = {
     "lines": _LINE,
@@ -116,7 +116,7 @@ _BODIES: Final[dict[str, tuple[str, str, str]]] = {
         '{{"brokerName":"z"}}],"brokerDatas":[]}}',
     ),
 }
-"""Shape -> what begins it, what is repeated with a number, and what ends it."""
+"""Shape -> prefix, item that is repeated with a number, and suffix."""
 
 _FIELDS: Final[dict[str, str]] = {
     "x": "x{}",
@@ -142,14 +142,14 @@ _VALUES: Final = {
 
 
 class Sent(NamedTuple):
-    """One request and what it cost.
+    """One request and its cost.
 
     Attributes:
-        code: of the request.
-        shape: of what was largest in it.
-        size: in bytes, of body or header.
-        used_ms: the most CPU of the loop's thread without a turn.
-        answer: how it was answered.
+        code: the request code.
+        shape: the shape of its largest part.
+        size: size of the body or header in bytes.
+        used_ms: the longest CPU time of the loop's thread within one iteration.
+        answer: code and remark of the answer, or the error.
     """
 
     code: int
@@ -160,7 +160,7 @@ class Sent(NamedTuple):
 
 
 def repeated(shape: tuple[str, str, str], size_max: int) -> bytes:
-    """Return a text of this shape, of at most so many bytes."""
+    """Return a text of this shape, of at most `size_max` bytes."""
     first, item, last = (part for part in shape)
     head, tail = first.format().encode(), last.format().encode()
     longest = len(item.format(size_max))
@@ -192,7 +192,7 @@ def bodies(code: int, size_max: int) -> Iterator[tuple[str, bytes]]:
 
 
 def field_texts(size_max: int) -> Iterator[tuple[str, str]]:
-    """Yield the longest texts of a header field; JSON may write them longer, and refuses some."""
+    """Yield the longest texts of a header field; JSON may encode them longer, or refuse them."""
     for name, item in _FIELDS.items():
         end = _FIELD_ENDS.get(name, "")
         written = max(len(json.dumps(item.format(size_max))) - 2, 1)
@@ -200,7 +200,7 @@ def field_texts(size_max: int) -> Iterator[tuple[str, str]]:
 
 
 def headers(code: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield header fields of the largest size that a header may have, and shorter ones."""
+    """Yield header fields up to the largest size that a header may have."""
     header = REQUESTS[code].header
     usual = usual_fields(header)
     yield "fields", usual | {f"{n:x}": "" for n in range((HEADER_SIZE_MAX - 1000) // 9)}
@@ -214,7 +214,7 @@ def headers(code: int) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def usual_fields(header: type | None) -> dict[str, str]:
-    """Return the fields of an ordinary request."""
+    """Return the fields of a typical request."""
     fields = {}
     for field in dataclasses.fields(header) if header is not None else ():
         wire = field.metadata.get("wire") or camel_case(field.name)
@@ -226,7 +226,7 @@ def usual_fields(header: type | None) -> dict[str, str]:
 
 
 def texts_of(header: type | None) -> list[str]:
-    """Return the names of the fields that are texts."""
+    """Return the wire names of the text fields."""
     if header is None:
         return []
     hints = typing.get_type_hints(header)
@@ -238,7 +238,7 @@ def texts_of(header: type | None) -> list[str]:
 
 
 class Walk:
-    """Sends the requests of one server, and notes what each cost."""
+    """Sends the requests to one server, and records their costs."""
 
     def __init__(self, address: tuple[str, int], pipe: typing.Any) -> None:  # noqa: ANN401
         self._address = address
@@ -246,7 +246,7 @@ class Walk:
         self.sent: list[Sent] = []
 
     def all_of(self, code: int) -> None:
-        """Send every largest request of a code."""
+        """Send all largest requests of a code."""
         limit = min(REQUESTS[code].body_bytes_max, FRAME_SIZE_MAX - _FRAME_REST)
         usual = usual_fields(REQUESTS[code].header)
         for shape, body in bodies(code, limit):
@@ -278,7 +278,7 @@ class Walk:
 
 
 def fill(client: Client) -> None:
-    """Put messages into the topic."""
+    """Send messages to the topic."""
     client.create(TOPIC)
     properties = "".join(f"k{number}\x01v\x02" for number in range(20))
     item = BatchItem(0, Message(TOPIC, b"x" * 100).body, (properties + "a\x01x\x02").encode())
@@ -292,7 +292,7 @@ def fill(client: Client) -> None:
 
 
 def served_codes(address: tuple[str, int]) -> list[int]:
-    """Return the codes that a server serves, found by asking."""
+    """Return the codes that a server serves, found by sending each."""
     found = []
     for code in sorted(map(int, REQUESTS)):
         with (
@@ -305,7 +305,7 @@ def served_codes(address: tuple[str, int]) -> list[int]:
 
 
 def walk(arguments: argparse.Namespace, root: Path) -> list[Sent]:
-    """Return what all requests cost."""
+    """Return all requests with their costs."""
     pipe, theirs = multiprocessing.Pipe()
     options = {"enable_property_filter": True, "enable_mixed_message_type": True}
     process = multiprocessing.get_context("fork").Process(
@@ -331,7 +331,7 @@ def walk(arguments: argparse.Namespace, root: Path) -> list[Sent]:
 
 
 def report(sent: list[Sent], *, is_all: bool) -> Table:
-    """Return the slowest request of each code, or all."""
+    """Return a table of the slowest request of each code, or of all requests."""
     if not is_all:
         slowest: dict[int, Sent] = {}
         for one in sent:
@@ -348,19 +348,21 @@ def report(sent: list[Sent], *, is_all: bool) -> Table:
 
 
 def main() -> None:
-    """Walk, print, and exit with 1 if a request is above the goal."""
+    """Measure, print, and exit with 1 if a request is above the goal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--codes", type=lambda text: set(map(int, text.split(","))), default=None)
     parser.add_argument("--goal-ms", type=float, default=50.0)
-    parser.add_argument("--all", action="store_true", help="every request, not the slowest alone")
-    parser.add_argument("--dir", type=Path, default=None, help="for the store")
+    parser.add_argument(
+        "--all", action="store_true", help="print all requests, not only the slowest"
+    )
+    parser.add_argument("--dir", type=Path, default=None, help="parent directory of the store")
     arguments = parser.parse_args()
     socket.setdefaulttimeout(TIMEOUT_S)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
         sent = walk(arguments, Path(directory))
     Console(width=150).print(report(sent, is_all=arguments.all))
     above = [one for one in sent if one.used_ms > arguments.goal_ms]
-    print(f"{len(above)} of {len(sent)} requests held the loop above {arguments.goal_ms:.0f} ms")
+    print(f"{len(above)} of {len(sent)} requests exceed the goal of {arguments.goal_ms:.0f} ms")
     sys.exit(1 if above else 0)
 
 

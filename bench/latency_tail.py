@@ -1,13 +1,13 @@
-"""What makes one message in a thousand late?
+"""Finds the causes of tail latency (one message in a thousand).
 
     python -m bench.latency_tail [--rate 1000] [--seconds 60] [--limit-ms 2] [--flush sync]
                                  [--set name=value ...] [--dir DIR]
 
-Runs a name server and a broker on one loop of asyncio, in this process, which shows each callback
-(uvloop shows none), and `mqload e2e` beside it: a producer at a rate and a consumer with held
-pulls. Prints the latencies, and everything that took longer than the limit, by what it was: a
-callback of the loop, a sync, a collection of garbage. "CPU" is what the thread itself
-used in the longest of them: where it is much less than the time, the machine was busy with others.
+Runs a name server and a broker on one asyncio loop in this process, whose callbacks can be timed
+(uvloop's cannot), and `mqload e2e` as a child process: a producer at a constant rate and a consumer
+with held pulls. Prints the latencies, and all events that took longer than the limit, by kind: a
+callback of the loop, a sync, a garbage collection. "CPU" is the CPU time of the thread in the
+longest of them; if it is much less than the elapsed time, other programs used the machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PERCENTILES: Final = ("p50", "p90", "p99", "p999", "max")
 
 
 class Slow:
-    """What took longer than the limit, by name."""
+    """Events that took longer than the limit, by name."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -55,14 +55,14 @@ class Slow:
         self.total = 0
 
     def note(self, name: str, began_s: float, cpu_s: float) -> None:
-        """Keep one that began then, and used so much CPU of its thread, if it took long."""
+        """Record an event that began at `began_s` if it took longer than the limit."""
         took_s = time.perf_counter() - began_s
         self.total += 1
         if took_s > self._limit_s:
             self._found[name].append((took_s, cpu_s, began_s - self._began_s))
 
     def table(self) -> Table:
-        """Return all of them, those that took most in all first."""
+        """Return a table of the events, those with the longest total time first."""
         table = Table("times", "ms in all", "longest", "its CPU", "at, s", "what")
         order = sorted(self._found.items(), key=lambda item: -sum(took for took, *_ in item[1]))
         for name, found in order:
@@ -74,8 +74,8 @@ class Slow:
 
 
 def watch_loop(slow: Slow) -> None:
-    """From now on time each callback of every loop of asyncio in this process."""
-    run = events.Handle._run  # noqa: SLF001  # what each turn of the loop calls
+    """Measure each callback of every asyncio loop in this process from now on."""
+    run = events.Handle._run  # noqa: SLF001  # the loop calls it for each callback
 
     def timed(handle: events.Handle) -> None:
         name = _callback_name(handle)
@@ -83,7 +83,7 @@ def watch_loop(slow: Slow) -> None:
         run(handle)
         slow.note(name, began_s, time.thread_time() - cpu_s)
 
-    setattr(events.Handle, "_run", timed)  # noqa: B010  # a checker takes it for a method of ours
+    setattr(events.Handle, "_run", timed)  # noqa: B010  # mypy rejects the assignment of a method
 
 
 def _callback_name(handle: events.Handle) -> str:
@@ -97,7 +97,7 @@ def _callback_name(handle: events.Handle) -> str:
 
 
 def watch_collector(slow: Slow) -> None:
-    """From now on time each collection of garbage."""
+    """Measure each garbage collection from now on."""
     began: list[tuple[float, float]] = []
 
     def on_phase(phase: str, info: dict[str, int]) -> None:
@@ -111,7 +111,7 @@ def watch_collector(slow: Slow) -> None:
 
 
 class WatchedFlusher(KernelFlusher):
-    """Times each sync, from its start to the callback, and what of that the callback waited."""
+    """Flusher that measures each sync, from its start to its callback on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slow: Slow) -> None:
         super().__init__(loop)
@@ -176,13 +176,15 @@ def _switch(text: str) -> tuple[str, str]:
 
 def main() -> None:
     """Measure, and print two tables."""
-    parser = argparse.ArgumentParser(description="What makes a message late.")
+    parser = argparse.ArgumentParser(description="Causes of tail latency.")
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--limit-ms", type=float, default=2)
     parser.add_argument("--flush", choices=("sync", "async"), default="sync")
-    parser.add_argument("--set", type=_switch, action="append", default=[], help="of the store")
+    parser.add_argument(
+        "--set", type=_switch, action="append", default=[], help="a setting of the store"
+    )
     arguments = parser.parse_args()
     load_generator.build()
     with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
@@ -196,7 +198,7 @@ def main() -> None:
     console.print(f"{slow.total:,} timed; longer than {arguments.limit_ms:g} ms:")
     console.print(slow.table())
     console.print(
-        f"other CPU {report['other_cpu_s']:.2f} s, kept back by the hypervisor"
+        f"CPU of other programs {report['other_cpu_s']:.2f} s, stolen by the hypervisor"
         f" {report['steal_s']:.2f} s"
     )
 

@@ -1,4 +1,4 @@
-"""The load generator `mqload` (Go, bench/load): built once, run with a mode, read as JSON."""
+"""The load generator `mqload` (Go, in bench/load): build, run, and parse its JSON report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BINARY: Final = VAR / "mqload"
 RUN_SECONDS: Final = 600
 
 OTHER_CPU_SHARE_MAX: Final = 0.1
-"""Of one core, by everything that is neither generator nor server; threads of the kernel that write
-back what a server wrote are among it."""
+"""Maximum CPU of other programs, as a share of one core. It includes kernel threads that write back
+the server's data."""
 STEAL_SHARE_MAX: Final = 0.04
-"""Of one core, kept back by the hypervisor."""
+"""Maximum CPU stolen by the hypervisor, as a share of one core."""
 
 Report = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def build() -> None:
     """Compile the generator if its binary is missing or older than its source.
 
     Raises:
-        SystemExit: there is no Go.
+        SystemExit: Go is not installed.
     """
     sources = [*(ROOT / "bench" / "load").rglob("*.go")]
     newest = max(source.stat().st_mtime for source in sources)
@@ -40,7 +40,7 @@ def build() -> None:
 
 
 def run(mode: str, **flags: object) -> dict[str, Any]:
-    """Run one mode of the generator; return the JSON object it printed.
+    """Run one mode of the generator; return its report.
 
     Raises:
         RuntimeError: it failed, or an answer was not a success.
@@ -52,10 +52,10 @@ def run(mode: str, **flags: object) -> dict[str, Any]:
 
 
 def attempt(mode: str, **flags: object) -> dict[str, Any]:
-    """Do the same, and let answers pass that were no success; rates do not count them.
+    """Run one mode like `run`, but accept failed answers, which the rates do not count.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the generator failed.
     """
     words = [f"-{name}={value}" for name, value in flags.items()]
     done = subprocess.run(
@@ -67,18 +67,18 @@ def attempt(mode: str, **flags: object) -> dict[str, Any]:
     )
     if done.returncode != 0:
         said = (done.stdout + done.stderr)[-500:]
-        raise RuntimeError(f"mqload {mode} ended with {done.returncode}: {said}")
+        raise RuntimeError(f"mqload {mode} exited with {done.returncode}: {said}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def has_refused(report: Report) -> bool:
-    """Tell whether the server answered something else than success."""
+    """Return whether the server refused requests."""
     return bool(report.get("errors"))
 
 
 def is_alone(report: Report) -> bool:
-    """Tell whether generator and server had the machine to themselves in the measured part."""
+    """Return whether no other program used the machine during the measurement."""
     seconds = report.get("secs")
     if not seconds:
         return True

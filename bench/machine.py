@@ -1,4 +1,4 @@
-"""Where figures were taken: machine, commit, versions."""
+"""Description of the machine, the commit and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.load_generator import ROOT
 
 
 def describe() -> dict[str, object]:
-    """Return what the results name."""
+    """Return the description for the results."""
     return {
         "cpu": _field("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),
@@ -32,13 +32,13 @@ def describe() -> dict[str, object]:
 
 
 def python_build(config_args: str, prefix: str) -> str:
-    """Return how the interpreter was built: with PGO and LTO it is 4-14 % faster than without.
+    """Return the build options of the interpreter; PGO and LTO make it 4-14 % faster.
 
     Args:
         config_args: sysconfig's CONFIG_ARGS, the options of CPython's `configure`.
-        prefix: where it is installed.
+        prefix: installation prefix of the interpreter.
     """
-    if prefix == "/usr":  # its CONFIG_ARGS are those of another build, of the shared library
+    if prefix == "/usr":  # Debian's CONFIG_ARGS are those of the build of the shared library
         return "the system's (Debian builds with PGO and LTO)"
     has_pgo = "--enable-optimizations" in config_args
     has_lto = "--with-lto" in config_args and "--with-lto=no" not in config_args
@@ -46,7 +46,7 @@ def python_build(config_args: str, prefix: str) -> str:
 
 
 def line(found: Mapping[str, object]) -> str:
-    """Return what `describe` found, as far as figures depend on it, in one line."""
+    """Return the parts of a description that influence figures, in one line."""
     python = f"Python {found['python']} ({found['build']})"
     return f"{found['cpu']}, {found['cores']} cores, kernel {found['kernel']}, {python}"
 

@@ -1,9 +1,9 @@
-"""What do 5,000 topics of 8 queues cost: memory, open files, flush, retention, stop and start?
+"""Measures the cost of 5,000 topics with 8 queues: memory, open files, flush, retention, restart.
 
     python -m bench.many_queues [--topics N] [--queues N] [--messages N] [--dir DIR]
 
-Runs the store and its loops in this process, as the broker does, and prints for each step how long
-it took and the longest that the event loop could not turn meanwhile.
+Runs the store and its loops in this process, as the broker does, and prints for each step its time
+and the longest delay of the event loop.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _EXPIRED_S: Final = 4 * 3600
 
 
 class Lag:
-    """Measures how late the loop turns."""
+    """Measures the delay of the event loop."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
 
     async def watch(self) -> None:
-        """Note the longest lag, until cancelled."""
+        """Record the longest delay, until cancelled."""
         while True:
             before_s = time.perf_counter()
             await asyncio.sleep(_TICK_S)
@@ -54,18 +54,18 @@ class Lag:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process."""
+    """Return the resident memory of this process, in bytes."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_files() -> int:
-    """Return how many descriptors this process has open."""
+    """Return the number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
 
 
 class Bench:
-    """One store through the steps."""
+    """The steps of the measurement, on one store."""
 
     def __init__(self, directory: Path, topics: int, queues: int) -> None:
         self.keys = [(f"topic-{t:05d}".encode(), q) for t in range(topics) for q in range(queues)]
@@ -86,7 +86,7 @@ class Bench:
         return MessageStore.open(self.disk, self.config.store_config, now_ms, pid=os.getpid())
 
     async def step(self, name: str, action: Callable[[], Awaitable[object]]) -> None:
-        """Take one step and add a row."""
+        """Run one step, and add a row."""
         lag = Lag()
         watch = asyncio.create_task(lag.watch())
         await asyncio.sleep(0.02)
@@ -105,10 +105,10 @@ class Bench:
         )
 
     async def run(self, messages: int) -> None:
-        """Take all steps."""
+        """Run all steps."""
         runtime = Runtime.system()
         await self.step("open a new store", lambda: self._start(runtime))
-        await self.step("one message a queue", lambda: self._send(1))
+        await self.step("one message per queue", lambda: self._send(1))
         await self.step("flush: all files are new", self._flush)
         await self.step("sync of all queues", self._sync_queues)
         for number in range(messages - 1):
@@ -119,7 +119,7 @@ class Bench:
             os.utime(segment, (time.time() - _EXPIRED_S,) * 2)
         self.parts.retention.request()
         await self.step("retention of all but 8 MiB", self.parts.retention.run)
-        await self.step("306: look at all queues", self.parts.retention.clean_queues)
+        await self.step("306: examine all queues", self.parts.retention.clean_queues)
         await self.step("stop", self._stop)
         await self.step("start", lambda: self._start(runtime))
         await self.step("kill, and start", self._kill)
@@ -146,7 +146,7 @@ class Bench:
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sync_queues(self) -> None:
-        """Let a checkpoint round pass, as the loop does in its minute."""
+        """Run a checkpoint round, as the loop does every minute."""
         later_ms = self.runtime.clock.now_ms() + 10 * self.config.store.queue_sync_interval_ms
         began_at = read_checkpoint(self.disk).numbers.queues_offset
         while read_checkpoint(self.disk).numbers.queues_offset == began_at:
@@ -178,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of many queues.")
     parser.add_argument("--topics", type=int, default=5_000)
     parser.add_argument("--queues", type=int, default=8)
-    parser.add_argument("--messages", type=int, default=2, help="of each queue")
+    parser.add_argument("--messages", type=int, default=2, help="per queue")
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as directory:

@@ -1,11 +1,11 @@
-"""How much does the memory of a broker grow while 10 GB are sent?
+"""Measures the growth of a broker's memory while 10 GB are sent.
 
     python -m bench.memory_growth [--gb 10] [--steps 10] [--batch 32] [--flush async] [--dir DIR]
 
-Starts `kourou serve`, a name server and a broker in one process, and after each step prints the
-anonymous part of its resident memory (RssAnon): what is neither a file nor the system's cache. The
-first messages make the index file that is being filled, whose slots are in memory from then on
-(20 MB with `prod`); a broker that starts on an older store has them from the start.
+Starts `kourou serve` (name server and broker in one process), and after each step prints the
+anonymous part of its resident memory (RssAnon), which excludes files and the system's cache. The
+first messages create the current index file, whose slots stay in memory from then on (20 MB with
+`prod`); a broker that starts on an existing store has them from the start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def anonymous_mib(pid: int) -> float:
 
 
 def send(broker: str, messages: int, batch: int) -> float:
-    """Send messages of 1 KB over 8 connections, and return how many a second."""
+    """Send messages of 1 KB on 8 connections, and return messages per second."""
     report = load_generator.run(
         "send",
         addr=broker,
@@ -50,7 +50,7 @@ def send(broker: str, messages: int, batch: int) -> float:
 
 
 def _row(sent: str, pid: int, before: Sequence[float], rate: float = 0) -> float:
-    """Let the server rest, print what it holds, and by how much that is more; return it in MiB."""
+    """Wait, print the server's memory and its growth, and return the memory in MiB."""
     time.sleep(_REST_S)
     now = anonymous_mib(pid)
     more = ", ".join(f"{now - one:+.1f}" for one in before)
@@ -63,13 +63,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=10)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=32, help="messages a request; 1: one each")
+    parser.add_argument("--batch", type=int, default=32, help="messages per request")
     parser.add_argument("--flush", choices=("sync", "async"), default="async")
     parser.add_argument("--profile", default="prod")
-    parser.add_argument("--dir", type=Path, default=None, help="on a disk with room for them")
+    parser.add_argument("--dir", type=Path, default=None, help="on a disk with enough space")
     arguments = parser.parse_args()
     load_generator.build()
-    print(f"{'sent':>14} {'messages/s':>12} {'RssAnon':>12} {'more than before that':>36}")
+    print(f"{'sent':>14} {'messages/s':>12} {'RssAnon':>12} {'growth since earlier rows':>36}")
     with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
         options = ("--flush", arguments.flush, "--profile", arguments.profile)
         with Serving.start(Path(directory), *options) as serving:

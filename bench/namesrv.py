@@ -1,10 +1,10 @@
-"""Do routes, registrations and new topics cost the same with 5,000 topics as with 50?
+"""Compares the times of routes, registrations and new topics with 50 and with 5,000 topics.
 
     python -m bench.namesrv [--topics N] [--rounds R]
 
 One process runs a name server and a broker on loopback, with a store in a temporary directory.
-Prints medians with few and with many topics, and their ratio: 1 is flat. A registration of all
-topics grows with their number, so that its figure is the time a topic.
+Prints the medians with few and with many topics, and their ratio; 1 means independent of the number
+of topics. The time of a registration of all topics is given per topic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WHOLE_ROUNDS: Final = 5
 
 
 class Bench:
-    """A name server, a broker, and somebody who asks them."""
+    """A name server, a broker, and a client of both."""
 
     def __init__(self, directory: Path, rounds: int) -> None:
         self._runtime = Runtime.system()
@@ -76,7 +76,7 @@ class Bench:
         return {name: (few[name], many[name]) for name in few}
 
     async def _grow_to(self, count: int) -> None:
-        """Make topics until there are so many, and wait until the name server knows them."""
+        """Create topics up to `count`, and wait until the name server has them."""
         new = [TopicConfig(f"Topic{number}", 4, 4) for number in range(self._made, count)]
         self._made = count
         body = encode_topic_config_list(new)
@@ -90,7 +90,7 @@ class Bench:
             "route query": await self._median(lambda number: self._route(number % count)),
             "new topic": await self._median(self._create),
             "registration of a change": await self._median(self._register_change),
-            "registration of all, a topic": await self._register_all(count),
+            "registration of all, per topic": await self._register_all(count),
         }
 
     async def _median(self, action: Callable[[int], Awaitable[None]]) -> float:
@@ -137,7 +137,7 @@ class Bench:
 
 
 def _body(topics: list[TopicConfig], counter: int) -> bytes:
-    """Return a registration; another counter makes it one that changes everything."""
+    """Return the body of a registration; a new counter makes it a change of all topics."""
     version = DataVersion(counter, 0, 1)
     return encode_register_body(
         RegisterBody(TopicConfigTable({topic.name: topic for topic in topics}, version))

@@ -1,11 +1,11 @@
-"""What does order cost: 1 KB messages a second of a `PushConsumer` in order, beside any order?
+"""Compares the rates of a `PushConsumer` with and without order, with 1 KB messages.
 
     python -m bench.orderly [--messages N] [--loop asyncio|uvloop] [--ways WAY,...]
 
-Starts a broker of its own, fills 8 queues, and has a new group catch up from their beginning, once
-for each way: in any order and in order, by a coroutine function and by a plain function on the
-consumer's threads, and in order in batches of 32. Prints messages a second and the CPU that this
-process spent on each message, and fails if a queue's messages came out of order.
+Starts a broker, fills 8 queues, and lets a new group consume them from their beginning, once for
+each way: in any order and in order, with a coroutine function and with a plain function on the
+consumer's threads, and in order in batches of 32. Prints messages per second and the CPU time of
+this process per message, and fails if the messages of a queue arrive out of order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH: Final = 32
 
 
 class _Counter:
-    """Counts messages, looks at their order, and notes when the last one came."""
+    """Counts messages, checks their order, and sets `done` at the last one."""
 
     def __init__(self, messages: int, *, is_ordered: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ WAYS: Final[dict[str, Callable[[PushConsumer, _Counter], object]]] = {
 
 
 async def consume(namesrv_addr: str, way: str, messages: int) -> tuple[float, float]:
-    """Consume all messages of the topic; return messages a second and CPU in us a message."""
+    """Consume all messages of the topic; return messages per second and CPU us per message."""
     config = PushConsumerConfig(
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET, consume_batch_size=BATCH
     )
@@ -91,14 +91,14 @@ def _run(loop: str, namesrv_addr: str, way: str, messages: int) -> tuple[float, 
     consuming = consume(namesrv_addr, way, messages)
     if loop == "asyncio":
         return asyncio.run(consuming)
-    import uvloop  # noqa: PLC0415  # not there in a bare install
+    import uvloop  # noqa: PLC0415  # absent in a bare install
 
     figures: tuple[float, float] = uvloop.run(consuming)
     return figures
 
 
 def main() -> None:
-    """Fill a topic and consume it in each way."""
+    """Fill a topic, and consume it in each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=MESSAGES)
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="uvloop")

@@ -1,7 +1,7 @@
-"""Other message systems, for scale: what they take from the same load generator, durably or not.
+"""Other message systems for comparison, measured with the same load generator.
 
-Each keeps its files on the same disk. With `sync` each acknowledgment comes after a sync, with
-`async` the system syncs as it does by default.
+Each stores its files on the same disk. With `sync`, each acknowledgment follows a sync; with
+`async`, the system uses its default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEARCHED: Final = os.pathsep.join((str(VAR / "peers"), str(VAR / "peers" / "bin
 
 
 def redis() -> Peer | str:
-    """Return Redis Streams: XADD to one stream a queue, the append-only file on."""
+    """Return Redis Streams (XADD to one stream per queue, append-only file on), or a reason."""
     program = _find("redis-server")
     if program is None:
         return "no redis-server on the PATH (Debian: apt install redis-server)"
@@ -46,7 +46,7 @@ def redis() -> Peer | str:
 
 
 def nats() -> Peer | str:
-    """Return NATS JetStream: one stream in files, each publish acknowledged."""
+    """Return NATS JetStream (one stream in files, acknowledged publishes), or a reason."""
     program = _find("nats-server")
     if program is None:
         return "no nats-server 2.10 on the PATH (go install github.com/nats-io/nats-server/v2)"

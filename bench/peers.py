@@ -1,4 +1,4 @@
-"""What can be measured on this machine: Kourou's two kinds of install, Java, others."""
+"""Peers that can be measured on this machine: two installs of Kourou, Java, and others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JAVA: Final = "java"
 BEFORE: Final = "before"
 
 Made = Peer | str
-"""A peer, or why it cannot be measured here."""
+"""A peer, or the reason why it cannot be measured here."""
 
 
 def _fast() -> Made:
@@ -56,16 +56,16 @@ def _java() -> Made:
 
 def _before(source: Path | None) -> Made:
     if source is None:
-        return "--before tells where its `src` is"
+        return "--before must name its `src`"
     start = partial(start_kourou, name=BEFORE, source=source)
     return Peer(BEFORE, f"Kourou of {source}, with the extra `fast`", start)
 
 
 def available(names: Sequence[str], before: Path | None, tell: Callable[[str], None]) -> list[Peer]:
-    """Return the peers of these names that can be measured; tell why others cannot.
+    """Return the peers with these names that can be measured; report why others cannot.
 
     Raises:
-        KeyError: there is no peer of such a name.
+        KeyError: a name is unknown.
     """
     makers: dict[str, Callable[[], Made]] = {**MAKERS, BEFORE: partial(_before, before)}
     peers = []
@@ -74,7 +74,7 @@ def available(names: Sequence[str], before: Path | None, tell: Callable[[str], N
         if isinstance(made, Peer):
             peers.append(made)
         else:
-            tell(f"left out: {name}: {made}")
+            tell(f"skipped: {name}: {made}")
     return peers
 
 
@@ -85,4 +85,4 @@ MAKERS: Final[dict[str, Callable[[], Made]]] = {
     REDIS: redis,
     NATS: nats,
 }
-"""By name, in the order of the table's columns."""
+"""Constructors by name, in the order of the table's columns."""

@@ -1,12 +1,13 @@
-"""Where does a send's time go?
+"""Profiles a broker under load: CPU time by function, by layer and by system call.
 
     python -m bench.profile send|batch|pull [--flush sync] [--conns 64] [--window 1] [--seconds 5]
                                 [--bare] [--within] [--keep FILE]
 
-Starts a broker and loads it three times: alone, for CPU a message, of user and of kernel; under
-py-spy, for shares by function and by layer; and under strace, where it is installed, for system
-calls a message. Time asleep is left out. py-spy is fetched from PyPI into var/bench/tools; where
-it may not attach, or with `--within`, a thread of the broker samples its loop.
+Starts a broker and loads it three times: without a profiler, for user and kernel CPU per message;
+with py-spy, for shares by function and by layer; and with strace, if it is installed, for system
+calls per message. Sleeping threads are not counted. py-spy is installed from PyPI into
+var/bench/tools; with `--within`, for systems where it must not attach, a thread of the broker
+samples its loop instead.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=_ROWS, help="functions shown")
     parser.add_argument("--bare", action="store_true", help="without uvloop and isal")
     parser.add_argument("--within", action="store_true", help="sample from a thread of the broker")
-    parser.add_argument("--no-native", action="store_true", help="see no frames of C code")
+    parser.add_argument("--no-native", action="store_true", help="without frames of C code")
     parser.add_argument("--source", type=Path, help="the `src` of another commit")
     parser.add_argument("--keep", type=Path, help="write the folded stacks here")
     return parser.parse_args()
 
 
 def _py_spy() -> Path | None:
-    """Return py-spy, fetched once; None where it cannot be."""
+    """Return py-spy, installed if missing; None if that fails."""
     program = _TOOLS / "bin" / "py-spy"
     if not program.exists():
         command = (sys.executable, "-m", "pip", "install", "-q", "--target", str(_TOOLS), "py-spy")
@@ -84,7 +85,7 @@ def _load(server: Server, args: argparse.Namespace, seconds: float) -> dict[str,
 
 
 def _times(server: Server) -> tuple[float, float]:
-    """Return the user and kernel seconds of the broker so far."""
+    """Return the user and kernel CPU time of the broker so far, in seconds."""
     text = Path(f"/proc/{server.pids[0]}/stat").read_text()
     words = text.rpartition(")")[2].split()
     return int(words[11]) / _TICKS, int(words[12]) / _TICKS
@@ -93,7 +94,7 @@ def _times(server: Server) -> tuple[float, float]:
 def _beside_load(
     server: Server, args: argparse.Namespace, seconds: float, watch: Callable[[], None]
 ) -> dict[str, Any]:
-    """Load the broker, run `watch` in the measured part, and return the load's report."""
+    """Load the broker, run `watch` during the measurement, and return the report."""
     reports: list[dict[str, Any]] = []
     load = threading.Thread(target=lambda: reports.append(_load(server, args, seconds)))
     load.start()
@@ -104,7 +105,7 @@ def _beside_load(
 
 
 def _sampled(server: Server, args: argparse.Namespace, program: Path, out: Path) -> bool:
-    """Let py-spy write folded stacks to `out` while the broker is loaded; False: it may not."""
+    """Record folded stacks with py-spy to `out` under load; return False if it cannot attach."""
     seconds = max(1, int(args.seconds))
     command = [
         *(str(program), "record", "--pid", str(server.pids[0]), "--output", str(out)),
@@ -124,7 +125,7 @@ def _sampled(server: Server, args: argparse.Namespace, program: Path, out: Path)
 
 
 def _calls(server: Server, args: argparse.Namespace, out: Path) -> str:
-    """Return strace's table of the broker's system calls under load, and how many messages."""
+    """Return the broker's system calls per message under load, counted by strace, as text."""
 
     def trace() -> None:
         command = ("strace", "-c", "-f", "-o", str(out), "-p", str(server.pids[0]))
@@ -143,18 +144,18 @@ def _calls(server: Server, args: argparse.Namespace, out: Path) -> str:
 
 
 def _print(console: Console, found: Costs, cpu_us: float, rows: int) -> None:
-    by_layer = Table("layer", "us a message", "share", title="by layer, the kernel apart")
+    by_layer = Table("layer", "us/message", "share", title="by layer, with the kernel separate")
     for name, cost_us in _largest(found.layers):
         by_layer.add_row(name, f"{cost_us:.2f}", f"{cost_us / cpu_us:.1%}")
     console.print(by_layer)
-    by_function = Table("function", "us a message", "share", "with what it calls")
+    by_function = Table("function", "us/message", "share", "with callees")
     for name, cost_us in _largest(found.own)[:rows]:
         below = f"{found.below[name]:.2f}" if name in found.below else ""
         by_function.add_row(name, f"{cost_us:.2f}", f"{cost_us / cpu_us:.1%}", below)
     console.print(by_function)
-    console.print(f"{found.samples} samples; others asleep:", dict(found.waits.most_common(5)))
+    console.print(f"{found.samples} samples; sleeping threads:", dict(found.waits.most_common(5)))
     if KERNEL not in found.layers:
-        console.print("The kernel's time is in that of the functions that called it.")
+        console.print("Kernel time is included in the functions that called it.")
 
 
 def _largest(costs_us: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -177,13 +178,15 @@ def _profile(args: argparse.Namespace, home: Path, console: Console) -> None:
         console.print(
             f"{args.what}, {args.conns} connections with {args.window} in flight, {args.flush}: "
             f"{report['msgs_per_s']:,.0f} messages/s, p99 {report['lat_us']['p99'] / 1000:.2f} ms, "
-            f"{cpu_us:.1f} us CPU a message, {kernel / (user + kernel):.0%} of it in the kernel"
+            f"{cpu_us:.1f} us CPU per message, {kernel / (user + kernel):.0%} of it in the kernel"
         )
         if program and not _sampled(server, args, program, out):
-            console.print("py-spy may not attach here: run again with --within")
+            console.print("py-spy cannot attach here: run again with --within")
             return
         if shutil.which("strace"):
-            console.print("system calls a message:", _calls(server, args, home / "calls"), sep="\n")
+            console.print(
+                "system calls per message:", _calls(server, args, home / "calls"), sep="\n"
+            )
     finally:
         server.stop()
     kernel_us = cpu_us * kernel / (user + kernel)
@@ -193,7 +196,7 @@ def _profile(args: argparse.Namespace, home: Path, console: Console) -> None:
 
 def main() -> None:
     """Profile one kind of load."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with the server ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped
     args = _parse()
     load_generator.build()
     if args.bare and (reason := bare_install.build()):

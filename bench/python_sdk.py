@@ -1,10 +1,10 @@
-"""How fast is the official Python SDK, by gRPC through the Java proxy, one process of it?
+"""Measures the official Python SDK: one process, by gRPC through the Java proxy.
 
     python -m bench.python_sdk [--seconds 5] [--flush sync|async]
 
-The official way to use RocketMQ from Python; bench/client_send.py and bench/client_consume.py ask
-the same of our clients. Broker and proxy are one Java process, as its `local` mode has it. The SDK
-is installed from PyPI into var/bench/python-sdk.
+The SDK is the official way to use RocketMQ from Python; bench/client_send.py and
+bench/client_consume.py measure the same for Kourou's clients. Broker and proxy are one Java process
+(the proxy's `local` mode). The SDK is installed from PyPI into var/bench/python-sdk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOPIC: Final = "bench-sdk"
 _GROUP: Final = "bench-sdk-consumers"
 _TEXTS: Final = {
     "send": "send, one after the other",
-    "send_async": "send_async, 256 under way",
+    "send_async": "send_async, 256 in flight",
     "receive": "PushConsumer, 20 threads, listener and acknowledgment",
 }
 _INSTALL_SECONDS: Final = 300
@@ -38,7 +38,7 @@ _RUN_SECONDS: Final = 300
 
 
 def missing() -> str | None:
-    """Return why the SDK cannot be run here, or None after installing it once."""
+    """Return the reason why the SDK cannot run here, or None after installing it."""
     reason = java_server.missing()
     if reason is not None or (HOME / ".whole").exists():
         return reason
@@ -56,7 +56,7 @@ def missing() -> str | None:
 
 
 def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
-    """Return messages a second by what the SDK does.
+    """Return messages per second by operation of the SDK.
 
     Raises:
         RuntimeError: the SDK failed.
@@ -65,7 +65,7 @@ def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
     try:
         where = {"addr": server.broker_addr, "topic": _TOPIC, "group": _GROUP}
         load_generator.run("setup", **where)
-        # What the consumer finds, and the broker's warm-up.
+        # Messages for the consumer; they also warm up the broker.
         load_generator.attempt("send", **where, conns=64, window=1, count=FILL, dur="120s")
         program = str(Path(__file__).with_name("python_sdk_client.py"))
         done = subprocess.run(
@@ -78,7 +78,7 @@ def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
             env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         )
         if done.returncode != 0:
-            raise RuntimeError(f"the SDK ended with {done.returncode}: {done.stderr[-800:]}")
+            raise RuntimeError(f"the SDK exited with {done.returncode}: {done.stderr[-800:]}")
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         return found
     finally:
@@ -86,8 +86,8 @@ def measure(home: Path, flush: str, seconds: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a table, or one line that says what is missing."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all servers ended
+    """Print a table, or one line with the missing requirement."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all servers are stopped
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -97,7 +97,7 @@ def main() -> None:
     console = Console()
     reason = missing()
     if reason is not None:
-        console.print(f"left out: {reason}", markup=False)
+        console.print(f"skipped: {reason}", markup=False)
         return
     load_generator.build()
     with tempfile.TemporaryDirectory(prefix="sdk-", dir=load_generator.VAR) as directory:

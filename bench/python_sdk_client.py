@@ -1,10 +1,10 @@
-"""Sends and consumes with the official Python SDK, in its own environment; prints one JSON line.
+"""Sends and consumes with the official Python SDK in its own environment; prints one JSON line.
 
     python bench/python_sdk_client.py ENDPOINT TOPIC GROUP SECONDS
 
-Figures are messages a second of 1 KB: `send` one after the other, `send_async` with at most 256
-under way, and `receive`: the push consumer, whose listener only counts, with acknowledgments.
-Topic and group exist.
+Figures are messages of 1 KB per second: `send` one after the other, `send_async` with at most 256
+in flight, and `receive`, a push consumer with acknowledgments whose listener only counts. Topic and
+group must exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Counter:
         self.count = 0
 
     def rate(self, seconds: float) -> float:
-        """Return how many a second are counted from now on."""
+        """Count for `seconds`, and return the rate per second."""
         before, began = self.count, time.monotonic()
         time.sleep(seconds)
         return (self.count - before) / (time.monotonic() - began)
@@ -86,7 +86,7 @@ def _receive(sdk: Any, config: Any, group: str, topic: str, seconds: float) -> f
 
 
 def main() -> None:
-    """Measure, and end at once: threads of the SDK may linger."""
+    """Measure, and exit at once, because threads of the SDK may still run."""
     endpoint, topic, group = sys.argv[1:4]
     seconds = float(sys.argv[4])
     sdk = importlib.import_module("rocketmq")

@@ -1,4 +1,4 @@
-"""What a benchmark asks, which figures answer it, and to what Kourou is held."""
+"""Questions of the benchmarks, their figures, and the goals for Kourou."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number that a question yields.
+    """One number that a question measures.
 
     Attributes:
-        name: what it counts; with the question's text a row of the table.
-        is_more_better: whether a larger number is the better one.
-        ratio: how many times better than Java Kourou has to be.
-        limit: the value that Kourou has to reach, whatever Java does.
+        name: name of the figure, shown in the table with the question's text.
+        is_more_better: whether a larger number is better.
+        ratio: goal: how many times better than Java Kourou must be.
+        limit: goal: the value that Kourou must reach, independent of Java.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Figure:
     limit: float | None = None
 
     def times_better(self, ours: float, theirs: float) -> float:
-        """Return how many times better `ours` is than `theirs`; above 1 we do better."""
+        """Return how many times better `ours` is than `theirs`; above 1, `ours` is better."""
         better, worse = (ours, theirs) if self.is_more_better else (theirs, ours)
         return better / worse if worse else float("inf")
 
     def is_held(self, ours: float, java: float | None) -> bool | None:
-        """Tell whether the goals are met; None where there is none, or nothing to compare with."""
+        """Return whether the goals are met; None without a goal, or without a value of Java."""
         verdicts = []
         if self.limit is not None:
             verdicts.append(ours >= self.limit if self.is_more_better else ours <= self.limit)
@@ -55,14 +55,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to find out about each peer.
+    """One measurement of each peer.
 
     Attributes:
-        name: for `--questions`.
-        text: for the table.
-        measure: returns the figures by name; None where this peer cannot be asked.
-        is_long: whether it takes minutes, and is asked only by name or with `--long`.
-        is_once: whether a peer that takes long to start is asked in the first round only.
+        name: name for `--questions`.
+        text: text for the table.
+        measure: returns the figures by name; None if the peer does not support the question.
+        is_long: whether it takes minutes, and runs only by name or with `--long`.
+        is_once: whether a peer with a slow start is measured in the first round only.
     """
 
     name: str

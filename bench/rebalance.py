@@ -1,21 +1,21 @@
-"""What does sharing queues out cost a group of many members?
+"""Measures the cost of rebalance passes in a group of many members.
 
     python -m bench.rebalance [--members N] [--queues N] [--rounds N]
 
-Each of the members does what its pass does with a topic's queues and the answer to "who is there":
-it reads that answer, sorts it, finds its share and compares that with what it holds. Figures are
-CPU of all members together, for one pass of each:
+Each member runs the computations of its rebalance pass for one topic: it decodes the broker's
+consumer list, sorts it, computes its queues and compares them with its assigned ones. Figures are
+the CPU time of all members together, for one pass of each:
 
-    first       nothing is known, and nothing is held
-    unchanged   the pass of each 20 s
-    joined      one member more than in the pass before
-    members     the same as `unchanged`, without reading the answer
+    first       no queues are assigned and nothing is cached
+    unchanged   the pass that runs every 20 s
+    joined      one more member than in the pass before
+    members     the same as `unchanged`, without decoding the consumer list
 
-Members of one process share what the consistent hash keeps of queues and ids, as consumers of one
-program do; in `alone`, each has it for itself, as members on machines of their own have: then each
-machine pays the total divided by the members. Every 50th member is measured there.
+Members of one process share the cache of the consistent hash, as consumers of one program do. In
+`alone`, each member has its own, as members on separate machines have; each machine then pays the
+total divided by the number of members. There only every 50th member is measured.
 
-All times are CPU of this process, and the smallest of the rounds.
+All times are CPU times of this process, and the smallest of the rounds.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Strategy(NamedTuple):
     """A strategy to measure.
 
     Attributes:
-        make: makes it, for all members or for each.
-        is_alone: whether each member has its own; few are measured then.
+        make: creates it, once for all members or for each member.
+        is_alone: whether each member has its own; then only some members are measured.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Strategy(NamedTuple):
 
 
 def queue_room(queue: MessageQueue) -> str:
-    """Return a queue's room."""
+    """Return the machine room of a queue."""
     return queue.broker_name.partition("@")[0]
 
 
 def consumer_room(consumer_id: str) -> str:
-    """Return a member's room: one of few."""
+    """Return the machine room of a member."""
     return f"room{int(consumer_id.rpartition('@')[2]) % ROOMS}"
 
 
@@ -81,12 +81,12 @@ STRATEGIES: Final = (
 
 
 class Group:
-    """The members of a group, and what each holds.
+    """The members of a group, and their assigned queues.
 
     Args:
-        ids: of the members, in any order.
-        queues: of the topic, sorted.
-        strategy: how they are shared out.
+        ids: ids of the members, in any order.
+        queues: queues of the topic, sorted.
+        strategy: the allocation strategy.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class Group:
         return self._strategy.make() if self._strategy.is_alone else shared
 
     def join(self, member: str) -> None:
-        """Let one more be there."""
+        """Add a member."""
         self._allocate[member] = self._own(next(iter(self._allocate.values())))
         self._held[member] = frozenset()
 
     def rebalance(self, *, is_told: bool = True) -> float:
-        """Let each member make its pass; return the CPU that it took, in seconds.
+        """Run a pass of each member; return the CPU time in seconds.
 
         Args:
-            is_told: whether the members read the broker's answer, or have it.
+            is_told: whether each member decodes the broker's consumer list.
         """
         body = encode_consumer_list(list(self._held))
         ids = java_order(decode_consumer_list(body))
@@ -128,7 +128,7 @@ class Group:
 
 
 def ask_broker(ids: Sequence[str], queues: Sequence[MessageQueue]) -> float:
-    """Return the CPU seconds that a broker needs to answer each member once."""
+    """Return the CPU seconds that a broker needs to assign queues to each member once."""
     mode = SetMessageRequestMode("Orders", "billing")
     ids = sorted(ids)
     began_s = time.process_time()
@@ -173,7 +173,7 @@ def main() -> None:
     queues = [MessageQueue("Orders", "broker-0", number) for number in range(args.queues)]
     ids = [f"10.0.0.1@{number}" for number in range(args.members)]
     broker_s = min(ask_broker(ids, queues) for _ in range(args.rounds))
-    print(f"A broker that shares out, {strategy_name(allocate_averagely)}: {broker_s * 1000:,.0f}")
+    print(f"Assignment by a broker, {strategy_name(allocate_averagely)}: {broker_s * 1000:,.0f}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How long until a large store serves again after kill -9, and one of very many queues?
+"""Measures the start after kill -9 with a large store, and with a store of many queues.
 
     python -m bench.recovery [--gb 5] [--rate 17000] [--small-gb 1] [--queues 8] [--many 40000]
                              [--dir DIRECTORY]
 
-Builds stores as a broker would have left them that took messages of 1 KB at the rate, or of 100
-bytes as fast as none can, its clock told and not waited for, and "kills" it just before the next
-checkpoint. Then starts `kourou serve` on each, and, for the share of the store in that, opens it in
-this process. The cache is warm.
+Builds stores in the state that a killed broker leaves. The broker received messages of 1 KB at the
+given rate, or messages of 100 bytes at a rate above any real one, with a simulated clock, and was
+killed just before the next checkpoint. Then starts `kourou serve` on each store, and also opens it
+in this process, to separate the time of the store. The cache is warm.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SMALL_RATE: Final = 100_000
 _WRITE_MESSAGES: Final = 200
 _SERVES_WITHIN_S: Final = 3.0
 _MOVES_WITHIN_S: Final = 600
-"""Of the told time: rounds of 40,000 queue files take a while. The checkpoint must move at last."""
+"""Maximum simulated time without a new checkpoint; rounds of 40,000 queue files take long."""
 _MANY_BYTES: Final = 30 * 1200
-"""Of the log for each message a second: it grows for half a minute."""
+"""Bytes of the log per message per second: the log of half a minute."""
 
 
 @dataclass(frozen=True)
 class StoreToBuild:
-    """A store to build: its name in the table, and what is in it."""
+    """A store to build: its name in the table, its config and its content."""
 
     name: str
     config: StoreConfig
@@ -59,7 +59,7 @@ class StoreToBuild:
 
 
 def _draft(queue: int, queues: int, body_bytes: int) -> RecordDraft:
-    """Return a message as producers send it: a unique id, a tag, a key."""
+    """Return a typical message, with a unique id, a tag and a key."""
     properties = {"UNIQ_KEY": "7F0000010E2A18B4AAC2000000000000", "TAGS": "a", "KEYS": f"k{queue}"}
     return RecordDraft(
         topic=b"bench%d" % (queue // 8) if queues > 8 else b"bench",
@@ -86,7 +86,7 @@ def _commit(store: MessageStore) -> None:
 
 
 def build(root: Path, wanted: StoreToBuild) -> None:
-    """Fill a store and leave it as a kill just before the checkpoint moves would."""
+    """Fill a store, and abandon it just before the next checkpoint, like a kill."""
     disk = OsDisk(root)
     now_ms = int(time.time() * 1000)
     store = MessageStore.open(disk, wanted.config, now_ms, pid=os.getpid())
@@ -109,13 +109,13 @@ def build(root: Path, wanted: StoreToBuild) -> None:
             at, before_s, moved_s = offset, moved_s, second
             period_s = moved_s - before_s
         elif second - moved_s > _MOVES_WITHIN_S:
-            raise RuntimeError(f"the checkpoint did not move for {_MOVES_WITHIN_S} s")
+            raise RuntimeError(f"no new checkpoint within {_MOVES_WITHIN_S} s")
     store.abandon()
     disk.close()
 
 
 def _measure(root: Path, config: StoreConfig) -> list[str]:
-    """Return the cells of one row: records scanned, the store's time, the server's."""
+    """Return the cells of one row: records scanned, time of the store, time of the server."""
     disk = OsDisk(root)
     began, cpu_before = time.perf_counter(), time.process_time()
     store = MessageStore.open(disk, config, int(time.time() * 1000), pid=os.getpid())
@@ -139,7 +139,7 @@ def _measure(root: Path, config: StoreConfig) -> list[str]:
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[StoreToBuild]:
-    """Yield what is measured."""
+    """Yield the stores to measure."""
     size, queues = int(arguments.gb * _GIB), arguments.queues
     config = StoreConfig(message_index_enable=False)
     for segment in (64 * _MIB, _GIB):
@@ -151,23 +151,25 @@ def _rows(arguments: argparse.Namespace) -> Iterator[StoreToBuild]:
         small = int(arguments.small_gb * _GIB)
         yield StoreToBuild(name, config, small, queues, _SMALL_RATE, _SMALL_BYTES)
     if arguments.many:
-        # Here a sync comes once a second, and not with each turn of the loop.
+        # This benchmark syncs once per second, not with each iteration of the loop.
         config = StoreConfig(message_index_enable=False, queue_files_per_sync=arguments.many)
         size, rate = arguments.rate * _MANY_BYTES, arguments.rate
         yield StoreToBuild(f"{arguments.many:,} queues", config, size, arguments.many, rate)
 
 
 def main() -> None:
-    """Print a table of all."""
+    """Measure all stores, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gb", type=float, default=5)
-    parser.add_argument("--rate", type=int, default=17_000, help="messages a second before")
-    parser.add_argument("--small-gb", type=float, default=1, help="of 100 bytes; 0: no such row")
+    parser.add_argument(
+        "--rate", type=int, default=17_000, help="messages per second before the kill"
+    )
+    parser.add_argument("--small-gb", type=float, default=1, help="of 100-byte messages; 0: none")
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--many", type=int, default=40_000, help="queues of the last row; 0: none")
     parser.add_argument("--dir", type=Path, default=None)
     arguments = parser.parse_args()
-    table = Table(title=f"after kill -9; at most {_SERVES_WITHIN_S:g} s")
+    table = Table(title=f"after kill -9; goal: at most {_SERVES_WITHIN_S:g} s")
     for column in ("store", "records scanned", "open s", "CPU us/record", "serves s", "held"):
         table.add_column(column, justify="left" if column == "store" else "right")
     for wanted in _rows(arguments):

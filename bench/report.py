@@ -1,4 +1,4 @@
-"""What a run of benchmarks found: samples, their medians as a table of ratios, and all as JSON."""
+"""Results of a benchmark run: samples, a table of their medians and ratios, and a JSON file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bench.question import Figure, Question, Values
 from bench.turn import Peer, Turn
 
 _TITLE: Final = (
-    "Medians. Times above 1: better than Java. *: something else ran too. !: some sends refused."
+    "Medians. Times above 1: better than Java. *: machine not idle. !: some sends refused."
 )
 
 
 @dataclass
 class Sample:
-    """What one turn found.
+    """The result of one turn.
 
     Attributes:
-        is_alone: False: something else used the machine, and measuring again did not help.
+        is_alone: False if other programs used the machine, in the repeated measurements too.
     """
 
     question: str
@@ -46,21 +46,21 @@ class Findings:
         self._samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Take a sample."""
+        """Add a sample."""
         self._samples.append(sample)
 
     def of(self, question: Question, peer: str) -> list[Sample]:
-        """Return the samples that count: disturbed ones only where there are no others."""
+        """Return the undisturbed samples, or the disturbed ones if there are no others."""
         samples = [s for s in self._samples if (s.question, s.peer) == (question.name, peer)]
         return [sample for sample in samples if sample.is_alone] or samples
 
     def median(self, question: Question, figure: Figure, peer: str) -> float | None:
-        """Return the median of a peer's figure; None where it was not measured."""
+        """Return the median of a peer's figure; None if it was not measured."""
         values = [sample.values[figure.name] for sample in self.of(question, peer)]
         return statistics.median(values) if values else None
 
     def table(self) -> Table:
-        """Return a row for each figure: each peer's median, how many times better than Java."""
+        """Return a row for each figure: the median of each peer, and its ratio to Java's."""
         table = Table(title=_TITLE)
         table.add_column("measure")
         for peer in self.peers:
@@ -103,7 +103,7 @@ class Findings:
         return ("" if is_alone else "*") + ("!" if has_refused else "")
 
     def save(self, path: Path) -> None:
-        """Write every figure and every report of the load generator, and where they were taken."""
+        """Write the machine, all figures, and all reports of the load generator as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         medians = {
             question.name: {
@@ -132,7 +132,7 @@ class Findings:
 
 
 def shown(value: float) -> str:
-    """Return a number with three digits that count."""
+    """Return a number with three significant digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

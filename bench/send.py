@@ -1,7 +1,8 @@
-"""How many 1 KB messages a second does a broker acknowledge, how soon, and for how much CPU?
+"""Measures rate, latency and broker CPU of sends with 1 KB messages.
 
-Three shapes: 64 blocking producers, 8 that pipeline, and one alone; and batches of 32 messages.
-Each with both flush modes: acknowledged in memory, acknowledged on the device.
+Three shapes: 64 blocking producers, 8 pipelining producers, and one blocking producer; and batches
+of 32 messages. Each is measured with both flush modes: acknowledged in memory, and acknowledged on
+disk.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _GOALS: Final[Mapping[tuple[str, Flush], tuple[float, float | None, float | None
     ("batch", "async"): (2, None, None),
     ("batch", "sync"): (3, None, None),
 }
-"""Times Java's rate, times less CPU than Java, milliseconds at the 99th percentile."""
+"""Goals: ratio to Java's rate, ratio of Java's CPU to Kourou's, p99 in milliseconds."""
 
 
 def _measure(turn: Turn, shape: str, flush: Flush) -> Values | None:

@@ -1,4 +1,4 @@
-"""Servers under measurement: a broker and its name server, as processes on the loopback."""
+"""Measured servers: a broker and its name server, as processes on loopback."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Server:
     """One running broker with its name server.
 
     Attributes:
-        processes: all that belong to it, for CPU, memory, pause and end.
-        ready_s: from the start of the first process until a send was accepted.
+        processes: all its processes, for CPU, memory, pause and stop.
+        ready_s: time from the start of the first process until a send was accepted.
         dialect: the protocol of its sends.
-        filled: topics that already hold what a question reads.
+        filled: topics that are filled, and questions that have been measured.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Server:
         return tuple(process.pid for process in self.processes)
 
     def load(self, mode: str, **flags: object) -> dict[str, Any]:
-        """Run the load generator on it; return its report, which may tell of refusals.
+        """Run the load generator against it; return the report, perhaps with refused requests.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the load generator failed.
         """
         if self.dialect != "remoting":
             mode = f"{self.dialect}-{mode}"
@@ -58,19 +58,19 @@ class Server:
         return load_generator.attempt(mode, addr=self.broker_addr, pids=pids, **flags)
 
     def anonymous_mb(self) -> float:
-        """Return the memory of all its processes that no file backs, in MiB."""
+        """Return the anonymous memory of all its processes, in MiB."""
         return sum(_status_kb(pid, "RssAnon") for pid in self.pids) / 1024
 
     def pause(self) -> None:
-        """Let it have no CPU while others are measured."""
+        """Suspend it while others are measured."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run again."""
+        """Continue it after `pause`."""
         self._signal(signal.SIGCONT)
 
     def stop(self) -> float:
-        """Ask all processes to end, and return how many seconds the last one took."""
+        """Terminate all processes, and return the time until the last one ended, in seconds."""
         began = time.monotonic()
         self.resume()
         self._signal(signal.SIGTERM)
@@ -82,7 +82,7 @@ class Server:
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """End what still runs at once, as kill -9 does."""
+        """Kill all processes that still run."""
         self._signal(signal.SIGKILL)
         for process in self.processes:
             process.wait()
@@ -101,7 +101,7 @@ def _status_kb(pid: int, name: str) -> int:
 
 
 def free_ports(offsets: Sequence[int] = (0,)) -> int:
-    """Return a port that is free, as are those at the other `offsets` from it."""
+    """Return a port such that the ports at all `offsets` from it are free."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -118,7 +118,7 @@ def free_ports(offsets: Sequence[int] = (0,)) -> int:
 def launch(
     server: Server, commands: Sequence[Sequence[str]], home: Path, environ: Mapping[str, str]
 ) -> Server:
-    """Start the commands together, their output in `home`; return when a send is accepted.
+    """Start the commands together, with output files in `home`; return when a send is accepted.
 
     Raises:
         RuntimeError: no send was accepted within 60 s.
@@ -160,15 +160,15 @@ def start_kourou(
     source: Path | None = None,
     sampler: Sequence[str] = (),
 ) -> Server:
-    """Start `kourou serve` below `home`, its log files as large as Java's.
+    """Start `kourou serve` below `home`, with log files of Java's size.
 
     Args:
-        home: where store and output go.
-        flush: `sync` or `async`: when a send is acknowledged.
-        name: as the tables call it.
-        python: the interpreter, and with it what is installed.
-        source: modules to run in place of the installed ones.
-        sampler: words in place of `-m kourou.cli.main`.
+        home: directory for the store and the output.
+        flush: the flush mode, `sync` or `async`.
+        name: name in the tables.
+        python: the interpreter, with its installed packages.
+        source: directory of modules to use instead of the installed ones.
+        sampler: words of the command line instead of `-m kourou.cli.main`.
     """
     broker, namesrv, console = free_ports(), free_ports(), free_ports()
     command = (

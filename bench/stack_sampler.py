@@ -1,11 +1,11 @@
-"""Runs `kourou` and samples its main thread's stack from within, where no profiler may attach.
+"""Runs `kourou` and samples the stack of its main thread from another thread.
 
     python bench/stack_sampler.py FILE serve ...
 
-From when FILE.go exists a thread looks 500 times a second; FILE gets folded stacks at the end. It
-looks only when the interpreter lets another thread run, so that long calls of C code that keep its
-lock are seen as the line after them: good enough to find what is large, not to compare small
-differences.
+Use it where no profiler can attach. Once FILE.go exists, the thread samples 500 times per second;
+the folded stacks are written to FILE at exit. It can only run when the main thread releases the
+global interpreter lock, so long C calls that hold the lock are attributed to the line after them.
+That is sufficient to find large costs, but not to compare small differences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IDLE_FILES: Final = ("selectors.py", "asyncio/runners.py")
 
 
 def folded(frame: FrameType | None) -> str | None:
-    """Return the stack as one line; None where the thread waits for something to do."""
+    """Return the stack as one line; None if the thread is idle."""
     if frame is None or frame.f_code.co_filename.endswith(_IDLE_FILES):
         return None
     parts = []
@@ -42,14 +42,14 @@ def _sample(seen: Counter[str], thread: int | None, go: Path) -> None:
         time.sleep(_LOOK_S)
     while True:
         time.sleep(_PERIOD_S)
-        stack = folded(sys._current_frames().get(thread or 0))  # noqa: SLF001 - there is no other way
+        stack = folded(sys._current_frames().get(thread or 0))  # noqa: SLF001 - no public API
         if stack is not None:
             seen[stack] += 1
 
 
 def main() -> None:
-    """Start sampling, then be `kourou` with the words after FILE."""
-    from kourou.cli.main import main as kourou  # noqa: PLC0415 - not when `folded` is imported
+    """Start sampling, then run `kourou` with the arguments after FILE."""
+    from kourou.cli.main import main as kourou  # noqa: PLC0415 - not needed to import `folded`
 
     out = Path(sys.argv.pop(1))
     seen: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Sampled stacks, folded: where time goes, by function and by layer of Kourou.
+"""Analysis of folded stacks: time by function and by layer of Kourou.
 
-A folded stack is one line: frames from the outermost to the innermost, divided by semicolons, and
-how often it was seen. A frame is `function (file:line)`, or `symbol (library)` of native code.
+A folded stack is one line: frames from the outermost to the innermost, separated by semicolons, and
+the number of samples. A frame is `function (file:line)`, or `symbol (library)` for native code.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _CALL_NAMES: Final = (
     "readv recv recvfrom recvmsg send sendfile sendmsg sendto shutdown unlink write writev"
 )
 _CALLS: Final = frozenset(_CALL_NAMES.split())
-"""What libc's functions are called that do nothing but enter the kernel."""
+"""Functions of libc that are plain system calls."""
 _WAIT_NAMES: Final = (
     "poll epoll_pwait epoll_wait select futex pthread_cond_timedwait pthread_cond_wait sem_wait "
     "sem_clockwait PyThread_acquire_lock_timed os_read fdatasync fsync"
 )
 _WAITS: Final = frozenset(_WAIT_NAMES.split())
-"""In what of these a thread is, it sleeps: it waits for events, a lock, other threads, the device.
-Python's own `os.read` is a thread's that waits to be woken; sockets are read by other functions."""
+"""Functions in which a thread sleeps, waiting for events, a lock, a thread or the disk. In Python's
+`os.read`, a thread waits to be woken up; sockets are read by other functions."""
 
 
 @dataclass
 class Costs:
-    """Where time goes, in the unit of the times that were split.
+    """Times by function and layer, in the unit of the given totals.
 
     Attributes:
-        samples: of threads that did not wait.
-        waits: how often a thread was seen to wait, by what it waited in.
-        layers: by layer.
-        own: by function of Python, without the functions of Python that it called; the kernel's
-            calls are apart.
-        below: by function of Python, with all that it called.
+        samples: number of samples of threads that were not waiting.
+        waits: number of samples of waiting threads, by the function in which they waited.
+        layers: time by layer.
+        own: time by Python function, without the Python functions that it called; system calls are
+            separate entries.
+        below: time by Python function, including all that it called.
     """
 
     samples: int = 0
@@ -54,12 +54,12 @@ class Costs:
 
 
 def costs(lines: Iterable[str], user: float, kernel: float) -> Costs:
-    """Split the times spent in user code and in the kernel by folded stacks.
+    """Distribute the times spent in user code and in the kernel over folded stacks.
 
-    Each kind of time is split by the samples of its kind alone: a sample does not tell whether its
-    thread had a core, and on a busy machine those that wake others often have none. Where no
-    sample shows the kernel, for want of native frames, its time is in that of its callers. A line
-    that is no stack is passed over.
+    Each kind of time is distributed over the samples of its kind only. A sample does not show
+    whether its thread had a core, and on a busy machine threads that wake others often have none.
+    If no sample shows the kernel, because native frames are missing, kernel time is included in the
+    callers. Lines that are not stacks are ignored.
     """
     found = Costs()
     awake: list[tuple[list[tuple[str, str]], int]] = []
@@ -99,7 +99,7 @@ def _add(found: Costs, frames: list[tuple[str, str]], cost: float) -> None:
 
 
 def _parse(frame: str) -> tuple[str, str] | None:
-    """Return a frame's name, with its file for Python, and its file or library."""
+    """Return a frame's name (for Python, with its file), and its file or library."""
     match = _FRAME.match(frame)
     if match is None:
         return None
@@ -111,7 +111,7 @@ def _parse(frame: str) -> tuple[str, str] | None:
 
 
 def _wait(frames: list[tuple[str, str]]) -> str | None:
-    """Return the native function in which the innermost frames wait."""
+    """Return the native function in which the stack waits; None if it does not wait."""
     for name, file in reversed(frames):
         if file.endswith(".py"):
             return None
@@ -121,12 +121,12 @@ def _wait(frames: list[tuple[str, str]]) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """Return a symbol of libc as programs know it."""
+    """Return the public name of a libc symbol."""
     return name.removeprefix("__libc_").removeprefix("__").removesuffix("_nocancel")
 
 
 def _kernel_call(frames: list[tuple[str, str]]) -> str | None:
-    """Return the system call in which the innermost frame waits or works."""
+    """Return the system call of the innermost frame; None if it is not one."""
     if not frames or frames[-1][1].endswith(".py"):
         return None
     name = _plain(frames[-1][0])
@@ -134,7 +134,7 @@ def _kernel_call(frames: list[tuple[str, str]]) -> str | None:
 
 
 def _layer(frames: list[tuple[str, str]]) -> str:
-    """Return the package of Kourou that the innermost frame was called by, else the loop's."""
+    """Return the innermost package of Kourou on the stack, except `cli`; else `LOOP`."""
     for _, file in reversed(frames):
         ours = _OURS.search(file)
         if ours and ours["package"] != "cli":

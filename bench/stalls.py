@@ -1,12 +1,12 @@
-"""How long does the loop stand still while the config and offsets of 5,000 topics persist?
+"""Measures the delays of the event loop of a broker with 5,000 topics.
 
     python -m bench.stalls [--topics 5000] [--queues 8] [--groups 50] [--each 1]
                           [--consumers 2000] [--dir DIR]
 
-Runs a name server and a broker on one loop, as `kourou serve` does, in a process of their own. Each
-step prints how long it took, the longest that the loop could not turn meanwhile, the most CPU that
-the loop's thread used without turning, and the most that the garbage collector took of it at once:
-the first counts waits for other threads too, and for whatever else the machine does.
+Runs a name server and a broker on one loop, as `kourou serve` does, in a separate process. Prints
+for each step, such as the persistence of config and offsets, its time, the longest delay of the
+loop, the longest CPU time of the loop's thread within one iteration, and the longest garbage
+collection. The delay also includes waits for other threads and for other programs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _REGISTER_MS: Final = 10_000
 
 
 class Probe:
-    """Turns with the loop each millisecond, and notes by how much it was late."""
+    """Runs on the loop every millisecond, and records its delays."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ class Probe:
         self.stall_s = self.used_s = self.gc_s = 0.0
 
     def found(self) -> tuple[float, ...]:
-        """Return the longest since the reset, in seconds."""
+        """Return the longest delay, CPU time and garbage collection since the reset, in seconds."""
         return self.stall_s, self.used_s, self.gc_s
 
     def _collecting(self, phase: str, _: dict[str, int]) -> None:
@@ -114,9 +114,10 @@ class Probe:
 
 
 def serve(pipe: Connection, root: Path, **options: Any) -> None:  # noqa: ANN401
-    """Serve until the pipe says "stop"; answer any other word with what the probe found since.
+    """Serve until "stop" arrives on the pipe; answer any other word with the results of the probe.
 
-    The first answer: the addresses of broker and name server, and the seconds of the start.
+    The first message on the pipe has the addresses of broker and name server, and the start time in
+    seconds.
     """
 
     async def main() -> None:
@@ -164,28 +165,28 @@ class Client:
         self._socket = socket.create_connection(address, 60)
 
     def ask(self, code: RequestCode, header: object, body: bytes = b"") -> bytes:
-        """Return the body of the answer."""
+        """Send a request, and return the body of the answer."""
         answer = self.answer(encode_frame(request(code, header, body)))
         if answer.code:
             raise RuntimeError(f"{code.name}: {answer.remark}")
         return answer.body
 
     def answer(self, frame: bytes) -> RemotingCommand:
-        """Send a frame, and return the answer, whatever it says."""
+        """Send a frame, and return the answer, also an error."""
         self._socket.sendall(frame)
         size = int.from_bytes(self._take(4), "big")
         return decode_frame(self._take(size))
 
     def write(self, command: RemotingCommand) -> None:
-        """Send a request, and do not wait."""
+        """Send a request without waiting for the answer."""
         self._socket.sendall(encode_frame(command))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def create(self, topic: str, queues: int = 8) -> None:
-        """Make a topic, or change how many queues it has."""
+        """Create a topic, or change its number of queues."""
         header = CreateTopicRequestHeader(topic, "TBW102", queues, queues, 6, "SINGLE_TAG")
         self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
@@ -194,13 +195,13 @@ class Client:
         while len(data) < size:
             part = self._socket.recv(size - len(data))
             if not part:
-                raise RuntimeError("the broker hung up")
+                raise RuntimeError("the broker closed the connection")
             data += part
         return bytes(data)
 
 
 class Bench:
-    """A broker with many topics, and steps to take with it."""
+    """A broker with many topics, and the steps of the measurement."""
 
     def __init__(self, root: Path, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
@@ -241,7 +242,7 @@ class Bench:
             disk.write(name, 0, [text])
 
     def step(self, name: str, action: Callable[[], object], *, rest_s: float = 0.2) -> None:
-        """Take one step, rest, and add a row."""
+        """Run one step, wait, and add a row."""
         self._ask()
         began_s = time.perf_counter()
         action()
@@ -265,7 +266,7 @@ class Bench:
 
     @contextmanager
     def commits(self) -> Iterator[None]:
-        """Meanwhile let every group commit in every queue again and again."""
+        """Let every group commit in every queue repeatedly during the `with` block."""
         process = multiprocessing.get_context("fork").Process(target=self._commit)
         process.start()
         try:
@@ -275,14 +276,14 @@ class Bench:
             process.join()
 
     def _commit(self) -> None:
-        """Commit some at a time, as many clients do that each have a few queues."""
+        """Commit a few offsets at a time, like many clients with a few queues each."""
         client, known = Client(self.address), GetTopicConfigRequestHeader(self.topics[0])
         everywhere = product(count(1), range(self.queues), self.keys)
         while some := list(islice(everywhere, _COMMITS)):
             for offset, queue, (topic, group) in some:
                 header = UpdateConsumerOffsetRequestHeader(group, topic, queue, offset)
                 client.write(request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=True))
-            client.ask(RequestCode.GET_TOPIC_CONFIG, known)  # until all are taken
+            client.ask(RequestCode.GET_TOPIC_CONFIG, known)  # waits until all are processed
             time.sleep(_COMMIT_PAUSE_S)
 
     def _connect(self, number: int) -> None:
@@ -297,7 +298,7 @@ class Bench:
         client, known = Client(self.address), GetTopicConfigRequestHeader(self.topics[0])
         for number, (topic, group) in enumerate(self.keys):
             consumer = self._consumers[number % len(self._consumers)]
-            if not number % _HELD_AT_ONCE:  # as they would come, not in one turn of the loop
+            if not number % _HELD_AT_ONCE:  # spread over time, not in one iteration of the loop
                 client.ask(RequestCode.GET_TOPIC_CONFIG, known)
                 time.sleep(_COMMIT_PAUSE_S)
             for queue in range(self.queues):
@@ -307,11 +308,11 @@ class Bench:
                 consumer.write(request(RequestCode.PULL_MESSAGE, header))
 
     def run(self) -> None:
-        """Take all steps."""
+        """Run all steps."""
         client = Client(self.address)
         self.step("nothing", lambda: time.sleep(3))
-        self.step("make a topic", lambda: client.create("new-topic"))
-        self.step("make 20, one after the other", lambda: _many(client, "more"))
+        self.step("create a topic", lambda: client.create("new-topic"))
+        self.step("create 20, one after the other", lambda: _many(client, "more"))
         self.step("change one", lambda: client.create("new-topic", 4))
         delete = DeleteTopicRequestHeader("new-topic")
         self.step("delete one", lambda: client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, delete))
@@ -324,12 +325,12 @@ class Bench:
         self.step("all offsets", lambda: client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET, None))
         self.step("registrations", lambda: time.sleep(2.5 * _REGISTER_MS / 1000))
         number = self._arguments.consumers
-        self.step(f"{number:,} consumers come", lambda: self._connect(number))
+        self.step(f"{number:,} consumers connect", lambda: self._connect(number))
         self.step("hold a pull of each queue", self._hold)
         with self.commits():
             time.sleep(1)
-            self.step("commits, and what persists them", lambda: time.sleep(10))
-        self.step("the consumers leave", self._hang_up, rest_s=1)
+            self.step("commits and their persistence", lambda: time.sleep(10))
+        self.step("the consumers disconnect", self._hang_up, rest_s=1)
 
 
 def _many(client: Client, name: str) -> None:

@@ -1,7 +1,7 @@
-"""How long until a fresh broker takes a send, what does it hold at rest, how long to stop?
+"""Measures the start of a new broker up to its first send, its idle memory, and its stop.
 
-Name server and broker, on an empty store, with synchronous flush. The sends that wait for it come
-each 10 ms from before the start of its processes.
+Name server and broker run on an empty store with synchronous flush. A send is tried every 10 ms,
+beginning before the start of the processes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What do messages that wait for a time cost: rate, memory, and how exact is their delivery?
+"""Measures scheduled messages: rate, memory, and the accuracy of their delivery.
 
     python -m bench.timers [--pending N] [--due N] [--over SECONDS] [--dir DIR]
 
-Runs a broker's parts in this process, on a real disk in sync mode: first so many messages are put
-for tomorrow, then so many for the coming seconds, while it is told when those were stored again.
+Runs the parts of a broker in this process, on a real disk with synchronous flush. First stores
+messages for tomorrow, then messages for the next seconds, and prints the delays of their delivery.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONSOLE: Final = Console()
 
 
 class Bench:
-    """One broker's parts."""
+    """The measurements on the parts of one broker."""
 
     def __init__(self, parts: Components) -> None:
         self.parts = parts
@@ -66,29 +66,29 @@ class Bench:
         )
 
     async def put(self, dues: list[int]) -> None:
-        """Put a message for each time, and wait until all are stored."""
+        """Store a message for each time, and wait until all are stored."""
         now_ms = self.parts.runtime.clock.now_ms()
         drafts = [self._draft(due_at_ms, now_ms) for due_at_ms in dues]
         await self.parts.commit.put_and_wait(drafts, now_ms)
 
     async def wait(self, pending: int) -> None:
-        """Tell of a million messages in the wheel: rate, and the memory that they take."""
+        """Schedule messages for tomorrow; print the rate and the memory that they take."""
         dice, clock = Random(2), self.parts.runtime.clock
         before, began, cpu = resident_bytes(), time.perf_counter(), time.process_time()
         for _ in range(0, pending, _BATCH):
             tomorrow_ms = clock.now_ms() + _DAY_MS
             await self.put([tomorrow_ms + dice.randrange(_SPREAD_MS) for _ in range(_BATCH)])
-        while self.parts.timers.intake_behind:  # noqa: ASYNC110 - what is measured tells nobody
+        while self.parts.timers.intake_behind:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
         grown = (resident_bytes() - before) / 1e6
         _CONSOLE.print(
-            f"{self.parts.timers.waiting} wait: {pending / took:,.0f}/s scheduled, "
+            f"{self.parts.timers.waiting} scheduled: {pending / took:,.0f}/s, "
             f"{cpu / pending * 1e6:.1f} us CPU each, memory grew by {grown:.0f} MB"
         )
 
     async def deliver(self, due: int, over_s: float) -> None:
-        """Tell how late messages are delivered that are due over so many seconds."""
+        """Schedule messages over the next `over_s` seconds; print the delays of their delivery."""
         if not due:
             return
         dice, clock, store = Random(3), self.parts.runtime.clock, self.parts.store
@@ -96,12 +96,12 @@ class Bench:
         dues = [start_ms + dice.randrange(round(over_s * 1000)) for _ in range(due)]
         for at in range(0, due, _BATCH):
             await self.put(dues[at : at + _BATCH])
-        while store.max_offset("T", 0) < due:  # noqa: ASYNC110 - the same
+        while store.max_offset("T", 0) < due:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
         late = sorted(self._lateness(offset) for offset in range(due))
         _CONSOLE.print(
-            f"{due} delivered over {over_s:g} s, late by ms: least {late[0]}, median "
-            f"{late[due // 2]}, 99 % {late[due * 99 // 100]}, most {late[-1]}"
+            f"{due} delivered over {over_s:g} s, delay in ms: min {late[0]}, median "
+            f"{late[due // 2]}, p99 {late[due * 99 // 100]}, max {late[-1]}"
         )
 
     def _lateness(self, offset: int) -> int:
@@ -116,7 +116,7 @@ class Bench:
 
 
 async def run(directory: Path, pending: int, due: int, over_s: float) -> None:
-    """Do both."""
+    """Run both measurements."""
     config = BrokerConfig(store=StoreConfig(free_bytes_min=1))
     disk, runtime = OsDisk(directory), Runtime.system()
     store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)

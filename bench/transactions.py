@@ -1,12 +1,13 @@
-"""How many transactions a second does a broker take, half message and commit, and for how much CPU?
+"""Measures rate and broker CPU of transactions (half message and commit).
 
     python -m bench.transactions [--peers kourou,java] [--rounds 3] [--seconds 3] [--warm 10]
         [--flush async|sync] [--answered]
 
-The client sends half messages of 1 KB on some connections, with some in flight on each, and commits
-each when it is stored, one-way as Java's client does; with `--answered` it asks for an answer, as
-ours does. A transaction counts when its half message was acknowledged. CPU is that of the server.
-Each is loaded for `--warm` seconds before, which a Java broker needs until its code is compiled.
+The client sends half messages of 1 KB on several connections, with several in flight on each, and
+commits each one when it is stored: one-way, as Java's client does, or with `--answered` with an
+answer, as Kourou's client does. A transaction counts when its half message is acknowledged. CPU
+time is that of the server. Each server is loaded for `--warm` seconds before, which a Java broker
+needs for the compilation of its code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WINDOW: Final = 16
 BODY: Final = b"x" * 1024
 TOPIC: Final = "bench-transactions"
 GOAL: Final = 3
-"""So many times less CPU a transaction than a Java broker's."""
+"""Goal: ratio of the Java broker's CPU time per transaction to Kourou's."""
 _PREFIX: Final = struct.Struct(">ii")
 
 
@@ -78,7 +79,7 @@ class _Client:
         self._unique: dict[int, str] = {}
 
     async def run(self, host: str, port: int, until: float) -> None:
-        """Begin transactions until then, and end all that were begun."""
+        """Begin transactions until `until`, and end all of them."""
         reader, writer = await asyncio.open_connection(host, port)
         for _ in range(WINDOW):
             writer.write(self._next())
@@ -129,7 +130,7 @@ async def _load(address: str, seconds: float, *, is_answered: bool) -> tuple[int
 
 
 def _measure(server: Server, seconds: float, *, is_answered: bool) -> tuple[float, float]:
-    """Return transactions a second, and microseconds of CPU for each."""
+    """Return transactions per second, and CPU microseconds per transaction."""
     before = _cpu_s(server)
     count, took = asyncio.run(_load(server.broker_addr, seconds, is_answered=is_answered))
     return count / took, (_cpu_s(server) - before) * 1e6 / max(1, count)
@@ -145,13 +146,13 @@ def _print(found: Mapping[str, list[tuple[float, float]]], flush: Flush) -> None
     cpu = {name: statistics.median(cpu for _, cpu in figures) for name, figures in found.items()}
     for name, figures in found.items():
         rate = statistics.median(rate for rate, _ in figures)
-        print(f"{name:8} {flush}: {rate:8.0f} transactions/s {cpu[name]:6.1f} us of CPU each")
+        print(f"{name:8} {flush}: {rate:8.0f} transactions/s {cpu[name]:6.1f} us CPU each")
     if len(cpu) == len(_PEERS):
-        print(f"CPU a transaction: {cpu['java'] / cpu['kourou']:.1f} x; goal >= {GOAL} x")
+        print(f"CPU per transaction: {cpu['java'] / cpu['kourou']:.1f} x; goal >= {GOAL} x")
 
 
 def main() -> None:
-    """Measure the peers by turns, and print the medians."""
+    """Measure the peers in turn, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", default="kourou,java")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,8 +1,7 @@
-"""Turns: one peer after the other runs, while the servers of all others stand still.
+"""Turns: the peers run one after the other, while the servers of all others are suspended.
 
-Servers stay up over all rounds, so that a Java broker is warm when it is measured again; between
-their turns they are stopped by SIGSTOP and have no CPU. What a turn wrote is on the device before
-the next one begins.
+Servers run for all rounds, so that a Java broker stays warm; between their turns they are suspended
+by SIGSTOP and use no CPU. Data written in a turn is synced to disk before the next turn begins.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ WARM_SECONDS: Final = 0.7
 
 @dataclass(frozen=True)
 class Peer:
-    """Something that can be measured.
+    """A message system to measure.
 
     Attributes:
-        name: for `--peers`, and the column of the table.
+        name: name for `--peers` and for the table column.
         about: version and settings, for the results.
         start: starts a server below a new directory, and returns when it accepts sends.
-        first_warm_s: of warm-up, when a question is put to one of its servers for the first time.
-        start_warm_s: of sends to each of its servers, before any question.
+        first_warm_s: duration of the warm-up of the first measurement of a question on a server.
+        start_warm_s: duration of sends to each new server, before any question.
         is_slow: whether its start and stop take many seconds.
-        is_ours: whether the goals are for it.
-        is_remoting: whether it speaks RocketMQ's protocol; others take only single sends.
+        is_ours: whether the goals apply to it.
+        is_remoting: whether it uses RocketMQ's protocol; others support single sends only.
         client: the interpreter and the loop (`asyncio`, `uvloop`) of clients of the same install.
     """
 
@@ -49,7 +48,7 @@ class Peer:
 
 
 class Stage:
-    """The servers that are up, at most one of them running."""
+    """The started servers, of which at most one is not suspended."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -58,7 +57,7 @@ class Stage:
         self._running: Server | None = None
 
     def server(self, peer: Peer, flush: Flush) -> Server:
-        """Return the peer's server, running while all others stand still."""
+        """Return the peer's running server, with all others suspended; start it if necessary."""
         server = self._servers.get((peer.name, flush))
         if server is None or server is not self._running:
             self.rest()
@@ -75,19 +74,19 @@ class Stage:
         return server
 
     def directory(self, name: str) -> Path:
-        """Return a directory that nobody had before."""
+        """Return the path of a new directory."""
         self._count += 1
         return self._home / f"{self._count:02}-{name}"
 
     def rest(self) -> None:
-        """Let all servers stand still, and everything written reach the device."""
+        """Suspend all servers, and sync all written data to disk."""
         if self._running is not None:
             self._running.pause()
             self._running = None
         os.sync()
 
     def close(self) -> None:
-        """End all servers at once: their stores are not wanted any more."""
+        """Kill all servers; their stores are no longer needed."""
         for server in self._servers.values():
             server.kill()
 
@@ -97,8 +96,8 @@ class Turn:
     """One peer's turn at one question.
 
     Attributes:
-        seconds: to measure.
-        reports: what the load generator said in this turn.
+        seconds: duration of the measurement.
+        reports: reports of the load generator in this turn.
     """
 
     peer: Peer
@@ -108,10 +107,10 @@ class Turn:
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     def load(self, flush: Flush, mode: str, *, times: float = 1, **flags: object) -> dict[str, Any]:
-        """Load the peer's server, warmed up, for `times` the usual time; return the report.
+        """Load the warmed-up server of the peer for `times` the usual time; return the report.
 
-        A peer that refuses sends under load (Java does, when it is behind) is measured by those it
-        accepts; Kourou must accept all.
+        If a peer refuses sends under load, as Java does when it falls behind, only accepted sends
+        count. Kourou must accept all.
 
         Raises:
             RuntimeError: the generator failed, or Kourou refused.
@@ -127,7 +126,7 @@ class Turn:
         return report
 
     def fill(self, flush: Flush, topic: str, count: int) -> None:
-        """Send messages of 1 KB, if the server does not have them yet."""
+        """Send messages of 1 KB, unless the topic is already filled."""
         server = self.stage.server(self.peer, flush)
         if topic not in server.filled:
             server.filled.add(topic)
@@ -135,16 +134,16 @@ class Turn:
             server.load("send", **flags)
 
     def alone(self) -> Iterator[bool]:
-        """Tell of each load of this turn whether nothing else used the machine."""
+        """Yield for each load of this turn whether no other program used the machine."""
         return map(load_generator.is_alone, self.reports)
 
     def takes(self, mode: str) -> bool:
-        """Tell whether this peer's servers can be asked this way."""
+        """Return whether this peer supports the mode of the load generator."""
         return self.peer.is_remoting or mode == "send"
 
     @contextmanager
     def fresh(self, flush: Flush) -> Iterator[Server]:
-        """Start a server for this turn alone; its store is removed afterwards."""
+        """Start a server for this turn only; its store is removed afterwards."""
         self.stage.rest()
         directory = self.stage.directory(f"{self.peer.name}-fresh")
         try:

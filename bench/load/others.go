@@ -12,16 +12,16 @@ import (
 	"mqload/stat"
 )
 
-// tongue is a protocol of another message system, as far as one acknowledged
-// append needs it.
+// tongue is the part of another message system's protocol that acknowledged
+// appends need.
 type tongue interface {
-	// hello is what a connection sends first; prepare makes topics, once.
+	// hello is the first data on a connection; prepare creates topics, once.
 	hello() []byte
 	prepare(c net.Conn, o *options) error
 	// request appends one append of body to out.
 	request(out []byte, slot, queue int, body []byte) []byte
-	// reply reads one answer from buf: its length, 0 when it is not whole, and
-	// the slot it is for, -1 for what is no answer, -2 for the oldest in flight.
+	// reply reads one answer from buf: its length, 0 if it is incomplete, and
+	// its slot, -1 for data that is no answer, -2 for the oldest in flight.
 	reply(buf []byte) (length, slot int, err error)
 }
 
