@@ -85,7 +85,7 @@ def test_a_bad_address_is_refused_with_its_text(text: str, why: str) -> None:
         parse_address(text)
 
 
-def test_address_of_another_machine_is_wrong() -> None:
+def test_listening_on_an_address_of_another_machine_fails() -> None:
     async def main() -> None:
         with pytest.raises(ListenFailedError, match=r"cannot listen on 192\.0\.2\.1:9876"):
             await TcpNetwork().listen(("192.0.2.1", 9876), RawClient)
