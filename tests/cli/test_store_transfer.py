@@ -150,7 +150,7 @@ def test_output_of_kourou_receive_can_be_imported(command: Command, tmp_path: Pa
         ('{"topic": "t", "body_base64": "!!"}', "line 2"),
         ('{"topic": "t", "body": "x", "queue_id": -1}', "queue id -1"),
         ('{"topic": "t", "body": "x", "born_host": "here"}', "must be a host and port"),
-        ('{"topic": "", "body": "x"}', "no topic"),
+        ('{"topic": "", "body": "x"}', "'' is not a valid topic name"),
         ('{"topic": "t", "body": "x", "flag": 99999999999}', "does not fit"),
     ],
 )
