@@ -240,8 +240,8 @@ def test_all_members_or_one_member_are_asked_for_their_offsets() -> None:
             return response(command, body=encode_consumer_status(ConsumerStatus(table)))
 
         asked = Asked(parts, answer)
-        told = decode_consumer_status((await status(parts)).body)
-        assert told.clients == {"a@1": table, "ccc@1": table}
+        status_table = decode_consumer_status((await status(parts)).body)
+        assert status_table.clients == {"a@1": table, "ccc@1": table}
 
         asked.commands.clear()
         one = decode_consumer_status((await status(parts, "bb@1")).body)

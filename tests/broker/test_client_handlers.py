@@ -76,14 +76,14 @@ def unregister(parts: BrokerParts, peer: FakePeer, client_id: str) -> RemotingCo
 
 def notified(peer: FakePeer) -> list[str]:
     """Return the groups of which the client got notifications, and clear what it was sent."""
-    told = [
+    notified = [
         command.ext_fields["consumerGroup"]
         for command in peer.sent
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and not command.is_response
     ]
     assert all(command.is_oneway or command.is_response for command in peer.sent)
     peer.sent.clear()
-    return told
+    return notified
 
 
 def test_a_group_whose_retry_topic_cannot_be_created_may_consume(
@@ -363,7 +363,7 @@ def test_a_heartbeat_that_created_a_retry_topic_is_answered_once_it_is_routed() 
         peer = FakePeer(1)
         asked = peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(consumer("a")))
         peer.ask(parts.client_handlers.on_heartbeat, asked)
-        assert consumers(parts) == ["a"], "it is noted at once"
+        assert consumers(parts) == ["a"], "it is registered at once"
         assert not [sent for sent in peer.sent if sent.opaque == asked.command.opaque]
         second = FakePeer(2)
         assert heartbeat(parts, second, consumer("b")).code == 0, "which made none"

@@ -121,15 +121,15 @@ def test_a_client_that_reconnects_is_listed_once() -> None:
 
 def test_a_closed_connection_leaves_all_its_groups() -> None:
     table = Table()
-    gone, stays = FakePeer(1), FakePeer(2)
+    closed, stays = FakePeer(1), FakePeer(2)
     for group in ("g", "h"):
-        table.heartbeat(gone, "T", group=group, client_id="a")
+        table.heartbeat(closed, "T", group=group, client_id="a")
         table.heartbeat(stays, "T", group=group, client_id="b")
-    table.clients.register_producer(Member("a", gone, LanguageCode.JAVA, 513, 0), "p")
+    table.clients.register_producer(Member("a", closed, LanguageCode.JAVA, 513, 0), "p")
     table.changes.clear()
 
-    table.clients.remove_connection(gone)
-    table.clients.remove_connection(gone)
+    table.clients.remove_connection(closed)
+    table.clients.remove_connection(closed)
 
     assert table.changes == [("g", 1), ("h", 1)]
     assert table.clients.producers("p") == []
@@ -236,10 +236,10 @@ def test_the_memory_of_subscriptions_is_bounded_and_freed(
 def test_the_size_of_a_held_newer_subscription_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "SUBSCRIPTION_BYTES_MAX", 10_000)
     table = Table()
-    told = SubscriptionData("T", "x" * 8000, sub_version=2)
+    subscription = SubscriptionData("T", "x" * 8000, sub_version=2)
     member = Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0)
-    table.clients.register_consumer(member, ConsumerData("a", subscriptions=[told]))
+    table.clients.register_consumer(member, ConsumerData("a", subscriptions=[subscription]))
     table.heartbeat(FakePeer(1), "T", group="a", version=1)
 
     with pytest.raises(SystemBusyError, match="exceed the limit of"):
-        table.clients.register_consumer(member, ConsumerData("b", subscriptions=[told]))
+        table.clients.register_consumer(member, ConsumerData("b", subscriptions=[subscription]))

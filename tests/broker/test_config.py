@@ -139,7 +139,7 @@ def test_a_value_out_of_range_is_refused_by_name(options: dict[str, object], nam
         BrokerConfig(**options)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def kept(hours: int) -> StoreConfig:
+def retention(hours: int) -> StoreConfig:
     """Return the config of a store with this retention time."""
     return StoreConfig(retention=RetentionConfig(file_reserved_hours=hours))
 
@@ -147,17 +147,17 @@ def kept(hours: int) -> StoreConfig:
 @pytest.mark.parametrize("hours", [1, 2, 71])
 def test_delay_levels_longer_than_the_retention_are_refused(hours: int) -> None:
     for level in (f"{hours}h", f"{hours * 60 + 1}m", f"{hours * 3600 + 1}s"):
-        told = rf"level 2 is .* after {hours} h .* fileReservedTime to {hours + 1}"
-        with pytest.raises(ConfigError, match=told):
-            BrokerConfig(message_delay_level=f"1s {level}", store=kept(hours))
-    BrokerConfig(message_delay_level=f"{hours * 3600 - 1}s", store=kept(hours))
+        text = rf"level 2 is .* after {hours} h .* fileReservedTime to {hours + 1}"
+        with pytest.raises(ConfigError, match=text):
+            BrokerConfig(message_delay_level=f"1s {level}", store=retention(hours))
+    BrokerConfig(message_delay_level=f"{hours * 3600 - 1}s", store=retention(hours))
 
 
 def test_the_retention_cannot_be_set_below_the_longest_delay_level() -> None:
     live = LiveConfig(BrokerConfig(), 1)
     live.update({"fileReservedTime": "3"}, 2)
     for hours in (2, 0):
-        told = f"level 18 is 7200 s, but messages expire after {hours}"
-        with pytest.raises(RemoteSystemError, match=told):
+        text = f"level 18 is 7200 s, but messages expire after {hours}"
+        with pytest.raises(RemoteSystemError, match=text):
             live.update({"fileReservedTime": str(hours)}, 3)
     assert live.now.store.retention.file_reserved_hours == 3

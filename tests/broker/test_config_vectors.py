@@ -83,11 +83,11 @@ def test_properties_read_as_in_java(case: dict[str, Any]) -> None:
     ids=lambda c: c["text"],
 )
 def test_a_number_that_java_ignores_silently_is_refused(case: dict[str, Any]) -> None:
-    told = case["result"]["properties"]["listenPort"].strip()
-    if told.isdigit() and int(told) <= 65535:
-        config = load(BrokerConfig, environ={}, prefix="", flags={}, text=f"listenPort={told}")
-        assert config.port == int(told)
+    port_text = case["result"]["properties"]["listenPort"].strip()
+    if port_text.isdigit() and int(port_text) <= 65535:
+        config = load(BrokerConfig, environ={}, prefix="", flags={}, text=f"listenPort={port_text}")
+        assert config.port == int(port_text)
     else:
         assert case["result"]["listenPort"] == DEFAULT_PORT  # Java keeps its default
         with pytest.raises(ConfigError, match=r"listenPort|port is"):
-            load(BrokerConfig, environ={}, prefix="", flags={}, text=f"listenPort={told}")
+            load(BrokerConfig, environ={}, prefix="", flags={}, text=f"listenPort={port_text}")

@@ -82,7 +82,7 @@ def test_topics_created_by_sends_are_limited_per_host(monkeypatch: pytest.Monkey
         )
         assert "clientSharePercent" in str(refused.remark)
         assert topics.get("made-2") is None
-        assert (await bench.send(topic="made-1")).code == 0, "what there is goes on"
+        assert (await bench.send(topic="made-1")).code == 0, "existing topics are not affected"
 
         other = FakePeer(address="10.0.0.10")
         asked = other.request_of(message(topic="made-3"))
@@ -133,7 +133,9 @@ def test_groups_created_by_heartbeats_and_pulls_are_limited_per_host(
 def test_groups_created_by_other_requests_are_limited_per_host(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def make(parts: BrokerParts, peer: FakePeer, group: str, place: int) -> RemotingCommand:
+    async def make(
+        parts: BrokerParts, peer: FakePeer, group: str, physical_offset: int
+    ) -> RemotingCommand:
         body = b""
         header: object = None
         handler: Handler
@@ -144,7 +146,7 @@ def test_groups_created_by_other_requests_are_limited_per_host(
             header = CloneGroupOffsetRequestHeader("source", group, "T", offline=True)
             handler = parts.admin.offsets.on_clone_group_offset
         elif way == "given back":
-            header = ConsumerSendMsgBackRequestHeader(place, group, 1)
+            header = ConsumerSendMsgBackRequestHeader(physical_offset, group, 1)
             handler = parts.send_backs.on_consumer_send_msg_back
         elif way == "mode":
             mode = SetMessageRequestMode("T", group, MessageRequestMode.PULL)
@@ -166,17 +168,17 @@ def test_groups_created_by_other_requests_are_limited_per_host(
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         [appended] = (await parts.store_messages([parts.draft()])).appended
-        place = appended.physical_offset
+        physical_offset = appended.physical_offset
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
         for group in "ab":
-            assert (await make(parts, greedy, group, place)).code == 0
-        refused = await make(parts, greedy, "c", place)
+            assert (await make(parts, greedy, group, physical_offset)).code == 0
+        refused = await make(parts, greedy, "c", physical_offset)
         assert refused.code == 26
         assert "clients of 10.0.0.9 have created 2" in str(refused.remark)
         assert parts.groups.get("c") is None
         assert parts.topics.get("%RETRY%c") is None
-        assert (await make(parts, greedy, "b", place)).code == 0
-        assert (await make(parts, modest, "c", place)).code == 0
+        assert (await make(parts, greedy, "b", physical_offset)).code == 0
+        assert (await make(parts, modest, "c", physical_offset)).code == 0
 
     monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
     run_with_parts(test, config=small_config(client_share_percent=5))

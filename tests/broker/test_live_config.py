@@ -40,12 +40,12 @@ def ask(config: LiveConfig, code: int, body: bytes = b"") -> RemotingCommand:
 
 def test_a_live_option_changes_at_once_and_listeners_are_called() -> None:
     config = live()
-    told: list[BrokerConfig] = []
-    config.on_changed.append(told.append)
+    received: list[BrokerConfig] = []
+    config.on_changed.append(received.append)
     config.update({"longPollingEnable": "false", "maxTransferCountOnMessageInMemory": "8"}, 2_000)
     assert not config.now.long_polling_enable
     assert config.now.pull_messages_max == 8
-    assert told == [config.now]
+    assert received == [config.now]
     assert config.version == DataVersion(counter=1, timestamp=2_000)
 
 

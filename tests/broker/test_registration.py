@@ -61,7 +61,7 @@ def test_a_name_server_that_is_down_or_hangs_does_not_delay_the_others(
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
     failed = [r for r in caplog.records if r.getMessage().startswith("registration.failed")]
-    assert len(failed) == 1, "a failure that lasts is said once"
+    assert len(failed) == 1, "a lasting failure is logged once"
     assert "127.0.0.1:9876" in failed[0].getMessage()
 
 
@@ -297,7 +297,7 @@ def test_a_changed_topic_is_sent_alone_and_all_topics_once_after_it(sent: list[l
         assert sent[2:] == [sorted([*first, "New"])]
         await asyncio.sleep(240)
         assert len(sent) == 3, "nothing changed: it is only asked"
-        assert await world.knows(FIRST, "New"), "which keeps the broker alive"
+        assert await world.knows(FIRST, "New"), "it also renews the broker"
         await asyncio.sleep(90)
         assert len(sent) == 4, "but not for ever"
         await world.stop(namesrv)
@@ -333,7 +333,7 @@ def test_a_name_server_that_lost_the_broker_is_sent_all_topics(sent: list[list[s
         await world.ask(RequestCode.UNREGISTER_BROKER, header)
         assert not await world.knows(FIRST)
         await asyncio.sleep(31)
-        assert await world.knows(FIRST), "asked, it knows nothing"
+        assert await world.knows(FIRST), "the query shows that it knows nothing"
         await world.ask(RequestCode.UNREGISTER_BROKER, header)
         world.topics.put(TopicConfig("New"))
         await asyncio.sleep(2)

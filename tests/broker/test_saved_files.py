@@ -24,7 +24,7 @@ from kourou.testing.loop import run_virtual
 QUEUE = MessageQueue("T", "broker-0", 0)
 
 
-class Kept(NamedTuple):
+class FileContents(NamedTuple):
     """The contents of the files."""
 
     offset: int | None
@@ -33,14 +33,14 @@ class Kept(NamedTuple):
     open_transactions: int | None
 
 
-def kept(disk: SimDisk) -> Kept:
+def file_contents(disk: SimDisk) -> FileContents:
     def text(name: str) -> bytes:
         return disk.read(name, 0, disk.size(name)) if disk.exists(name) else b"{}"
 
     _, offsets, _ = parse_consumer_offsets(text(OFFSETS_FILE))
     _, delivered = parse_delay_offsets(text(DELAY_FILE))
     _, counts = parse_transaction_counts(text(TRANSACTIONS_FILE))
-    return Kept(
+    return FileContents(
         offsets.get(("readers", "T"), {}).get(0),
         delivered.get(1),
         [one.expression for one in decode_consumer_filters(text(FILTERS_FILE))],
@@ -75,13 +75,13 @@ def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
     run_virtual(main())
 
 
-WHOLE = Kept(1, 1, ["a > 5"], 1)
+WHOLE = FileContents(1, 1, ["a > 5"], 1)
 
 
 def test_all_tables_are_written_within_ten_seconds() -> None:
     async def test(cluster: Cluster) -> None:
         await asyncio.sleep(10)
-        assert kept(cluster.disk()) == WHOLE
+        assert file_contents(cluster.disk()) == WHOLE
 
     run(test)
 
@@ -89,7 +89,7 @@ def test_all_tables_are_written_within_ten_seconds() -> None:
 def test_stop_writes_all_unsaved_tables() -> None:
     async def test(cluster: Cluster) -> None:
         await cluster.stop_broker()
-        assert kept(cluster.disk()) == WHOLE
+        assert file_contents(cluster.disk()) == WHOLE
         await cluster.restart_broker()
 
     run(test)

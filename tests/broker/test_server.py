@@ -191,7 +191,7 @@ def test_sends_are_accepted_within_five_seconds_after_a_full_disk_has_room() -> 
         assert "bytes free" in "".join(cluster.broker().unready_reasons())
         disk.free = free
         started_s = now_s()
-        while cluster.broker().unready_reasons():  # noqa: ASYNC110 - as who asks /readyz
+        while cluster.broker().unready_reasons():  # noqa: ASYNC110 - polls like a client of /readyz
             await asyncio.sleep(0.1)
         assert now_s() - started_s < 5
         assert (await ask(cluster, message(topic="T"))).code == 0
@@ -314,5 +314,5 @@ def test_a_failed_save_of_tables_is_retried_and_logged_once(
 
     with caplog.at_level(logging.INFO):
         run(test)
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loop.")]
-    assert said == ["loop.failed name=save tables", "loop.recovered name=save tables"]
+    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("loop.")]
+    assert logged == ["loop.failed name=save tables", "loop.recovered name=save tables"]

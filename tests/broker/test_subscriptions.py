@@ -26,12 +26,14 @@ class Consumer:
     """A member of group g that sends whole or short heartbeats, pulls, and says how it runs.
 
     Attributes:
-        wants: its subscriptions; a heartbeat tells the broker of them, or a question.
-        asked: what the broker asked it.
+        subscriptions: sent by heartbeats and in answers to the broker.
+        asked: requests of the broker.
     """
 
-    def __init__(self, parts: BrokerParts, *wants: SubscriptionData, client_id: str = "c") -> None:
-        self.wants: Sequence[SubscriptionData] = wants
+    def __init__(
+        self, parts: BrokerParts, *subscriptions: SubscriptionData, client_id: str = "c"
+    ) -> None:
+        self.subscriptions: Sequence[SubscriptionData] = subscriptions
         self.asked: list[RemotingCommand] = []
         self.peer = FakePeer(50_000 + len(client_id))
         self._parts = parts
@@ -40,9 +42,9 @@ class Consumer:
 
     def heartbeat(self, *, without_sub: bool = False, version: int = 513) -> bool:
         """Send a heartbeat, and return whether the next has to be whole."""
-        data = ConsumerData("g", subscriptions=() if without_sub else self.wants)
-        told = HeartbeatData(self._client_id, (), (data,), 7, without_sub=without_sub)
-        asked = self.peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(told))
+        data = ConsumerData("g", subscriptions=() if without_sub else self.subscriptions)
+        heartbeat_data = HeartbeatData(self._client_id, (), (data,), 7, without_sub=without_sub)
+        asked = self.peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(heartbeat_data))
         asked.command.version = version
         answer = self.peer.ask(self._parts.client_handlers.on_heartbeat, asked)
         assert answer is not None
@@ -61,7 +63,7 @@ class Consumer:
         return self.peer.sent[-1]
 
     def running_info(self) -> RemotingCommand:
-        body = encode_consumer_running_info(ConsumerRunningInfo(subscriptions=self.wants))
+        body = encode_consumer_running_info(ConsumerRunningInfo(subscriptions=self.subscriptions))
         return response(self.asked[-1], body=body)
 
     def is_asked(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
@@ -99,7 +101,7 @@ async def settle() -> None:
 def test_a_pull_with_a_newer_subscription_is_served_after_the_member_answered() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         # As Java's client does if a heartbeat is under way during a rebalance.
-        consumer.wants = [parse_tags("T", "a", 2)]
+        consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert not consumer.heartbeat(without_sub=True)
 
         assert bodies(await consumer.answer_to_pull(2)) == [b"a"]
@@ -123,7 +125,7 @@ def test_the_answered_subscription_applies_to_the_member_and_its_group() -> None
         assert other.pull(1, flags=PULL_SUSPEND, queue_offset=2) is None
         await parts.store_messages([parts.draft(b"later", tags="b")])
         assert other.peer.sent == []
-        consumer.wants = [parse_tags("T", "b", 2)]
+        consumer.subscriptions = [parse_tags("T", "b", 2)]
 
         assert bodies(await consumer.answer_to_pull(2)) == [b"b", b"later"]
 
@@ -135,16 +137,16 @@ def test_the_answered_subscription_applies_to_the_member_and_its_group() -> None
 
 def test_a_newer_property_filter_is_requested_from_the_member() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        def wanting(version: int) -> list[SubscriptionData]:
+        def sql_subscriptions(version: int) -> list[SubscriptionData]:
             text = "TAGS = 'b'"
             return [SubscriptionData("T", text, sub_version=version, expression_type="SQL92")]
 
-        consumer.wants = wanting(3)
+        consumer.subscriptions = sql_subscriptions(3)
         consumer.heartbeat()
         live = parts.clients.consumer_group("g")
         assert live is not None
-        consumer.wants = wanting(4)
-        live.subscriptions["T"] = consumer.wants[0]  # registered without its filter
+        consumer.subscriptions = sql_subscriptions(4)
+        live.subscriptions["T"] = consumer.subscriptions[0]  # registered without its filter
 
         assert bodies(await consumer.answer_to_pull(4)) == [b"b"]
 
@@ -153,7 +155,7 @@ def test_a_newer_property_filter_is_requested_from_the_member() -> None:
 
 def test_a_member_is_asked_once_for_pulls_of_several_queues() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        consumer.wants = [parse_tags("T", "a", 2)]
+        consumer.subscriptions = [parse_tags("T", "a", 2)]
 
         assert [consumer.pull(2, queue_id=queue_id) for queue_id in range(4)] == [None] * 4
         await settle()
@@ -208,7 +210,7 @@ def test_after_an_unusable_answer_the_pull_is_refused_and_the_next_pull_asks_aga
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
         caplog.set_level("INFO")
         consumer.answer = lambda: answer(consumer)
-        consumer.wants = [parse_tags("T", "a", 2)]
+        consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert (await consumer.answer_to_pull(2)).code == 25
         assert parts.clients.subscription("g", "T") == parse_tags("T", "a", 1)
         assert "subscription.not_told group=g client=c reason=" in caplog.text
@@ -230,7 +232,7 @@ def test_a_pull_is_refused_if_the_member_answers_an_older_subscription() -> None
 
 def test_an_answer_of_a_member_that_left_does_not_register_it() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        consumer.wants = [parse_tags("T", "a", 2)]
+        consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert consumer.pull(2) is None
         parts.clients.remove_connection(cast(Peer, consumer.peer))
         await settle()
@@ -242,7 +244,7 @@ def test_an_answer_of_a_member_that_left_does_not_register_it() -> None:
 
 def test_a_pull_of_a_closed_connection_does_not_consume_an_offset_reset() -> None:
     async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        consumer.wants = [parse_tags("T", "a", 2)]
+        consumer.subscriptions = [parse_tags("T", "a", 2)]
         parts.offsets.reset("g", "T", 0, 1)
         assert consumer.pull(2) is None
         consumer.peer.close("lost")
@@ -291,7 +293,7 @@ def of_group(parts: BrokerParts) -> tuple[str, int]:
 
 def test_an_older_subscription_applies_once_no_member_has_the_held_one() -> None:
     async def test(parts: BrokerParts, old: Consumer) -> None:
-        old.wants = [parse_tags("T", "a", 1_000)]
+        old.subscriptions = [parse_tags("T", "a", 1_000)]
         old.heartbeat()
         behind = Consumer(parts, parse_tags("T", "b", 5), client_id="behind")
         behind.heartbeat()
@@ -309,9 +311,11 @@ def test_an_older_subscription_applies_once_no_member_has_the_held_one() -> None
 def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
     async def test(parts: BrokerParts, old: Consumer) -> None:
         for number in (1, 9):
-            said = {"a": str(number)}
-            await parts.store_messages([parts.draft(b"%d" % number, properties=said)])
-        old.wants = [SubscriptionData("T", "a > 5", sub_version=1_000, expression_type="SQL92")]
+            properties = {"a": str(number)}
+            await parts.store_messages([parts.draft(b"%d" % number, properties=properties)])
+        old.subscriptions = [
+            SubscriptionData("T", "a > 5", sub_version=1_000, expression_type="SQL92")
+        ]
         old.heartbeat()
         behind = Consumer(
             parts,
@@ -327,7 +331,7 @@ def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
 
 def test_an_older_subscription_of_one_member_does_not_replace_a_newer_one_of_another() -> None:
     async def test(parts: BrokerParts, first: Consumer) -> None:
-        first.wants = [parse_tags("T", "a", 7)]
+        first.subscriptions = [parse_tags("T", "a", 7)]
         first.heartbeat()
         other = Consumer(parts, parse_tags("T", "b", 6), client_id="other")
         other.heartbeat()

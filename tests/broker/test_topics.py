@@ -127,8 +127,8 @@ def test_an_existing_topic_is_returned_as_it_is() -> None:
 
 def test_each_change_counts_once_and_is_reported() -> None:
     topics = topics_on(SimDisk())
-    told: list[int] = []
-    topics.on_changed = lambda: told.append(topics.data_version.counter)
+    reported: list[int] = []
+    topics.on_changed = lambda: reported.append(topics.data_version.counter)
     topic = TopicConfig("T")
 
     topics.put(topic)
@@ -137,7 +137,7 @@ def test_each_change_counts_once_and_is_reported() -> None:
     assert topics.delete("T")
     assert not topics.delete("T")
 
-    assert told == [1, 2, 3]
+    assert reported == [1, 2, 3]
 
 
 def test_a_saved_topic_survives_a_crash() -> None:

@@ -98,7 +98,7 @@ class ClientHandlers:
         """Create the handlers.
 
         Args:
-            config: says whether filters by properties are served.
+            config: source of `enable_property_filter`.
             clients: the connected clients.
             groups: a heartbeat creates its group here if it is missing and creation is allowed.
             topics: a heartbeat creates its group's retry topic here.

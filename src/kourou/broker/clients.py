@@ -390,7 +390,7 @@ class Clients:
         del self._producer_ids[left.client_id]
 
     def _remove_membership(self, peer: Peer, groups: set[str], group: str) -> None:
-        """Remove `group` from `groups`, the connection's groups of one kind, and count down."""
+        """Remove `group` from `groups`, and decrease the number of memberships."""
         self._count -= 1
         groups.remove(group)
         if not self._groups_of[peer]:

@@ -79,7 +79,7 @@ class ConfigSaver:
             file: written off the event loop.
             encode: encodes the table; called on the event loop, which runs other tasks between the
                 parts. A change in the meantime may or may not be in the text; the table calls
-                `changed` for it, so that it is saved later at the latest.
+                `changed` for it, so that a later save writes it.
             offload: runs blocking calls off the event loop.
             log_positions: the log that the file must not run ahead of; None if the table does not
                 refer to the log, or only to synced records.
@@ -94,7 +94,7 @@ class ConfigSaver:
         self._write_lock = threading.Lock()
 
     def changed(self) -> None:
-        """Note that the table differs from the file."""
+        """Mark the table as changed since the file was written."""
         self._is_changed = True
 
     async def save(self) -> bool:

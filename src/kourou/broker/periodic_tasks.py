@@ -37,7 +37,10 @@ class PeriodicTasks:
 
 
 async def run_every(name: str, interval_ms: int, action: Action) -> None:
-    """Run `action` for ever. Of failures in a row only the first is logged."""
+    """Run `action` every `interval_ms` until cancelled.
+
+    Of failures in a row only the first is logged, and the success that ends them.
+    """
     is_failing = False
     while True:
         await asyncio.sleep(interval_ms / 1000)

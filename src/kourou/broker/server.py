@@ -293,14 +293,14 @@ class _RunningBroker:
             build_slow_consumers(self._components).check,
         )
         tasks.start(
-            "forget unused groups",
+            "remove unused groups",
             UNUSED_CHECK_INTERVAL_MS,
             build_unused_groups(self._components).check,
         )
         timers = self._components.timers.storage
         tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
         tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
-        tasks.start("tell consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
+        tasks.start("notify consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
         tasks.start("remove expired messages", clean_interval_ms, self._components.retention.run)
 

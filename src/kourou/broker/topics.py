@@ -96,7 +96,7 @@ class Topics:
         self._change_number = 0
         self._dropped_change = 0  # number of the last change that `_changed` no longer holds
         self._changed: dict[str, int] = {}  # name -> number of its last change, oldest first
-        self._unsaved: dict[str, int] = {}  # name -> number of the change that made or removed it
+        self._unsaved: dict[str, int] = {}  # name -> number of its last unsaved change
         text = file.load()
         if text is not None:
             saved = decode_topic_config_table(text)

@@ -38,9 +38,14 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 async def reset(parts: BrokerParts, **fields: Any) -> RemotingCommand:
     """Reset group g in topic T, by default to the end of all queues."""
-    said: dict[str, Any] = {"topic": "T", "group": "g", "timestamp": -1, "is_force": True} | fields
+    header_fields: dict[str, Any] = {
+        "topic": "T",
+        "group": "g",
+        "timestamp": -1,
+        "is_force": True,
+    } | fields
     handler = parts.admin.offsets.on_invoke_broker_to_reset_offset
-    return await parts.ask(handler, ResetOffsetRequestHeader(**said))
+    return await parts.ask(handler, ResetOffsetRequestHeader(**header_fields))
 
 
 async def five_messages(parts: BrokerParts) -> None:
@@ -176,11 +181,11 @@ def test_commits_are_ignored_until_a_pull_has_reported_the_reset() -> None:
 
         peer = FakePeer()
         flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
-        told = parts.pull(peer, queue_offset=4, commit_offset=4, flags=flags)
-        assert told is not None
-        assert (told.code, told.remark) == (21, "OFFSET_RESET")
-        assert told.ext_fields["nextBeginOffset"] == "1"
-        assert (told.ext_fields["minOffset"], told.ext_fields["maxOffset"]) == ("0", "5")
+        pulled = parts.pull(peer, queue_offset=4, commit_offset=4, flags=flags)
+        assert pulled is not None
+        assert (pulled.code, pulled.remark) == (21, "OFFSET_RESET")
+        assert pulled.ext_fields["nextBeginOffset"] == "1"
+        assert (pulled.ext_fields["minOffset"], pulled.ext_fields["maxOffset"]) == ("0", "5")
         assert parts.offsets.query("g", "T", 0) == 1
 
         again = parts.pull(peer, queue_offset=1)
@@ -240,12 +245,12 @@ def test_without_server_side_reset_the_offsets_are_only_sent_to_the_members() ->
         assert answer.code == 0
         assert decode_reset_offsets(answer.body) == {queue(0): 5, queue(1): 0}
         for peer, opening in ((java, b'{"offsetTable":{{'), (cpp, b'{"offsetTable":[{')):
-            told = peer.sent[-1]
-            assert told.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-            assert told.is_oneway
-            assert told.ext_fields["timestamp"] == "-1"
-            assert told.body.startswith(opening)
-            assert decode_reset_offsets(told.body) == {queue(0): 5, queue(1): 0}
+            sent = peer.sent[-1]
+            assert sent.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            assert sent.is_oneway
+            assert sent.ext_fields["timestamp"] == "-1"
+            assert sent.body.startswith(opening)
+            assert decode_reset_offsets(sent.body) == {queue(0): 5, queue(1): 0}
         assert parts.offsets.of_topic("g", "T") == {0: 2, 1: 0}
 
     run_pushing(test)

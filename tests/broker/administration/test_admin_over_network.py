@@ -34,10 +34,10 @@ def test_a_consumer_answers_on_the_connection_that_it_opened() -> None:
             admin = ConnectionPool(runtime, {}, ConnectionLimits())
             data = ConsumerData("g", subscriptions=[parse_tags("T", "*", 1)])
             heartbeat = encode_heartbeat(HeartbeatData("c@1", consumers=[data]))
-            said = await consumer.request(
+            answer = await consumer.request(
                 address, request(RequestCode.HEART_BEAT, body=heartbeat), 3
             )
-            assert said.code == 0
+            assert answer.code == 0
 
             header = GetConsumerRunningInfoRequestHeader("g", "c@1", jstack_enable=True)
             ask = request(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
@@ -46,10 +46,10 @@ def test_a_consumer_answers_on_the_connection_that_it_opened() -> None:
 
             await consumer.close()
             await asyncio.sleep(1)  # of virtual time: until its heartbeat has arrived
-            gone = await admin.request(
+            refusal = await admin.request(
                 address, request(RequestCode.GET_CONSUMER_RUNNING_INFO, header), 3
             )
-            assert (gone.code, gone.remark) == (1, "The Consumer <g> <c@1> not online")
+            assert (refusal.code, refusal.remark) == (1, "The Consumer <g> <c@1> not online")
             await admin.close()
 
     run_virtual(main())

@@ -16,8 +16,8 @@ from kourou.testing.loop import run_virtual
 
 
 async def look(parts: BrokerParts, **fields: Any) -> RemotingCommand:
-    said: dict[str, Any] = {"topic": "T", "queue_id": 0, "index": 0, "count": 3} | fields
-    header = QueryConsumeQueueRequestHeader(**said)
+    header_fields: dict[str, Any] = {"topic": "T", "queue_id": 0, "index": 0, "count": 3} | fields
+    header = QueryConsumeQueueRequestHeader(**header_fields)
     return await parts.ask(parts.admin.store.on_query_consume_queue, header)
 
 

@@ -125,7 +125,7 @@ def test_a_broker_is_not_ready_until_it_was_registered_once() -> None:
 
 def test_lag_is_reported_in_milliseconds() -> None:
     async def test(parts: BrokerParts) -> None:
-        def told(topic: str = "T") -> list[float]:
+        def latencies(topic: str = "T") -> list[float]:
             names = ("consumer_lag_latency_milliseconds", "consumer_queueing_latency_milliseconds")
             found = [value for name in names for value in numbers(read, name, topic=topic)]
             return [round(value, -2) for value in found]  # a put takes some ms
@@ -138,19 +138,19 @@ def test_lag_is_reported_in_milliseconds() -> None:
             parts.offsets.commit("g", topic, queue_id, offset)
 
         read = await read_metrics(cast(Components, parts))
-        assert told() == [7_000, 7_000]
-        assert told("Done") == [0, 0], "nothing waits"
-        assert told("Gone") == [0, 0], "a topic without messages"
+        assert latencies() == [7_000, 7_000]
+        assert latencies("Done") == [0, 0], "nothing waits"
+        assert latencies("Gone") == [0, 0], "a topic without messages"
 
         parts.offsets.note_pulled("g", "T", 0, 1)
         read = await read_metrics(cast(Components, parts))
-        assert told() == [7_000, 2_000], "the oldest was read, and is not consumed"
+        assert latencies() == [7_000, 2_000], "the oldest was read, and is not consumed"
 
         parts.offsets.commit("g", "T", 0, 2)
         parts.offsets.note_pulled("g", "T", 0, 2)
         parts.offsets.note_pulled("g", "T", 1, 1)
         read = await read_metrics(cast(Components, parts))
-        assert told() == [2_000, 0], "all were read"
+        assert latencies() == [2_000, 0], "all were read"
 
     run_with_parts(test)
 

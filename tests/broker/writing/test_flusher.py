@@ -65,18 +65,18 @@ def test_each_sync_calls_its_own_done_on_the_loop() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         flusher = ThreadFlusher(loop)
-        told: list[tuple[Exception | None, str]] = []
+        results: list[tuple[Exception | None, str]] = []
         for store in (_Store(), _Store(refused), _Store()):
             ended = asyncio.Event()
 
             def done(error: Exception | None, ended: asyncio.Event = ended) -> None:
-                told.append((error, threading.current_thread().name))
+                results.append((error, threading.current_thread().name))
                 ended.set()
 
             flusher.sync(store, NOTHING, done)  # type: ignore[arg-type]
             await asyncio.wait_for(ended.wait(), 30)
         flusher.close()
-        assert told == [(error, "MainThread") for error in (None, refused, None)]
+        assert results == [(error, "MainThread") for error in (None, refused, None)]
 
     asyncio.run(main())
 
@@ -104,7 +104,7 @@ def test_done_may_start_the_next_sync() -> None:
 
 def test_closing_during_a_sync_ends_the_thread_without_calling_done() -> None:
     gate = threading.Event()
-    told: list[Exception | None] = []
+    ended: list[Exception | None] = []
 
     class Slow(_Store):
         def run_sync(self, plan: SyncPlan) -> None:
@@ -113,7 +113,7 @@ def test_closing_during_a_sync_ends_the_thread_without_calling_done() -> None:
 
     async def main() -> threading.Thread:
         flusher = ThreadFlusher(asyncio.get_running_loop())
-        flusher.sync(Slow(), NOTHING, told.append)  # type: ignore[arg-type]
+        flusher.sync(Slow(), NOTHING, ended.append)  # type: ignore[arg-type]
         flusher.close()
         flusher.close()
         return flusher._log._thread
@@ -123,7 +123,7 @@ def test_closing_during_a_sync_ends_the_thread_without_calling_done() -> None:
     gate.set()
     thread.join(30)
     assert not thread.is_alive()
-    assert told == []
+    assert ended == []
 
 
 def test_a_sync_of_the_log_does_not_wait_for_one_of_queue_files() -> None:

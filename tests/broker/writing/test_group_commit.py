@@ -239,7 +239,7 @@ def test_a_late_sync_is_reported_after_the_time_out_and_the_message_stays() -> N
         bench.flusher.release()
         await asyncio.sleep(0.1)
         assert bench.store.max_offset("T", 0) == 2
-        assert bench.statuses == [PutStatus.FLUSH_DISK_TIMEOUT] * 2, "nobody is answered twice"
+        assert bench.statuses == [PutStatus.FLUSH_DISK_TIMEOUT] * 2, "no put is answered twice"
         assert bench.commit.pending_bytes == 0
 
     run(test, sync_flush_timeout_ms=5000)
@@ -274,7 +274,7 @@ def test_a_full_disk_refuses_messages_until_there_is_space() -> None:
         bench.put()
         await asyncio.sleep(0.1)
         assert bench.statuses[-1] is PutStatus.OK
-        assert bench.results[-1].appended[0].queue_offset == 1, "no place was lost"
+        assert bench.results[-1].appended[0].queue_offset == 1, "no queue offset was lost"
 
     run(test)
 
@@ -542,4 +542,4 @@ def test_acknowledged_messages_survive_a_crash_at_any_time(
     store.close(EPOCH_MS)
 
     assert acknowledged.items() <= stored.items()
-    assert shown.items() <= stored.items(), "nobody saw what the crash took"
+    assert shown.items() <= stored.items(), "no lost message was visible"

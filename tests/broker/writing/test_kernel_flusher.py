@@ -83,11 +83,11 @@ def test_all_puts_are_synced_across_segments(open_kernel: OpenKernel, tmp_path: 
 def test_a_sync_of_one_file_uses_no_thread(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         store = _Store(file.fileno())
-        told = asyncio.run(sync_once(store))
+        outcome = asyncio.run(sync_once(store))
     has_kernel = (kernel := KernelSyncs.open()) is not None
     if kernel is not None:
         kernel.close()
-    assert told == (None, "MainThread")
+    assert outcome == (None, "MainThread")
     assert store.released == has_kernel
     assert store.threads == ([] if has_kernel else ["kourou-flusher"])
 
@@ -121,8 +121,8 @@ def test_a_thread_runs_the_syncs_that_the_kernel_refuses() -> None:
     reads, writes = os.pipe()
     for fd, open_kernel in ((writes, KernelSyncs.open), (writes, Refusing.open), (None, None)):
         store = _Store(fd)
-        told = asyncio.run(sync_once(store, open_kernel or KernelSyncs.open))
-        assert told == (None, "MainThread")
+        outcome = asyncio.run(sync_once(store, open_kernel or KernelSyncs.open))
+        assert outcome == (None, "MainThread")
         assert store.threads == ["kourou-flusher"]
         assert store.released == (fd is not None)
     os.close(reads)
@@ -134,7 +134,7 @@ def test_a_failed_sync_is_recorded_before_done_is_called(tmp_path: Path) -> None
     if kernel is None:
         return  # threads run the syncs: tests/broker/writing/test_flusher.py
     kernel.close()
-    noted: list[bool] = []
+    recorded: list[bool] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ def test_a_failed_sync_is_recorded_before_done_is_called(tmp_path: Path) -> None
                 self, store: MessageStore, plan: SyncPlan, done: Callable[[Exception | None], None]
             ) -> None:
                 def ended(error: Exception | None) -> None:
-                    noted.append(read_last_run(disk).is_cache_suspect)
+                    recorded.append(read_last_run(disk).is_cache_suspect)
                     done(error)
 
                 super().sync(store, plan, ended)
@@ -163,20 +163,20 @@ def test_a_failed_sync_is_recorded_before_done_is_called(tmp_path: Path) -> None
         disk.close()
 
     asyncio.run(main())
-    assert noted == [False, True]
+    assert recorded == [False, True]
 
 
 def test_a_closed_kernel_flusher_calls_no_done_and_runs_no_sync(tmp_path: Path) -> None:
-    told: list[Exception | None] = []
+    outcome: list[Exception | None] = []
 
     async def main(store: _Store) -> None:
         flusher = KernelFlusher(asyncio.get_running_loop())
-        flusher.sync(store, ONE_FILE, told.append)  # type: ignore[arg-type]
+        flusher.sync(store, ONE_FILE, outcome.append)  # type: ignore[arg-type]
         flusher.close()
         flusher.close()
-        flusher.sync(store, ONE_FILE, told.append)  # type: ignore[arg-type]
+        flusher.sync(store, ONE_FILE, outcome.append)  # type: ignore[arg-type]
         await asyncio.sleep(0)
 
     with (tmp_path / "file").open("wb") as file:
         asyncio.run(main(_Store(file.fileno())))
-    assert told == []
+    assert outcome == []

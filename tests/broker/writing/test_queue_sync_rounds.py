@@ -24,7 +24,7 @@ ASYNC = SYNC | {"flush_disk_type": FlushDiskType.ASYNC_FLUSH, "flush_interval_ms
 QUEUES = 100
 
 
-def noted(bench: Bench) -> int:
+def durable_position(bench: Bench) -> int:
     """Return the log position up to which the queues are durable."""
     bench.commit.flush(EPOCH_MS)
     return load_checkpoint(bench.disk).queues_offset
@@ -44,11 +44,11 @@ async def begin_round(bench: Bench) -> None:
 def test_many_idle_queues_are_synced_soon(options: dict[str, Any]) -> None:
     async def test(bench: Bench) -> None:
         await begin_round(bench)
-        assert noted(bench) == 0
+        assert durable_position(bench) == 0
 
         await asyncio.sleep(5)
 
-        assert noted(bench) > 0
+        assert durable_position(bench) > 0
 
     run(test, **options)
 
@@ -74,7 +74,7 @@ def test_queue_files_that_cannot_be_synced_make_the_store_read_only() -> None:
         await asyncio.sleep(1)
 
         assert "broken" in (bench.store.read_only_reason or "")
-        assert noted(bench) == 0
+        assert durable_position(bench) == 0
 
     run(test, **SYNC)
 

@@ -133,7 +133,7 @@ class GroupAdminHandlers:
     def on_get_all_subscription_group_config(self, request: Request) -> RemotingCommand:
         """Return all groups, or one page of them sorted by name (201).
 
-        If the request names an older version of the table, the page starts at 0 again.
+        A page starts at 0 unless the request names the current version of the table.
         """
         header = request.command.header(GetAllSubscriptionGroupRequestHeader)
         total = GetAllSubscriptionGroupResponseHeader(len(self._groups))

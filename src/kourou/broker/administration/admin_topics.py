@@ -176,7 +176,7 @@ class TopicAdminHandlers:
     def on_get_all_topic_config(self, request: Request) -> RemotingCommand:
         """Serve 21: return all topics, or the page that starts at number `topic_seq`.
 
-        If the request names an older version of the table, the page starts at 0 again.
+        A page starts at 0 unless the request names the current version of the table.
         """
         header = request.command.header(GetAllTopicConfigRequestHeader)
         names, total = None, len(self._topics)

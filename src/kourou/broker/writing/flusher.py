@@ -44,9 +44,10 @@ class Flusher(Protocol):
         """
 
     def close(self) -> None:
-        """End the threads after their running syncs, whose `done` may not be called.
+        """End the threads once their running syncs have ended.
 
-        Later calls of `sync` do nothing. Closing twice is harmless.
+        The `done` of a running sync is possibly not called. Later calls of `sync` do nothing.
+        Closing twice is harmless.
         """
 
 
