@@ -270,11 +270,11 @@ class Clients:
         """
         self._check_producer(member, group)
         members = self._producers.setdefault(group, {})
-        known = members.get(member.peer)
+        existing = members.get(member.peer)
         self._join(members, member)
         self._groups_of.setdefault(member.peer, _Memberships()).producer.add(group)
-        if known is not None and known.client_id != member.client_id:
-            self._remove_producer_id(known)
+        if existing is not None and existing.client_id != member.client_id:
+            self._remove_producer_id(existing)
         self._producer_ids[member.client_id] = member
 
     def unregister_consumer(self, peer: Peer, group: str) -> None:
@@ -369,11 +369,11 @@ class Clients:
 
     def _join(self, members: dict[Peer, Member], member: Member) -> bool:
         """Add or replace the member, and return whether it is new or has a new client id."""
-        known = members.get(member.peer)
+        existing = members.get(member.peer)
         members[member.peer] = member
-        if known is None:
+        if existing is None:
             self._count += 1
-        return known is None or known.client_id != member.client_id
+        return existing is None or existing.client_id != member.client_id
 
     def _remove_producer_id(self, left: Member) -> None:
         """Remove the producer id of a connection that left a group.

@@ -402,14 +402,14 @@ def _check_delays(config: BrokerConfig) -> None:
 
     Scheduled messages are not limited by this, because they are stored again while they wait.
     """
-    kept_hours = config.store.retention.file_reserved_hours
+    reserved_hours = config.store.retention.file_reserved_hours
     longest_ms = max(config.delay_levels_ms)
-    if longest_ms >= kept_hours * _HOUR_MS:
+    if longest_ms >= reserved_hours * _HOUR_MS:
         level = config.delay_levels_ms.index(longest_ms) + 1
         raise ConfigError(
             f"messageDelayLevel: level {level} is {longest_ms // _SECOND_MS} s, but messages "
-            f"expire after {kept_hours} h (fileReservedTime), before those of this level are due: "
-            f"shorten the level, or set fileReservedTime to {longest_ms // _HOUR_MS + 1}"
+            f"expire after {reserved_hours} h (fileReservedTime), before those of this level are "
+            f"due: shorten the level, or set fileReservedTime to {longest_ms // _HOUR_MS + 1}"
         )
 
 

@@ -114,9 +114,9 @@ class Groups:
             name: of the group.
             host: of the client that uses the group; None for administrators.
         """
-        known = self._groups.get(name)
-        if known is not None:
-            return known
+        existing = self._groups.get(name)
+        if existing is not None:
+            return existing
         reason = self._refusal(name, host)
         if reason is None:
             return SubscriptionGroup(name)

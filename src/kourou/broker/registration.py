@@ -206,9 +206,12 @@ class Registration:
                 await self._register(address, name_server)
             except Exception as error:  # any kind: without this task the routes would expire
                 if name_server.is_registered or not name_server.attempted.is_set():
-                    is_ours = not isinstance(error, KourouError | OSError)
+                    is_internal = not isinstance(error, KourouError | OSError)
                     log.warning(
-                        "registration.failed namesrv=%s reason=%s", address, error, exc_info=is_ours
+                        "registration.failed namesrv=%s reason=%s",
+                        address,
+                        error,
+                        exc_info=is_internal,
                     )
                 name_server.end_round(is_registered=False)
                 await asyncio.sleep(retry_ms / 1000)

@@ -125,17 +125,17 @@ class Subscriptions:
         try:
             answer = await self._call_client(member.peer, asked, ASK_TIMEOUT_S)
             raise_for_response(answer)
-            answered = decode_consumer_running_info(answer.body).subscriptions
-            self._apply_answer(member, group, topic, answered)
+            subscriptions = decode_consumer_running_info(answer.body).subscriptions
+            self._apply_answer(member, group, topic, subscriptions)
         except (TransportError, ProtocolError, RemoteError) as error:
             log.info(
                 "subscription.not_told group=%s client=%s reason=%s", group, member.client_id, error
             )
 
     def _apply_answer(
-        self, member: Member, group: str, topic: str, answered: Sequence[SubscriptionData]
+        self, member: Member, group: str, topic: str, subscriptions: Sequence[SubscriptionData]
     ) -> None:
-        """Apply the subscriptions that a member answered, unless it left in the meantime.
+        """Apply the subscriptions from a member's answer, unless it left in the meantime.
 
         Raises:
             ProtocolError: they do not contain `topic`.
@@ -143,10 +143,10 @@ class Subscriptions:
         live = self._clients.consumer_group(group)
         if live is None or member.peer not in live.members:
             return
-        if all(one.topic != topic for one in answered):
+        if all(one.topic != topic for one in subscriptions):
             raise ProtocolError(f"the answer contains no subscription to topic {topic}")
         data = ConsumerData(
-            group, live.consume_type, live.message_model, live.consume_from_where, answered
+            group, live.consume_type, live.message_model, live.consume_from_where, subscriptions
         )
         self.begin_heartbeat()
         self.update(live.members[member.peer], data, fingerprint=live.fingerprint)

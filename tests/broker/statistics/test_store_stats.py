@@ -30,7 +30,7 @@ def test_a_rate_is_that_of_its_own_span() -> None:
 def test_the_distribution_is_that_of_the_last_whole_minute() -> None:
     stats = StoreStats(0)
     for took_ms in (0, 0, 1, 9, 10, 49, 99, 1000, 9_999, 10_000, 1_000_000, -5):
-        stats.on_took(took_ms)
+        stats.on_put_duration(took_ms)
     stats.sample(59_000)
     assert "[<=0ms]:0 " in stats.distribution()
     stats.sample(60_000)
@@ -46,8 +46,8 @@ def test_the_distribution_is_that_of_the_last_whole_minute() -> None:
 def test_percentiles_are_interpolated_within_their_range() -> None:
     stats = StoreStats(0)
     for _ in range(99):
-        stats.on_took(3)
-    stats.on_took(150)
+        stats.on_put_duration(3)
+    stats.on_put_duration(150)
     stats.sample(60_000)
     assert stats.percentile_ms(0.99) == 3.0
     assert stats.percentile_ms(1.0) == 150.0
@@ -60,10 +60,10 @@ def test_without_puts_percentiles_are_zero() -> None:
 
 def test_the_slowest_put_is_known_at_once_and_stays() -> None:
     stats = StoreStats(0)
-    stats.on_took(70)
+    stats.on_put_duration(70)
     assert stats.took_max_ms() == 70
     stats.sample(60_000)
-    stats.on_took(3)
+    stats.on_put_duration(3)
     assert stats.took_max_ms() == 70
 
 

@@ -149,7 +149,7 @@ async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
         }
         counts.append(Sample(labels, sum(item.messages for item in items)))
         sizes.append(Sample(labels, sum(item.size_bytes for item in items)))
-    dead = [
+    dead_letters = [
         Sample({**base, "topic": topic, "consumer_group": group, "is_system": "false"}, count)
         for key, count in stats.named("SNDBCK2DLQ_TIMES").items()
         for topic, _, group in [key.partition("@")]
@@ -161,7 +161,7 @@ async def _messages_out(stats: BrokerStats, base: _Labels) -> list[Family]:
             "send_to_dlq_messages_total",
             Kind.COUNTER,
             "Messages sent to a dead-letter topic.",
-            dead,
+            dead_letters,
         ),
     ]
 

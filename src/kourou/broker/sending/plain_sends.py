@@ -245,7 +245,7 @@ class PlainSends:
         took_ms = self._path.clock.now_ms() - self.began_ms
         stats, kinds = self._path.stats, self.kinds
         if kinds is None:
-            stats.on_plain_puts(self.records, took_ms)
+            stats.on_single_puts(self.records, took_ms)
             return
         for index, record in enumerate(self.records):
             kind = kinds.get(index, NORMAL)

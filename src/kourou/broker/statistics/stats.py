@@ -125,9 +125,9 @@ class BrokerStats:
         store.put_bytes += size_bytes
         if item.is_system:
             store.system_puts += count
-        store.on_took(took_ms)
+        store.on_put_duration(took_ms)
 
-    def on_plain_puts(self, records: Sequence[AppendedRecord], took_ms: int) -> None:
+    def on_single_puts(self, records: Sequence[AppendedRecord], took_ms: int) -> None:
         """Count sends of one normal message each: like `on_put`, at half of its cost."""
         tables, sampler = self._puts, self._sampler
         total_bytes = 0
@@ -152,7 +152,7 @@ class BrokerStats:
         store = self.store
         store.put_messages += len(records)
         store.put_bytes += total_bytes
-        store.on_took(took_ms, len(records))
+        store.on_put_duration(took_ms, len(records))
 
     def on_put_failed(self) -> None:
         """Count a put that stored nothing."""

@@ -19,19 +19,23 @@ class StatsSet(NamedTuple):
     """One statistics set.
 
     Attributes:
-        form: the names of a key's parts, which are separated by `@`.
+        key_parts: the names of a key's parts, which are separated by `@`.
         unit: returns the counted quantity from an item's growth.
         is_cold: whether only reads that waited for the device count.
     """
 
-    form: tuple[str, ...]
+    key_parts: tuple[str, ...]
     unit: Unit
     is_cold: bool = False
 
     def parse(self, key: str) -> dict[str, str] | None:
         """Return the parts of a key by name; None if the number of parts is wrong."""
         words = key.split("@")
-        return dict(zip(self.form, words, strict=True)) if len(words) == len(self.form) else None
+        return (
+            dict(zip(self.key_parts, words, strict=True))
+            if len(words) == len(self.key_parts)
+            else None
+        )
 
 
 SETS: Final = {

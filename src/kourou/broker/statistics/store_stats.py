@@ -19,7 +19,7 @@ ROUND_MS: Final = 60_000
 """Length of a round: the reported distribution of put durations is that of the last round."""
 
 _SECOND_MS: Final = 1000
-_TOOK_MAX_MS: Final = 10_001
+_DURATION_MAX_MS: Final = 10_001
 """A put that took longer is counted with this duration."""
 _STEPS: Final = ((1, 20), (2, 15), (5, 10), (10, 10), (50, 6), (100, 5), (1000, 9))
 """(width in ms, number) of the ranges in which percentiles are interpolated."""
@@ -27,7 +27,7 @@ _RANGES: Final = (
     ("[<=0ms]", 1), ("[0~10ms]", 10), ("[10~50ms]", 50), ("[50~100ms]", 100),
     ("[100~200ms]", 200), ("[200~500ms]", 500), ("[500ms~1s]", 1000), ("[1~2s]", 2000),
     ("[2~3s]", 3000), ("[3~4s]", 4000), ("[4~5s]", 5000), ("[5~10s]", 10_000),
-    ("[10s~]", _TOOK_MAX_MS + 1),
+    ("[10s~]", _DURATION_MAX_MS + 1),
 )  # fmt: skip
 """(name, end in ms, exclusive) of each range of the distribution."""
 
@@ -74,8 +74,8 @@ class StoreStats:
         self.morning_before = (0, 0)
         self._day: object = None
         self._seconds: deque[_Second] = deque(maxlen=RATE_SPANS_S[-1] + 1)
-        self._took: dict[int, int] = {}  # ms -> puts, in this round
-        self._last_took: Mapping[int, int] = {}
+        self._durations: dict[int, int] = {}  # ms -> puts, in this round
+        self._last_durations: Mapping[int, int] = {}
         self._round_ends_ms = now_ms + ROUND_MS
 
     @property
@@ -83,12 +83,12 @@ class StoreStats:
         """Puts and gets since the start, without system topics."""
         return self.put_messages - self.system_puts, self.get_messages - self.system_gets
 
-    def on_took(self, took_ms: int, puts: int = 1) -> None:
+    def on_put_duration(self, took_ms: int, puts: int = 1) -> None:
         """Count a put by its duration, or several puts of the same duration."""
-        if not 0 <= took_ms <= _TOOK_MAX_MS:  # a wall clock may step
-            took_ms = 0 if took_ms < 0 else _TOOK_MAX_MS
-        took = self._took
-        took[took_ms] = took.get(took_ms, 0) + puts
+        if not 0 <= took_ms <= _DURATION_MAX_MS:  # a wall clock may step
+            took_ms = 0 if took_ms < 0 else _DURATION_MAX_MS
+        durations = self._durations
+        durations[took_ms] = durations.get(took_ms, 0) + puts
 
     def sample(self, now_ms: int) -> None:
         """Record the totals of this second; `now_ms` is on a monotonic clock."""
@@ -99,7 +99,7 @@ class StoreStats:
             return
         self._round_ends_ms = now_ms + ROUND_MS
         self.put_took_max_ms = self.took_max_ms()
-        self._last_took, self._took = self._took, {}
+        self._last_durations, self._durations = self._durations, {}
 
     def set_day(self, day: object) -> None:
         """Set the current day; when it changes, record the totals as those of its begin."""
@@ -119,7 +119,7 @@ class StoreStats:
 
     def took_max_ms(self) -> int:
         """Return the duration of the slowest put since the start."""
-        return max(self.put_took_max_ms, max(self._took, default=0))
+        return max(self.put_took_max_ms, max(self._durations, default=0))
 
     def rates(self, field: str) -> list[float | None]:
         """Return the rates per second of `field` over each of `RATE_SPANS_S`.
@@ -140,7 +140,7 @@ class StoreStats:
     def distribution(self) -> str:
         """Return the distribution of put durations in the last round, in Java's format."""
         counts = [0] * len(_RANGES)
-        for took_ms, count in self._last_took.items():
+        for took_ms, count in self._last_durations.items():
             at = next(at for at, (_, end) in enumerate(_RANGES) if took_ms < end)
             counts[at] += count
         named = zip(_RANGES, counts, strict=True)
@@ -148,12 +148,12 @@ class StoreStats:
 
     def percentile_ms(self, part: float) -> float:
         """Return the time within which this part (0 to 1) of the last round's puts was stored."""
-        wanted = int(sum(self._last_took.values()) * part)
+        wanted = int(sum(self._last_durations.values()) * part)
         passed = 0
         for low, high in pairwise(_BOUNDS):
-            count = sum(n for took_ms, n in self._last_took.items() if low < took_ms <= high)
+            count = sum(n for took_ms, n in self._last_durations.items() if low < took_ms <= high)
             if low == 0:
-                count += self._last_took.get(0, 0)
+                count += self._last_durations.get(0, 0)
             if wanted <= passed + count:
                 return low + ((high - low) * (wanted - passed) / count if count else 0.0)
             passed += count
@@ -165,7 +165,7 @@ def _bounds() -> tuple[int, ...]:
     bounds = [0]
     for width, times in _STEPS:
         bounds += [bounds[-1] + width * (n + 1) for n in range(times)]
-    return (*bounds, _TOOK_MAX_MS)
+    return (*bounds, _DURATION_MAX_MS)
 
 
 _BOUNDS: Final = _bounds()
