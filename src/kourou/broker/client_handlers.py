@@ -14,7 +14,7 @@ from kourou.broker.consuming.retry_topics import AnnouncedTopics, ensure_retry_t
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import compile_expression
-from kourou.broker.pulling.expressions import is_tag_expression, not_served
+from kourou.broker.pulling.message_filters import filters_off_remark, is_tag_expression
 from kourou.broker.subscriptions import Subscriptions
 from kourou.errors import FilterSyntaxError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
@@ -192,7 +192,7 @@ class ClientHandlers:
         if is_tag_expression(kind):
             return response(request.command)
         if not self._config.now.enable_property_filter:
-            return response(request.command, ResponseCode.SYSTEM_ERROR, not_served(kind))
+            return response(request.command, ResponseCode.SYSTEM_ERROR, filters_off_remark(kind))
         try:
             compile_expression(kind, subscription.sub_string)
         except FilterSyntaxError as error:

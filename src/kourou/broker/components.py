@@ -18,11 +18,11 @@ from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay_offsets import parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
@@ -114,7 +114,7 @@ class Components:
         self.age_clock: Final = self._build_age_clock()
         self.retention: Final = self._build_retention()
         self.live.on_changed.append(self._on_config_changed)
-        self.reads: Final = CheckedReads(store, self.live, runtime.offload)
+        self.reads: Final = VerifiedReads(store, self.live, runtime.offload)
         self.held_pulls: Final = HeldPulls(self.live)
         self.subscriptions: Final = self._build_subscriptions()
         self.pull_checks: Final = self._build_pull_checks()

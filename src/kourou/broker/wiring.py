@@ -129,7 +129,7 @@ def build_fast_paths(components: Components) -> dict[int, FastPath]:
         store=components.store,
         held=components.held_pulls,
         stats=components.stats,
-        ordinary=components.pulls.serve_again,
+        general_path=components.pulls.serve_again,
     )
     return {
         RequestCode.SEND_MESSAGE_V2: sends,

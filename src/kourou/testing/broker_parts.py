@@ -21,11 +21,11 @@ from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay_offsets import parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
@@ -214,7 +214,7 @@ class BrokerParts:
 
     def _make_what_reads_the_log(self) -> None:
         config, runtime, filters = self.config, self.runtime, self.tables.filters
-        self.reads = CheckedReads(self.store, self.live, runtime.offload)
+        self.reads = VerifiedReads(self.store, self.live, runtime.offload)
         self.pulls = PullHandler(
             self.live,
             checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),

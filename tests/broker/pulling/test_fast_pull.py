@@ -75,7 +75,7 @@ def fast_path(parts: BrokerParts) -> FastPull:
         store=parts.store,
         held=parts.held_pulls,
         stats=parts.stats,
-        ordinary=parts.pulls.serve_again,
+        general_path=parts.pulls.serve_again,
     )
 
 

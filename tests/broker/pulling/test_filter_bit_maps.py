@@ -11,7 +11,7 @@ import pytest
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.pulling.consumer_filters import FILE_NAME
-from kourou.broker.pulling.expressions import Bits, MessageFilter
+from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.filter.bloom import BloomFilter
 from kourou.filter.sql92 import compile_sql
 from kourou.model.subscription import SubscriptionData
@@ -72,15 +72,15 @@ def pulled(parts: BrokerParts) -> list[bytes]:
 def reads(parts: BrokerParts) -> list[int]:
     """Record how many bytes each batch of a pull reads, from now on."""
     noted: list[int] = []
-    at_once = parts.reads.at_once
+    read_resident = parts.reads.read_resident
 
     def noting(*args: object) -> object:
-        found = at_once(*args)  # type: ignore[arg-type]
+        found = read_resident(*args)  # type: ignore[arg-type]
         if found is not None:
             noted.append(len(found.body))
         return found
 
-    parts.reads.at_once = noting  # type: ignore[method-assign,assignment]
+    parts.reads.read_resident = noting  # type: ignore[method-assign,assignment]
     return noted
 
 
@@ -140,7 +140,7 @@ def test_a_bit_map_of_the_millisecond_of_the_filters_birth_excludes_nothing(
     later_ms: int, *, may_match: bool
 ) -> None:
     bloom = BloomFilter()
-    bits = Bits(bloom, bloom.positions("g#T"), born_at_ms=1_000)
+    bits = FilterBits(bloom, bloom.positions("g#T"), born_at_ms=1_000)
     unit = ExtensionUnit(0, 1_000 + later_ms, bytes(bloom.bit_count // 8))
     assert MessageFilter(compile_sql("a > 5"), bits).may_match(unit) is may_match
 

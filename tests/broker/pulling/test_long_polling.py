@@ -149,8 +149,8 @@ def test_pulls_of_a_closed_connection_are_dropped() -> None:
     polling.hold(held("b", owner="gone", queue_id=1))
     polling.hold(held("c", owner="stays"))
 
-    assert polling.dropped("gone") == 2
-    assert polling.dropped("gone") == 0
+    assert polling.remove_owner("gone") == 2
+    assert polling.remove_owner("gone") == 0
     assert names(polling.woken([News(), News(queue_id=1)])) == ["c"]
 
 
@@ -162,7 +162,7 @@ def test_held_pulls_are_limited_in_total_and_per_connection() -> None:
     assert not polling.hold(held(owner="x"))
     assert polling.hold(held(owner="y"))
     assert not polling.hold(held(owner="z"))
-    polling.dropped("x")
+    polling.remove_owner("x")
     assert polling.hold(held(owner="z"))
 
 
@@ -173,7 +173,7 @@ def test_held_pulls_are_limited_in_total_and_per_connection() -> None:
             st.tuples(st.just("hold"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 900)),
             st.tuples(st.just("woken"), st.integers(0, 2), st.just(0), st.just(0)),
             st.tuples(st.just("expired"), st.just(0), st.just(0), st.integers(0, 1000)),
-            st.tuples(st.just("dropped"), st.just(0), st.integers(0, 3), st.just(0)),
+            st.tuples(st.just("remove_owner"), st.just(0), st.integers(0, 3), st.just(0)),
         ),
         max_size=40,
     )
@@ -198,7 +198,7 @@ def test_every_pull_is_removed_once_and_completely(
             assert left >= {name for name, of in inside.items() if of[2] <= time_ms - TICK_MS}
         else:
             left = {name for name, of in inside.items() if of[1] == owner}
-            assert polling.dropped(owner) == len(left)
+            assert polling.remove_owner(owner) == len(left)
         for name in left:
             del inside[name]
         assert len(polling) == len(inside)

@@ -14,7 +14,7 @@ from typing import Final
 from kourou.broker.clients import Clients
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
-from kourou.broker.pulling.expressions import Bits, MessageFilter
+from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.errors import RemoteSystemError, StoreError
@@ -137,7 +137,7 @@ class StoreAdminHandlers:
         if known is None:
             return subscription, "null", lambda unit: matches_code(subscription, unit.tags_code)
         text = dumps(consumer_filter_to_json(self._filters.text_of(known)), pretty=True).decode()
-        bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
+        bits = FilterBits(self._filters.bloom, known.positions, known.born_at_ms)
         return subscription, text, MessageFilter(known.compiled, bits).may_match
 
     def on_clean_unused_topic(self, request: Request) -> None:

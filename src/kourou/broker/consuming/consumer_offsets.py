@@ -153,7 +153,7 @@ class ConsumerOffsets:
         self.commit(group, topic, queue_id, queue_offset, host)
         return True
 
-    def where_to_go_on(self, group: str, topic: str, queue_id: int, bounds: tuple[int, int]) -> int:
+    def resume_offset(self, group: str, topic: str, queue_id: int, bounds: tuple[int, int]) -> int:
         """Return the offset for a member whose own offset is beyond the end of the queue.
 
         The committed offset was set back with the end of the queue, or deleted with the topic. In

@@ -121,8 +121,8 @@ class OffsetHandlers:
         if self._offsets.is_reset(*where):
             # The client does not know of the reset yet; its next pull returns the new offset.
             return response(command, remark="Offset has been previously reset")
-        if is_of_earlier_topic(command, self._store.topic_begin(topic.name)):
-            return response(command, ResponseCode.TOPIC_NOT_EXIST, made_again(topic.name))
+        if is_for_deleted_topic(command, self._store.topic_begin(topic.name)):
+            return response(command, ResponseCode.TOPIC_NOT_EXIST, recreated_remark(topic.name))
         if not self._offsets.has_room(header.consumer_group, topic.name, host):
             text = self._offsets.refusal(header.consumer_group, topic.name, host)
             return response(command, ResponseCode.SYSTEM_BUSY, text)
@@ -164,7 +164,7 @@ class OffsetHandlers:
         return topic is not None and 0 <= queue_id < queue_nums(topic)
 
 
-def is_of_earlier_topic(command: RemotingCommand, topic_begin: int) -> bool:
+def is_for_deleted_topic(command: RemotingCommand, topic_begin: int) -> bool:
     """Return whether the client's request is for a topic that has been deleted since.
 
     Args:
@@ -175,7 +175,7 @@ def is_of_earlier_topic(command: RemotingCommand, topic_begin: int) -> bool:
     return meant is not None and meant < topic_begin
 
 
-def made_again(topic: str) -> str:
+def recreated_remark(topic: str) -> str:
     """Return the remark for a request for a topic that was deleted and created again."""
     return f"topic {topic} was deleted and created again: its earlier offsets are no longer valid"
 

@@ -41,8 +41,8 @@ from kourou.broker.delays.delay_level import DelayLevel
 from kourou.broker.delays.delay_offsets import load_delay_offsets
 from kourou.broker.delays.delivered import find_delivered
 from kourou.broker.delays.due_record import due_draft
-from kourou.broker.pulling.checked_reads import CheckedReads
 from kourou.broker.pulling.long_polling import Arrived
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
@@ -94,7 +94,7 @@ class DelayDelivery:
         file: SavedFile,
         stats: BrokerStats,
         offload: Offload,
-        reads: CheckedReads,
+        reads: VerifiedReads,
         clock: Clock,
         delay_levels_ms: Sequence[int],
         disk: Disk,

@@ -23,7 +23,7 @@ from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.host_quotas import HostQuota
-from kourou.broker.pulling.expressions import is_tag_expression
+from kourou.broker.pulling.message_filters import is_tag_expression
 from kourou.clock import Clock
 from kourou.errors import FilterSyntaxError, SystemBusyError
 from kourou.filter.bloom import BloomFilter
@@ -156,13 +156,13 @@ class ConsumerFilters:
                 topics.add(subscription.topic)
                 is_all &= self._register_one(group, subscription, host)
         for topic in self._topics_of.get(group, set()) - topics:
-            self._die(self._by_topic[topic][group])
+            self._mark_dead(self._by_topic[topic][group])
         return is_all
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group without members as dead."""
         for topic in self._topics_of.get(group, ()):
-            self._die(self._by_topic[topic][group])
+            self._mark_dead(self._by_topic[topic][group])
 
     def clean(self) -> None:
         """Remove filters that have been dead for too long."""
@@ -170,7 +170,7 @@ class ConsumerFilters:
         for filters in list(self._by_topic.values()):
             for one in list(filters.values()):
                 if one.is_dead and one.dead_at_ms <= before:
-                    self._forget(one, "dead for too long")
+                    self._remove(one, "dead for too long")
 
     async def persist(self) -> bool:
         """Write the file if something changed; see `ConfigSaver.save`.
@@ -183,27 +183,27 @@ class ConsumerFilters:
 
     def _register_one(self, group: str, subscription: SubscriptionData, host: str | None) -> bool:
         """Register a filter; False if it is put off to the next heartbeat."""
-        known = self.get(subscription.topic, group)
-        if known is not None and not _is_other(known, subscription):
-            if known.client_version != subscription.sub_version:
-                known.client_version = subscription.sub_version
+        registered = self.get(subscription.topic, group)
+        if registered is not None and not _differs(registered, subscription):
+            if registered.client_version != subscription.sub_version:
+                registered.client_version = subscription.sub_version
                 self._saver.changed()
-            self._revive(known)
+            self._mark_live(registered)
             return True
-        if known is not None:
-            self._forget(known, "replaced")
+        if registered is not None:
+            self._remove(registered, "replaced")
         length = len(subscription.sub_string)
         if self._compiled_length and self._compiled_length + length > COMPILED_LENGTH_MAX:
             log.info("consumer_filter.put_off group=%s topic=%s", group, subscription.topic)
             return False
         self._compiled_length += length
-        made = self._make(group, subscription, host)
-        if made is not None:
-            self._add(made, host)
-            log.info("consumer_filter.registered group=%s topic=%s", group, made.topic)
+        new_filter = self._compile(group, subscription, host)
+        if new_filter is not None:
+            self._add(new_filter, host)
+            log.info("consumer_filter.registered group=%s topic=%s", group, new_filter.topic)
         return True
 
-    def _make(
+    def _compile(
         self, group: str, subscription: SubscriptionData, host: str | None
     ) -> ConsumerFilter | None:
         """Compile a new filter; None, with a log entry, if it exceeds a limit or does not compile.
@@ -212,7 +212,7 @@ class ConsumerFilters:
         """
         topic, expression = subscription.topic, subscription.sub_string
         try:
-            self._make_room(len(expression), host)
+            self._free_room(len(expression), host)
             compiled = compile_expression(subscription.expression_type, expression)
         except (FilterSyntaxError, SystemBusyError) as error:
             log.warning("consumer_filter.refused group=%s topic=%s reason=%s", group, topic, error)
@@ -228,7 +228,7 @@ class ConsumerFilters:
             compiled,
         )
 
-    def _make_room(self, length: int, host: str | None) -> None:
+    def _free_room(self, length: int, host: str | None) -> None:
         """Remove dead filters if there is not enough room otherwise.
 
         Raises:
@@ -239,7 +239,7 @@ class ConsumerFilters:
         for filters in list(self._by_topic.values()):
             for one in list(filters.values()):
                 if one.is_dead:
-                    self._forget(one, "no room")
+                    self._remove(one, "no room")
         if not self._quota.has_room(host, length):
             reason = f"of filters with {length} characters more: {self._quota.refusal(host)}"
             raise SystemBusyError(ResponseCode.SYSTEM_BUSY, reason)
@@ -257,15 +257,15 @@ class ConsumerFilters:
             and self._quota.has_room(host, length)
         )
 
-    def _add(self, made: ConsumerFilter, host: str | None = None) -> None:
-        self._quota.add((made.topic, made.group), host, len(made.expression))
-        self._by_topic.setdefault(made.topic, {})[made.group] = made
-        self._topics_of.setdefault(made.group, set()).add(made.topic)
+    def _add(self, new_filter: ConsumerFilter, host: str | None = None) -> None:
+        self._quota.add((new_filter.topic, new_filter.group), host, len(new_filter.expression))
+        self._by_topic.setdefault(new_filter.topic, {})[new_filter.group] = new_filter
+        self._topics_of.setdefault(new_filter.group, set()).add(new_filter.topic)
         self._count += 1
-        self._length += len(made.expression)
+        self._length += len(new_filter.expression)
         self._saver.changed()
 
-    def _forget(self, one: ConsumerFilter, reason: str) -> None:
+    def _remove(self, one: ConsumerFilter, reason: str) -> None:
         log.info(
             "consumer_filter.removed group=%s topic=%s reason=%s", one.group, one.topic, reason
         )
@@ -279,19 +279,19 @@ class ConsumerFilters:
         self._length -= len(one.expression)
         self._saver.changed()
 
-    def _die(self, one: ConsumerFilter) -> None:
+    def _mark_dead(self, one: ConsumerFilter) -> None:
         if not one.is_dead:
             one.dead_at_ms = max(self._clock.now_ms(), one.born_at_ms)
             self._saver.changed()
 
-    def _revive(self, one: ConsumerFilter) -> None:
+    def _mark_live(self, one: ConsumerFilter) -> None:
         if one.is_dead:
             one.dead_at_ms = 0
             self._saver.changed()
 
     def _load(self, texts: Collection[StoredConsumerFilter], *, was_clean: bool) -> None:
         """Add the filters of a file, unless they were made for another size of bit maps."""
-        if not all(map(self._has_its_bits, texts)):
+        if not all(map(self._has_same_bits, texts)):
             log.info("consumer_filter.other_bloom bits=%d", self.bloom.bit_count)
             return
         now_ms = self._clock.now_ms()
@@ -312,7 +312,7 @@ class ConsumerFilters:
                 )
             )
 
-    def _has_its_bits(self, text: StoredConsumerFilter) -> bool:
+    def _has_same_bits(self, text: StoredConsumerFilter) -> bool:
         is_sized = text.bit_count == self.bloom.bit_count
         return is_sized and text.positions == self._positions(text.group, text.topic)
 
@@ -359,8 +359,8 @@ def _compiled_or_none(text: StoredConsumerFilter) -> SqlFilter | None:
         return None
 
 
-def _is_other(known: ConsumerFilter, subscription: SubscriptionData) -> bool:
-    return (known.expression, known.expression_type) != (
+def _differs(registered: ConsumerFilter, subscription: SubscriptionData) -> bool:
+    return (registered.expression, registered.expression_type) != (
         subscription.sub_string,
         subscription.expression_type,
     )

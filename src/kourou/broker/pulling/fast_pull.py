@@ -30,10 +30,10 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.expressions import is_tag_expression
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
+from kourou.broker.pulling.message_filters import is_tag_expression
 from kourou.broker.pulling.pull import answer_fields
-from kourou.broker.pulling.pull_checks import Passed, PlainPull, PullChecks
+from kourou.broker.pulling.pull_checks import PermittedPull, PlainPull, PullChecks
 from kourou.broker.reserved import reserved_reason
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import ProtocolError
@@ -56,9 +56,9 @@ _FRAME_BYTES_MAX: Final = 4096
 """A typical frame has about 400 bytes."""
 _HEADER_BYTES_MAX: Final = 4096
 _DIGITS_MAX: Final = 18
-_ALL: Final = (None, "", SUB_ALL)
-_EVERYTHING: Final = SubscriptionData("")
-_KNOWN_MAX: Final = 16_384
+_ALL_EXPRESSIONS: Final = (None, "", SUB_ALL)
+_ALL_MESSAGES: Final = SubscriptionData("")
+_PULLS_MAX: Final = 16_384
 _TEMPLATES_MAX: Final = 4096
 
 _NEXT: Final = 1_111_111_111_111_111_111
@@ -112,20 +112,20 @@ class _Held:
         size: its size as counted among the unanswered requests, in bytes.
     """
 
-    __slots__ = ("_path", "asked", "connection", "frame", "offset", "opaque", "size")
+    __slots__ = ("_path", "connection", "frame", "offset", "opaque", "pull", "size")
 
     def __init__(
         self,
         path: FastPull,
         connection: Connection,
-        asked: PlainPull,
+        pull: PlainPull,
         offset: int,
         opaque: int,
         frame: bytes,
     ) -> None:
         self._path = path
         self.connection = connection
-        self.asked = asked
+        self.pull = pull
         self.offset = offset
         self.opaque = opaque
         self.frame = frame
@@ -133,7 +133,7 @@ class _Held:
 
     @property
     def group(self) -> str:
-        return self.asked.group
+        return self.pull.group
 
     def serve_again(self, reads: SharedReads) -> bytes | None:
         return self._path.serve_again(self, reads)
@@ -151,18 +151,18 @@ class FastPull:
         store: MessageStore,
         held: HeldPulls,
         stats: BrokerStats,
-        ordinary: Callable[[Request], None],
+        general_path: Callable[[Request], None],
     ) -> None:
-        """Serve pulls; `ordinary` serves a held pull that the fast path cannot answer."""
+        """Serve pulls; `general_path` serves a held pull that the fast path cannot answer."""
         self._config = config
         self._checks = checks
         self._offsets = offsets
         self._store = store
         self._held = held
         self._stats = stats
-        self._ordinary = ordinary
+        self._general_path = general_path
         # Decoded header texts. Their meaning never changes, so the cache needs no invalidation.
-        self._known: dict[_Key, PlainPull] = {}
+        self._pulls: dict[_Key, PlainPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
@@ -189,29 +189,29 @@ class FastPull:
         """Answer or hold the pull; False, with no effect, if the general path must serve it."""
         fields, opaque = header.extFields, header.opaque
         offset, commit_offset = _number(fields.queue_offset), _number(fields.commit_offset)
-        asked = self._asked(fields)
-        if asked is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
+        pull = self._plain_pull(fields)
+        if pull is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
             return False  # the answer ends at `offset` or later, which bounds the commit offset
         host = connection.remote_address[0]
-        if asked.is_committing and not self._offsets.has_room(asked.group, asked.topic, host):
+        if pull.is_committing and not self._offsets.has_room(pull.group, pull.topic, host):
             return False
-        passed = self._passes(asked)
+        passed = self._passes(pull)
         if passed is None:
             return False
-        if asked.suspend_ms and self._store.max_offset(asked.topic, asked.queue_id) == offset:
+        if pull.suspend_ms and self._store.max_offset(pull.topic, pull.queue_id) == offset:
             # The most frequent pull of consumers that have caught up: there is nothing to read.
-            if not self._hold(_Held(self, connection, asked, offset, opaque, bytes(frame))):
+            if not self._hold(_Held(self, connection, pull, offset, opaque, bytes(frame))):
                 return False
         else:
-            answer = self._answer(asked, passed, offset, opaque, None)
+            answer = self._answer(pull, passed, offset, opaque, None)
             if answer is None:
                 return False
             connection.send_frames(answer)
-        if asked.is_committing:
-            self._offsets.commit(asked.group, asked.topic, asked.queue_id, commit_offset, host)
+        if pull.is_committing:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset, host)
         return True
 
-    def _asked(self, fields: _Fields) -> PlainPull | None:
+    def _plain_pull(self, fields: _Fields) -> PlainPull | None:
         """Return the decoded fields; None if a number is invalid or a name is reserved."""
         key = (
             fields.consumer_group, fields.topic, fields.queue_id, fields.max_msg_nums,
@@ -219,18 +219,18 @@ class FastPull:
             fields.subscription, fields.expression_type, fields.max_msg_bytes,
             fields.request_source,
         )  # fmt: skip
-        return self._known.get(key) or self._know(key)
+        return self._pulls.get(key) or self._decode_pull(key)
 
-    def _passes(self, asked: PlainPull) -> Passed | None:
+    def _passes(self, pull: PlainPull) -> PermittedPull | None:
         """Return topic and group of the pull; None if the general path must serve it."""
-        if self._offsets.is_reset(asked.group, asked.topic, asked.queue_id):
+        if self._offsets.is_reset(pull.group, pull.topic, pull.queue_id):
             return None
-        return self._checks.passes(asked)
+        return self._checks.passes(pull)
 
     def _answer(
         self,
-        asked: PlainPull,
-        passed: Passed,
+        pull: PlainPull,
+        passed: PermittedPull,
         offset: int,
         opaque: int,
         reads: SharedReads | None,
@@ -240,7 +240,7 @@ class FastPull:
         This takes about 20 us for 32 messages, 15 of them to find and copy the messages; a third of
         that if `reads` has them already.
         """
-        found = self._find(asked, offset, reads)
+        found = self._find(pull, offset, reads)
         if found is None:
             return None
         next_offset, low, high, records, size = found
@@ -248,7 +248,7 @@ class FastPull:
         header_size = len(header)
         if header_size + size > FRAME_SIZE_MAX - _HEADER_BYTES_MAX:
             return None
-        where = (asked.group, asked.topic, asked.queue_id)
+        where = (pull.group, pull.topic, pull.queue_id)
         self._offsets.note_pulled(*where, next_offset)
         self._stats.on_get(*where, next_offset - offset, size, 0)
         sizes = _PACK_SIZES(header_size + size + 4, header_size)
@@ -256,12 +256,12 @@ class FastPull:
         return b"".join((sizes, header, *records))
 
     def _find(
-        self, asked: PlainPull, offset: int, reads: SharedReads | None
+        self, pull: PlainPull, offset: int, reads: SharedReads | None
     ) -> FastGetResult | None:
         """Read the messages, once for all pulls that share `reads`."""
         now = self._config.now
-        max_messages = max(1, min(asked.max_messages, now.pull_messages_max))
-        where = (asked.topic, asked.queue_id, offset, max_messages)
+        max_messages = max(1, min(pull.max_messages, now.pull_messages_max))
+        where = (pull.topic, pull.queue_id, offset, max_messages)
         if reads is None:
             return self._store.get_fast(*where, now.pull_bytes_max)
         found = reads.get(where)
@@ -272,37 +272,37 @@ class FastPull:
                 found = reads[where] = found._replace(records=[memoryview(b"".join(found.records))])
         return found
 
-    def _hold(self, pull: _Held) -> bool:
+    def _hold(self, held: _Held) -> bool:
         """Hold a pull that waits for the next message of its queue; return whether it is held."""
-        asked, offset = pull.asked, pull.offset
-        where = (asked.topic, asked.queue_id, offset)
-        if not self._held.hold(pull, where, _EVERYTHING, asked.suspend_ms, len(pull.frame)):
+        pull, offset = held.pull, held.offset
+        where = (pull.topic, pull.queue_id, offset)
+        if not self._held.hold(held, where, _ALL_MESSAGES, pull.suspend_ms, len(held.frame)):
             return False
-        pull.connection.unanswered.add_all(pull.size, 1)
-        self._offsets.note_pulled(asked.group, asked.topic, asked.queue_id, offset)
+        held.connection.unanswered.add_all(held.size, 1)
+        self._offsets.note_pulled(pull.group, pull.topic, pull.queue_id, offset)
         self._stats.on_miss()
         return True
 
-    def serve_again(self, pull: _Held, reads: SharedReads) -> bytes | None:
+    def serve_again(self, held: _Held, reads: SharedReads) -> bytes | None:
         """Return the answer to a held pull; None if the general path answers it."""
         try:
-            passed = self._passes(pull.asked)
-            answer = passed and self._answer(pull.asked, passed, pull.offset, pull.opaque, reads)
+            passed = self._passes(held.pull)
+            answer = passed and self._answer(held.pull, passed, held.offset, held.opaque, reads)
         except Exception:  # a failure of one pull must not affect those woken with it
             log.exception("held_pull.failed")
             answer = None
         if answer:
-            pull.connection.unanswered.remove(pull.size)
+            held.connection.unanswered.remove(held.size)
             return answer
         try:
-            command = decode_frame(memoryview(pull.frame)[4:])
+            command = decode_frame(memoryview(held.frame)[4:])
         except ProtocolError as error:  # in a part that this path does not read
-            pull.connection.close(str(error))
+            held.connection.close(str(error))
         else:
-            self._ordinary(Request(command, pull.connection, pull.size))
+            self._general_path(Request(command, held.connection, held.size))
         return None
 
-    def _know(self, key: _Key) -> PlainPull | None:
+    def _decode_pull(self, key: _Key) -> PlainPull | None:
         """Decode and cache the fields; None if a number is invalid or a name is reserved."""
         group, topic, queue_id, max_messages, sys_flag, suspend_ms, sub_version = key[:7]
         subscription, expression_type, *optional = key[7:]
@@ -313,7 +313,7 @@ class FastPull:
             for text in optional:  # unused here, but they must be numbers
                 parse_int("0" if text is None else text)
             flags = parse_int(sys_flag)
-            asked = PlainPull(
+            pull = PlainPull(
                 group,
                 topic,
                 parse_int(queue_id),
@@ -322,16 +322,16 @@ class FastPull:
                 held_ms if flags & PULL_SUSPEND else 0,
                 is_committing=bool(flags & PULL_COMMIT_OFFSET),
                 has_subscription=bool(flags & PULL_SUBSCRIPTION),
-                wants_all=is_tag_expression(expression_type) and subscription in _ALL,
+                wants_all=is_tag_expression(expression_type) and subscription in _ALL_EXPRESSIONS,
             )
         except ValueError:
             return None
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        self._known[key] = asked
-        return asked
+        if len(self._pulls) >= _PULLS_MAX:
+            self._pulls.clear()
+        self._pulls[key] = pull
+        return pull
 
-    def _template(self, passed: Passed) -> bytes:
+    def _template(self, passed: PermittedPull) -> bytes:
         """Return an answer's header as a format for `bytes %`, cut from a sample and cached."""
         flags = (passed.topic.topic_sys_flag, passed.group.group_sys_flag)
         template = self._templates.get(flags)

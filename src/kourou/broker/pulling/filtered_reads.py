@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.broker.pulling.checked_reads import CheckedReads
-from kourou.broker.pulling.expressions import MessageFilter
 from kourou.broker.pulling.long_polling import ArrivedMessage
+from kourou.broker.pulling.message_filters import MessageFilter
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.errors import DamagedRecordError, MalformedMessageError
 from kourou.model.properties import decode_properties
 from kourou.protocol.message_layout import read_record
@@ -29,58 +29,58 @@ COST_MAX: Final = 200_000
 """Limit on the filtering cost of one read, in units of `MessageFilter.cost`: about 25 ms, in which
 no other client is served."""
 
-_RUN_MESSAGES: Final = 128
+_BATCH_MESSAGES: Final = 128
 
 
 class FilteredReads:
     """Reads the queues of one store with filters."""
 
-    def __init__(self, reads: CheckedReads) -> None:
+    def __init__(self, reads: VerifiedReads) -> None:
         self._reads = reads
 
-    def at_once(
-        self, topic: str, queue_id: int, asked: GetRequest, wanted: MessageFilter
+    def read_resident(
+        self, topic: str, queue_id: int, get_request: GetRequest, message_filter: MessageFilter
     ) -> GetResult | None:
         """Return the matches if all records to examine are in memory; None if not."""
-        filtering = _Filtering(asked, wanted)
-        while (run := filtering.next_run()) is not None:
-            found = self._reads.at_once(topic, queue_id, run)
+        read = _FilteredRead(get_request, message_filter)
+        while (run := read.next_batch()) is not None:
+            found = self._reads.read_resident(topic, queue_id, run)
             if found is None:
-                return filtering.found() if filtering.has_found else None
-            filtering.take(found)
-        return filtering.found()
+                return read.found() if read.has_matches else None
+            read.take(found)
+        return read.found()
 
     async def read(
-        self, topic: str, queue_id: int, asked: GetRequest, wanted: MessageFilter
+        self, topic: str, queue_id: int, get_request: GetRequest, message_filter: MessageFilter
     ) -> GetResult:
         """Return the matches; may read from disk, off the event loop.
 
         Raises:
-            DamagedRecordError, CorruptRecordError, OSError: as `CheckedReads.read`, for what
+            DamagedRecordError, CorruptRecordError, OSError: as `VerifiedReads.read`, for what
                 records before the first match.
         """
-        filtering = _Filtering(asked, wanted)
-        while (run := filtering.next_run()) is not None:
+        read = _FilteredRead(get_request, message_filter)
+        while (run := read.next_batch()) is not None:
             try:
                 found = await self._reads.read(topic, queue_id, run)
             except DamagedRecordError:
-                if filtering.has_found:
+                if read.has_matches:
                     break  # the read after the matches reports it
                 raise
-            filtering.take(found)
-        return filtering.found()
+            read.take(found)
+        return read.found()
 
 
-class _Filtering:
+class _FilteredRead:
     """Progress of one filtered read: matches so far, and limits."""
 
-    def __init__(self, asked: GetRequest, wanted: MessageFilter) -> None:
-        self._asked = asked
-        self._wanted = wanted
-        self._next_offset = asked.offset
+    def __init__(self, get_request: GetRequest, message_filter: MessageFilter) -> None:
+        self._get_request = get_request
+        self._filter = message_filter
+        self._next_offset = get_request.offset
         self._plan: GetPlan | None = None  # of the last run
         self._is_first = True
-        self._looked_at_bytes = 0
+        self._examined_bytes = 0
         self._cost = 0
         self._parts: list[bytes] = []
         self._count = 0
@@ -88,21 +88,21 @@ class _Filtering:
         self._is_full = False
 
     @property
-    def has_found(self) -> bool:
+    def has_matches(self) -> bool:
         return bool(self._parts)
 
-    def next_run(self) -> GetRequest | None:
+    def next_batch(self) -> GetRequest | None:
         """Return the next batch to read; None at the end."""
-        plan, asked = self._plan, self._asked
-        run = asked._replace(
+        plan, get_request = self._plan, self._get_request
+        run = get_request._replace(
             offset=self._next_offset,
-            max_messages=_RUN_MESSAGES if plan is not None else asked.max_messages,
-            may_match=self._wanted.may_match,
+            max_messages=_BATCH_MESSAGES if plan is not None else get_request.max_messages,
+            may_match=self._filter.may_match,
         )
         if plan is None:
             return run
-        left = ENTRIES_MAX - (self._next_offset - asked.offset)
-        if self._is_full or left <= 0 or self._looked_at_bytes >= BYTES_MAX:
+        left = ENTRIES_MAX - (self._next_offset - get_request.offset)
+        if self._is_full or left <= 0 or self._examined_bytes >= BYTES_MAX:
             return None
         if plan.status not in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
             return None
@@ -112,7 +112,7 @@ class _Filtering:
         """Add the matches of a batch."""
         before = self._next_offset
         self._is_first, self._plan = self._plan is None, found.plan
-        self._looked_at_bytes += len(found.body)
+        self._examined_bytes += len(found.body)
         self._next_offset = found.plan.next_offset
         for record in found.records():
             try:
@@ -126,8 +126,8 @@ class _Filtering:
                 self._is_full = True
                 self._next_offset = header.queue_offset
                 return
-            self._cost += self._wanted.cost(len(text))
-            if not self._wanted.matches(decode_properties(text)):
+            self._cost += self._filter.cost(len(text))
+            if not self._filter.matches(decode_properties(text)):
                 continue
             self._add(record, message_count(header.sys_flag, text), header.queue_offset)
             if self._is_full:
@@ -139,7 +139,8 @@ class _Filtering:
         """Add a match; if it does not fit, end the read before it."""
         size = self._size + len(record)
         if self._parts and (
-            self._count + count > self._asked.max_messages or size > self._asked.max_bytes
+            self._count + count > self._get_request.max_messages
+            or size > self._get_request.max_bytes
         ):
             self._is_full = True
             self._next_offset = queue_offset
@@ -161,19 +162,19 @@ class _Filtering:
         return GetResult(plan, b"".join(self._parts))
 
 
-class ArrivedProperties:
+class ArrivalFilter:
     """Evaluates the filters of held pulls on new messages; reads each message's properties once."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._last: tuple[int, dict[str, str]] = (-1, {})
 
-    def is_wanted(self, wanted: MessageFilter, arrived: ArrivedMessage) -> bool:
+    def is_wanted(self, message_filter: MessageFilter, arrived: ArrivedMessage) -> bool:
         """Return whether the message matches; also True if it cannot be read."""
-        properties = self._of(arrived.physical_offset, arrived.size)
-        return properties is None or wanted.matches(properties)
+        properties = self._properties_at(arrived.physical_offset, arrived.size)
+        return properties is None or message_filter.matches(properties)
 
-    def _of(self, physical_offset: int, size: int) -> dict[str, str] | None:
+    def _properties_at(self, physical_offset: int, size: int) -> dict[str, str] | None:
         """Return the properties of a written record; None if it cannot be read."""
         if self._last[0] == physical_offset:
             return self._last[1]

@@ -30,12 +30,12 @@ SUSPEND_MAX_MS: Final = 60_000
 connection without traffic for 120 s is closed."""
 
 
-TURN_BYTES: Final = 4 * 1024 * 1024
+ITERATION_BYTES: Final = 4 * 1024 * 1024
 """Approximate size of the answers to woken pulls that one loop iteration builds. The rest follows
 in the next iterations, so that other clients are served in between, and answers are sent before
 more are built."""
 
-_LATER_ANSWER_BYTES: Final = 64 * 1024
+_DEFERRED_ANSWER_BYTES: Final = 64 * 1024
 """Size counted for an answer that the pull sends by itself later."""
 
 
@@ -72,12 +72,12 @@ class HeldPulls:
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0  # when the timer ends
         self._due: deque[Held[HeldPull]] = deque()  # woken, and not served yet
-        self._due_of: Counter[Connection] = Counter()  # how many of them a connection has
-        self._next: asyncio.Handle | None = None  # serves more of them
-        self._unread: dict[Connection, list[Held[HeldPull]]] = {}  # woken, by who must read first
+        self._due_by_connection: Counter[Connection] = Counter()  # number of those
+        self._next: asyncio.Handle | None = None  # next `_serve_due`
+        self._paused: dict[Connection, list[Held[HeldPull]]] = {}  # woken, by connection
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._due) + sum(map(len, self._unread.values()))
+        return len(self._held) + len(self._due) + sum(map(len, self._paused.values()))
 
     def hold(
         self,
@@ -145,7 +145,7 @@ class HeldPulls:
         waiting = [one for number in queue_ids for one in self._held.of_queue(topic, number)]
         of_group = [one for one in waiting if one.pull.group == group]
         for held in of_group:
-            self._held.taken(held)
+            self._held.remove(held)
         self._serve_again(of_group)
 
     def on_topic_deleted(self, topic: TopicConfig) -> None:
@@ -153,13 +153,13 @@ class HeldPulls:
         queues = range(max(topic.read_queue_nums, topic.write_queue_nums))
         of_topic = [one for number in queues for one in self._held.of_queue(topic.name, number)]
         for held in of_topic:
-            self._held.taken(held)
+            self._held.remove(held)
         self._serve_again(of_topic)
 
     def on_connection_closed(self, connection: Connection) -> None:
         """Drop the pulls of a closed connection."""
-        self._held.dropped(connection)
-        self._unread.pop(connection, None)
+        self._held.remove_owner(connection)
+        self._paused.pop(connection, None)
 
     def close(self) -> None:
         """Stop serving; held pulls are no longer answered."""
@@ -167,7 +167,7 @@ class HeldPulls:
         if self._next is not None:
             self._next.cancel()
         self._due.clear()
-        self._due_of.clear()
+        self._due_by_connection.clear()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -191,14 +191,14 @@ class HeldPulls:
         """Answer woken pulls, in this loop iteration and the next ones."""
         for held in woken:
             self._due.append(held)
-            self._due_of[held.pull.connection] += 1
+            self._due_by_connection[held.pull.connection] += 1
         if self._next is None:
             self._serve_due()
 
     def _serve_due(self) -> None:
         """Answer as many pulls as one iteration may; those of a connection share one write."""
         self._next = None
-        due, left_bytes = self._due, TURN_BYTES
+        due, left_bytes = self._due, ITERATION_BYTES
         reads: SharedReads = {}
         while due:
             if left_bytes <= 0:
@@ -206,18 +206,18 @@ class HeldPulls:
                 return
             held = due.popleft()
             connection = held.pull.connection
-            is_last = self._due_of[connection] == 1
+            is_last = self._due_by_connection[connection] == 1
             if is_last:
-                del self._due_of[connection]
+                del self._due_by_connection[connection]
             else:
-                self._due_of[connection] -= 1
+                self._due_by_connection[connection] -= 1
             if connection.is_paused:
-                self._unread.setdefault(connection, []).append(held)
+                self._paused.setdefault(connection, []).append(held)
                 connection.on_resumed = self._on_resumed
             elif connection.is_open:
                 answer = held.pull.serve_again(reads)
                 if answer is None:
-                    left_bytes -= _LATER_ANSWER_BYTES
+                    left_bytes -= _DEFERRED_ANSWER_BYTES
                 else:
                     left_bytes -= len(answer)
                     if is_last:
@@ -227,4 +227,4 @@ class HeldPulls:
 
     def _on_resumed(self, connection: Connection) -> None:
         """Serve the pulls that were woken while the peer did not read, as long as it reads."""
-        self._serve_again(self._unread.pop(connection, ()))
+        self._serve_again(self._paused.pop(connection, ()))

@@ -153,34 +153,34 @@ class LongPolling(Generic[PullT]):
             messages = [message for arrival in news for message in arrival.records()]
             woken += [held for held in by_queue[key] if self._concerns(held, messages)]
         for held in woken:
-            self._forget(held)
+            self._remove(held)
         return woken
 
     def of_queue(self, topic: str, queue_id: int) -> list[Held[PullT]]:
         """Return the pulls held for the queue."""
         return list(self._by_queue.get((topic, queue_id), ()))
 
-    def taken(self, held: Held[PullT]) -> None:
+    def remove(self, held: Held[PullT]) -> None:
         """Remove a held pull."""
-        self._forget(held)
+        self._remove(held)
 
     def expired(self, now_ms: int) -> list[Held[PullT]]:
         """Remove and return the pulls whose deadline has passed, at most a tick late."""
         due = [tick for tick in self._by_tick if tick * TICK_MS <= now_ms]
         expired = [held for tick in sorted(due) for held in self._by_tick[tick]]
         for held in expired:
-            self._forget(held)
+            self._remove(held)
         return expired
 
     def next_due_ms(self) -> int | None:
         """Return the time at which `expired` will next find a pull; None if nothing is held."""
         return min(self._by_tick) * TICK_MS if self._by_tick else None
 
-    def dropped(self, owner: Hashable) -> int:
+    def remove_owner(self, owner: Hashable) -> int:
         """Remove the pulls of a closed connection; return their number."""
         pulls = list(self._by_owner.get(owner, ()))
         for held in pulls:
-            self._forget(held)
+            self._remove(held)
         return len(pulls)
 
     def _concerns(self, held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
@@ -197,7 +197,7 @@ class LongPolling(Generic[PullT]):
                 return True
         return False
 
-    def _forget(self, held: Held[PullT]) -> None:
+    def _remove(self, held: Held[PullT]) -> None:
         _discard(self._by_queue, (held.topic, held.queue_id), held)
         _discard(self._by_tick, _tick(held.deadline_ms), held)
         _discard(self._by_owner, held.owner, held)

@@ -27,12 +27,12 @@ from functools import partial
 from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.consuming.offset_handlers import is_of_earlier_topic, made_again
+from kourou.broker.consuming.offset_handlers import is_for_deleted_topic, recreated_remark
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.checked_reads import REMEDY, CheckedReads
-from kourou.broker.pulling.filtered_reads import ArrivedProperties, FilteredReads
+from kourou.broker.pulling.filtered_reads import ArrivalFilter, FilteredReads
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull_checks import Pull, PullChecks
+from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY, VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
 from kourou.filter.tags import matches_code
@@ -68,7 +68,7 @@ class PullHandler:
         checks: PullChecks,
         offsets: ConsumerOffsets,
         store: MessageStore,
-        reads: CheckedReads,
+        reads: VerifiedReads,
         held: HeldPulls,
         ask_member: AskMember,
         later: DeferredReplies,
@@ -97,14 +97,14 @@ class PullHandler:
         self._held = held
         self._ask_member = ask_member
         self._filtered = FilteredReads(reads)
-        self._arrived = ArrivedProperties(store)
+        self._arrival_filter = ArrivalFilter(store)
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
         """Answer with messages or the next offset; None if the request is answered later."""
         header = request.command.header(PullMessageRequestHeader)
         return self._serve(request, header, is_first=True)
 
-    def _is_told_later(self, request: Request, header: PullMessageRequestHeader) -> bool:
+    def _is_answered_by_member(self, request: Request, header: PullMessageRequestHeader) -> bool:
         """Ask the member for its subscription; return whether that will answer the pull."""
 
         def serve() -> None:
@@ -135,10 +135,11 @@ class PullHandler:
         """Check and read. Only a request that has not been held commits, and may be held."""
         pull = self._checks.check(request, header)
         if isinstance(pull, RemotingCommand):
-            is_told = is_first and pull.code in _OUTDATED and self._is_told_later(request, header)
-            return None if is_told else pull
-        if is_of_earlier_topic(request.command, self._store.topic_begin(header.topic)):
-            text = made_again(header.topic)
+            if is_first and pull.code in _OUTDATED and self._is_answered_by_member(request, header):
+                return None
+            return pull
+        if is_for_deleted_topic(request.command, self._store.topic_begin(header.topic)):
+            text = recreated_remark(header.topic)
             return response(request.command, ResponseCode.TOPIC_NOT_EXIST, text)
         key = (header.consumer_group, header.topic, header.queue_id)
         reset_to = self._offsets.take_reset(*key)
@@ -149,13 +150,15 @@ class PullHandler:
             end = self._store.max_offset(header.topic, header.queue_id)
             host = request.remote_address[0]
             self._offsets.commit_within(*key, header.commit_offset, end, host)
-        asked = self._asked(pull)
+        get_request = self._read_request(pull)
         if pull.filter is None:
-            found = self._reads.at_once(header.topic, header.queue_id, asked)
+            found = self._reads.read_resident(header.topic, header.queue_id, get_request)
         else:
-            found = self._filtered.at_once(header.topic, header.queue_id, asked, pull.filter)
+            found = self._filtered.read_resident(
+                header.topic, header.queue_id, get_request, pull.filter
+            )
         if found is None:
-            self._later.answer(pull.request, partial(self._read_later, pull, asked))
+            self._later.answer(pull.request, partial(self._read_later, pull, get_request))
             return None
         plan = self._corrected(header, found.plan)
         self._offsets.note_pulled(*key, plan.next_offset)
@@ -174,20 +177,20 @@ class PullHandler:
             return plan
         key = (header.consumer_group, header.topic, header.queue_id)
         bounds = (plan.min_offset, plan.max_offset)
-        return plan._replace(next_offset=self._offsets.where_to_go_on(*key, bounds))
+        return plan._replace(next_offset=self._offsets.resume_offset(*key, bounds))
 
-    async def _read_later(self, pull: Pull, asked: GetRequest) -> RemotingCommand:
+    async def _read_later(self, pull: Pull, get_request: GetRequest) -> RemotingCommand:
         """Read from disk, and return the answer."""
         header, began_ms = pull.header, steady_ms()
         try:
             if pull.filter is None:
-                found = await self._reads.read(header.topic, header.queue_id, asked)
+                found = await self._reads.read(header.topic, header.queue_id, get_request)
             else:
                 where = (header.topic, header.queue_id)
-                found = await self._filtered.read(*where, asked, pull.filter)
+                found = await self._filtered.read(*where, get_request, pull.filter)
         except DamagedRecordError as error:
             command = pull.request.command
-            return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {REMEDY}")
+            return response(command, ResponseCode.SYSTEM_ERROR, f"{error}; {DAMAGE_REMEDY}")
         plan = self._corrected(header, found.plan)
         self._offsets.note_pulled(
             header.consumer_group, header.topic, header.queue_id, plan.next_offset
@@ -207,7 +210,7 @@ class PullHandler:
         plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
         return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)
 
-    def _asked(self, pull: Pull) -> GetRequest:
+    def _read_request(self, pull: Pull) -> GetRequest:
         header, subscription = pull.header, pull.subscription
         return GetRequest(
             header.queue_offset,
@@ -243,7 +246,7 @@ class PullHandler:
             pull.subscription,
             header.suspend_timeout_millis,
             sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
-            None if pull.filter is None else partial(self._arrived.is_wanted, pull.filter),
+            None if pull.filter is None else partial(self._arrival_filter.is_wanted, pull.filter),
             0 if pull.filter is None else pull.filter.cost(_PROPERTIES_SIZE_USUAL),
         )
         if is_held:

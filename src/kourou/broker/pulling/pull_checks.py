@@ -31,12 +31,12 @@ from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import ConsumerFilters, compile_expression
-from kourou.broker.pulling.expressions import (
-    Bits,
-    Compiled,
+from kourou.broker.pulling.message_filters import (
+    CompiledExpression,
+    FilterBits,
     MessageFilter,
+    filters_off_remark,
     is_tag_expression,
-    not_served,
 )
 from kourou.broker.reserved import reserved_reason
 from kourou.errors import FilterSyntaxError
@@ -90,7 +90,7 @@ class PlainPull(NamedTuple):
     wants_all: bool
 
 
-class Passed(NamedTuple):
+class PermittedPull(NamedTuple):
     """Topic and group of a permitted pull."""
 
     topic: TopicConfig
@@ -138,48 +138,48 @@ class PullChecks:
         subscription = self._subscription(command, header, group)
         if isinstance(subscription, RemotingCommand):
             return subscription
-        wanted = None
+        message_filter = None
         if not is_tag_expression(subscription.expression_type):
             found = self._filter(command, header, subscription)
             if isinstance(found, RemotingCommand):
                 return found
-            wanted = found
+            message_filter = found
         self._groups.get_or_create(group.group_name, host)  # only after all checks have passed
-        return Pull(request, header, topic, group, subscription, wanted)
+        return Pull(request, header, topic, group, subscription, message_filter)
 
-    def passes(self, asked: PlainPull) -> Passed | None:
+    def passes(self, plain_pull: PlainPull) -> PermittedPull | None:
         """Return topic and group of a pull that `check` would permit without a filter.
 
         None if `check` must decide. This takes about 1 us. The caller has made sure that neither
         the group nor the topic is reserved.
         """
-        group = self._groups.get(asked.group)
-        topic = self._topics.get(asked.topic)
+        group = self._groups.get(plain_pull.group)
+        topic = self._topics.get(plain_pull.topic)
         if (
             group is None
             or topic is None
             or not group.consume_enable
             or not topic.is_readable
             or not self._config.now.is_readable
-            or not 0 <= asked.queue_id < topic.read_queue_nums
+            or not 0 <= plain_pull.queue_id < topic.read_queue_nums
         ):
             return None
-        if asked.has_subscription:
-            return Passed(topic, group) if asked.wants_all else None
-        live = self._clients.consumer_group(asked.group)
-        if live is None or self._groups.is_read_forbidden(asked.group, asked.topic):
+        if plain_pull.has_subscription:
+            return PermittedPull(topic, group) if plain_pull.wants_all else None
+        live = self._clients.consumer_group(plain_pull.group)
+        if live is None or self._groups.is_read_forbidden(plain_pull.group, plain_pull.topic):
             return None
         if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
             return None
-        subscription = live.subscriptions.get(asked.topic)
+        subscription = live.subscriptions.get(plain_pull.topic)
         if (
             subscription is None
-            or subscription.sub_version < asked.sub_version
+            or subscription.sub_version < plain_pull.sub_version
             or subscription.code_set
             or not is_tag_expression(subscription.expression_type)
         ):
             return None
-        return Passed(topic, group)
+        return PermittedPull(topic, group)
 
     def _group(
         self, command: RemotingCommand, header: PullMessageRequestHeader, host: str
@@ -207,46 +207,46 @@ class PullChecks:
     ) -> MessageFilter | RemotingCommand:
         """Return the pull's filter by properties, or the refusal."""
         has_own = header.sys_flag & PULL_SUBSCRIPTION
-        known = None if has_own else self._filters.get(header.topic, header.consumer_group)
-        if not has_own and known is None:
+        registered = None if has_own else self._filters.get(header.topic, header.consumer_group)
+        if not has_own and registered is None:
             text = (
                 f"no filter of group {header.consumer_group} for topic {header.topic} is "
                 f"registered: {subscription.sub_string!r} may be invalid"
             )
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_EXIST, text)
-        if known is not None and known.client_version < header.sub_version:
+        if registered is not None and registered.client_version < header.sub_version:
             text = (
                 f"the registered filter of group {header.consumer_group} has version "
-                f"{known.client_version}, older than the client's {header.sub_version}"
+                f"{registered.client_version}, older than the client's {header.sub_version}"
             )
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
         if not self._config.now.enable_property_filter:
-            text = not_served(subscription.expression_type)
+            text = filters_off_remark(subscription.expression_type)
             return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
-        of_real_topic = self._of_real_topic(header)
-        if known is not None:
-            bits = Bits(self._filters.bloom, known.positions, known.born_at_ms)
-            return MessageFilter(known.compiled, bits, of_real_topic)
+        expression_for = self._expression_for(header)
+        if registered is not None:
+            bits = FilterBits(self._filters.bloom, registered.positions, registered.born_at_ms)
+            return MessageFilter(registered.compiled, bits, expression_for)
         try:
             own = compile_expression(subscription.expression_type, subscription.sub_string)
         except FilterSyntaxError as error:
             # Java delivers all messages then.
             return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-        return MessageFilter(own, None, of_real_topic)
+        return MessageFilter(own, None, expression_for)
 
-    def _of_real_topic(
+    def _expression_for(
         self, header: PullMessageRequestHeader
-    ) -> Callable[[str], Compiled | None] | None:
+    ) -> Callable[[str], CompiledExpression | None] | None:
         """Return a function from a retried message's first topic to its filter, if that is on."""
         group = header.consumer_group
         if not self._config.now.filter_support_retry or header.topic != retry_topic(group):
             return None
 
-        def of_real_topic(topic: str) -> Compiled | None:
-            known = self._filters.get(topic, group)
-            return None if known is None else known.compiled
+        def expression_for(topic: str) -> CompiledExpression | None:
+            registered = self._filters.get(topic, group)
+            return None if registered is None else registered.compiled
 
-        return of_real_topic
+        return expression_for
 
     def _subscription(
         self, command: RemotingCommand, header: PullMessageRequestHeader, group: SubscriptionGroup

@@ -24,7 +24,7 @@ from typing import Final
 from kourou.broker.clients import Clients, Peer
 from kourou.broker.consuming.retry_topics import SavedTopics
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.transactions.check_rules import (
     CheckAction,
     CheckLimits,
@@ -76,7 +76,7 @@ class CheckRounds:
         config: LiveConfig,
         topics: SavedTopics,
         store: MessageStore,
-        reads: CheckedReads,
+        reads: VerifiedReads,
         clients: Clients,
     ) -> None:
         """Check the open transactions of `context`.

@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
 from kourou.broker.transactions.ledger import Ledger, OpProgress
@@ -88,7 +88,7 @@ class TransactionRecovery:
         self,
         store: MessageStore,
         topics: Topics,
-        reads: CheckedReads,
+        reads: VerifiedReads,
         offload: Offload,
         ledger: Ledger,
         ops: OpProgress,

@@ -28,7 +28,7 @@ from typing import Final
 from kourou.broker.clients import Clients
 from kourou.broker.config_saver import SavedFile
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.checked_reads import CheckedReads
+from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.broker.transactions.check_rounds import CheckRounds
@@ -76,7 +76,7 @@ class Transactions:
         tables: Tables,
         store: MessageStore,
         commit: GroupCommit,
-        reads: CheckedReads,
+        reads: VerifiedReads,
         clients: Clients,
         stats: BrokerStats,
         later: DeferredReplies,

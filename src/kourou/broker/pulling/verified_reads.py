@@ -16,7 +16,7 @@ from kourou.store.message_store import GetRequest, GetResult, MessageStore
 
 log = logging.getLogger(__name__)
 
-REMEDY: Final = (
+DAMAGE_REMEDY: Final = (
     "reads of it fail until its file is restored from a copy; to continue without it, reset the "
     "group's offset beyond it (kourou group reset-offset GROUP TOPIC --broker NAME --queue ID "
     "--offset N), or skip damaged messages for all groups (kourou broker set NAME "
@@ -24,11 +24,11 @@ REMEDY: Final = (
 )
 """Remedies for a damaged record; appended to the answer to its reader."""
 
-_NAMED_MAX: Final = 10_000
+_LOGGED_MAX: Final = 10_000
 """Limit on remembered positions of damaged messages, so that each is logged once."""
 
 
-class CheckedReads:
+class VerifiedReads:
     """Reads the queues of one store.
 
     Attributes:
@@ -47,15 +47,15 @@ class CheckedReads:
         self._store = store
         self._config = config
         self._offload = offload
-        self._named: set[tuple[str, int, int]] = set()
+        self._logged: set[tuple[str, int, int]] = set()
         self.damaged_count = 0
         self.skipped_count = 0
 
-    def at_once(self, topic: str, queue_id: int, asked: GetRequest) -> GetResult | None:
+    def read_resident(self, topic: str, queue_id: int, get_request: GetRequest) -> GetResult | None:
         """Return the result if all of it is in memory and intact; None if `read` is needed."""
-        return self._store.get_resident(topic, queue_id, asked)
+        return self._store.get_resident(topic, queue_id, get_request)
 
-    async def read(self, topic: str, queue_id: int, asked: GetRequest) -> GetResult:
+    async def read(self, topic: str, queue_id: int, get_request: GetRequest) -> GetResult:
         """Read from memory or disk.
 
         Raises:
@@ -66,25 +66,25 @@ class CheckedReads:
         is_skipping = self._config.now.skip_damaged_records
         try:
             found = await self._offload(
-                self._store.get, topic, queue_id, asked, skip_damaged=is_skipping
+                self._store.get, topic, queue_id, get_request, skip_damaged=is_skipping
             )
         except DamagedRecordError as error:
-            self._name(error.topic, error.queue_id, error.queue_offset, str(error))
+            self._log_damage(error.topic, error.queue_id, error.queue_offset, str(error))
             raise
         self._store.write_repaired(found.repaired)
         for damage in found.skipped:
             self.skipped_count += 1
             text = f"{damage.file} at byte {damage.file_offset}: {damage.reason}"
-            self._name(damage.topic, damage.queue_id, damage.queue_offset, text)
+            self._log_damage(damage.topic, damage.queue_id, damage.queue_offset, text)
         return found
 
-    def _name(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
-        place = (topic, queue_id, queue_offset)
-        if place in self._named:
+    def _log_damage(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        position = (topic, queue_id, queue_offset)
+        if position in self._logged:
             return
         self.damaged_count += 1
-        if len(self._named) < _NAMED_MAX:
-            self._named.add(place)
+        if len(self._logged) < _LOGGED_MAX:
+            self._logged.add(position)
         log.error(
             "record.damaged topic=%s queue_id=%d queue_offset=%d skipped=%s reason=%s",
             topic, queue_id, queue_offset, self._config.now.skip_damaged_records, reason,

@@ -22,7 +22,7 @@ def is_tag_expression(kind: str | None) -> bool:
     return not kind or kind == TAG_EXPRESSION
 
 
-def not_served(kind: str | None) -> str:
+def filters_off_remark(kind: str | None) -> str:
     """Return Java's remark for a pull that filters by properties while that is off."""
     return f"The broker does not support consumer to filter message by {kind}"
 
@@ -31,7 +31,7 @@ _COST_MIN: Final = 16
 """Fixed cost of evaluating a message, in eighths of a us."""
 
 
-class Compiled(Protocol):
+class CompiledExpression(Protocol):
     """A compiled expression; see `kourou.filter.sql92.SqlFilter`."""
 
     @property
@@ -40,7 +40,7 @@ class Compiled(Protocol):
     def matches(self, properties: Mapping[str, str]) -> bool: ...
 
 
-class Unit(Protocol):
+class ExtensionUnit(Protocol):
     """A message's extension unit, as far as filters read it."""
 
     @property
@@ -50,7 +50,7 @@ class Unit(Protocol):
     def bit_map(self) -> bytes: ...
 
 
-class Bits(NamedTuple):
+class FilterBits(NamedTuple):
     """A filter's bits in bit maps; valid for messages stored after `born_at_ms`."""
 
     bloom: BloomFilter
@@ -61,27 +61,27 @@ class Bits(NamedTuple):
 class MessageFilter:
     """Message filter of one pull."""
 
-    __slots__ = ("_bits", "_compiled", "_of_real_topic")
+    __slots__ = ("_bits", "_compiled", "_expression_for")
 
     def __init__(
         self,
-        compiled: Compiled | None,
-        bits: Bits | None = None,
-        of_real_topic: Callable[[str], Compiled | None] | None = None,
+        compiled: CompiledExpression | None,
+        bits: FilterBits | None = None,
+        expression_for: Callable[[str], CompiledExpression | None] | None = None,
     ) -> None:
         """Filter by `compiled`; None accepts all messages.
 
         Args:
             compiled: the expression.
             bits: the expression's bits in bit maps; None if it has none.
-            of_real_topic: returns the group's expression for the topic that a message of its retry
+            expression_for: returns the group's expression for the topic that a message of its retry
                 topic was first sent to; None for other topics, or if retries are not filtered.
         """
         self._compiled = compiled
         self._bits = bits
-        self._of_real_topic = of_real_topic
+        self._expression_for = expression_for
 
-    def may_match(self, unit: Unit) -> bool:
+    def may_match(self, unit: ExtensionUnit) -> bool:
         """Return False if the bit map proves that the message does not match."""
         bits = self._bits
         if bits is None or unit.store_at_ms <= bits.born_at_ms:
@@ -99,6 +99,6 @@ class MessageFilter:
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Return whether a message with these properties passes the filter."""
         compiled = self._compiled
-        if self._of_real_topic is not None:
-            compiled = self._of_real_topic(properties.get(RETRY_TOPIC, ""))
+        if self._expression_for is not None:
+            compiled = self._expression_for(properties.get(RETRY_TOPIC, ""))
         return compiled is None or compiled.matches(properties)
