@@ -295,11 +295,11 @@ class OsDisk:
         file = self._files.acquire(name, for_writing=True)
         try:
             for at in range(0, len(buffers), _IOV_MAX):
-                some = buffers[at : at + _IOV_MAX]
-                size = sum(map(len, some))
-                written = os.pwritev(file.fd, some, offset)
+                chunk = buffers[at : at + _IOV_MAX]
+                size = sum(map(len, chunk))
+                written = os.pwritev(file.fd, chunk, offset)
                 if written < size:
-                    _finish_write(file.fd, offset, b"".join(some), written)
+                    _finish_write(file.fd, offset, b"".join(chunk), written)
                 offset += size
         finally:
             self._files.release(file)

@@ -179,11 +179,11 @@ def test_a_refused_connection_names_the_address(world: Worlds) -> None:
     in_pair(world, test)
 
 
-def test_a_taken_port_is_an_error_that_names_it(world: Worlds) -> None:
+def test_a_port_in_use_is_an_error_that_names_it(world: Worlds) -> None:
     async def test(pair: Pair) -> None:
         host, port = pair.listener.address
 
-        with pytest.raises(AddressInUseError, match=f"{host}:{port}: the port is taken") as caught:
+        with pytest.raises(AddressInUseError, match=f"{host}:{port}: the port is in use") as caught:
             await pair.network.listen((host, port), RawClient)
         assert caught.value.address == f"{host}:{port}"
 

@@ -20,7 +20,7 @@ def commit(store: MessageStore) -> None:
     store.dispatch(store.synced_position)
 
 
-def live_a_day(disk: Disk) -> None:
+def run_store(disk: Disk) -> None:
     """Send, flush, kill, tear the tail, recover, delete a topic and stop."""
     store = MessageStore.open(disk, CONFIG, 1_000, pid=7)
     for number in range(30):
@@ -55,7 +55,7 @@ def files_of(disk: Disk, directory: str = "") -> dict[str, bytes]:
 def test_both_disks_hold_the_same_files(tmp_path: Path) -> None:
     real, simulated = OsDisk(tmp_path), SimDisk()
     for disk in (real, simulated):
-        live_a_day(disk)
+        run_store(disk)
         assert check_store(disk).findings == []
 
     assert files_of(real) == files_of(simulated)

@@ -55,10 +55,14 @@ def store(pattern: Path, tmp_path: Path) -> Path:
 
 def contents(root: Path) -> dict[str, bytes]:
     """Return the files' contents by name, without the counters of saves."""
-    return {str(p.relative_to(root)): said(p.read_bytes()) for p in root.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(root)): without_seal(p.read_bytes())
+        for p in root.rglob("*")
+        if p.is_file()
+    }
 
 
-def said(text: bytes) -> bytes:
+def without_seal(text: bytes) -> bytes:
     try:
         return unseal(text).data
     except MalformedBodyError:

@@ -23,7 +23,7 @@ from tests.crash.conftest import assert_in_order
 
 pytestmark = pytest.mark.slow
 
-ALLOWED = "recallMessageEnable=true\n"
+CONFIG_TEXT = "recallMessageEnable=true\n"
 TASKS = 12
 KILLS = 3
 DELAYS_MS = (0, 150, 400, 900, 1_500, 2_600)
@@ -81,7 +81,7 @@ async def send_until_killed(serving: Serving, life: int, sent: Sent) -> None:
             task.cancel()
 
 
-async def take_all(serving: Serving, wanted: set[bytes]) -> list[MessageExt]:
+async def consume_all(serving: Serving, wanted: set[bytes]) -> list[MessageExt]:
     """Consume until all wanted messages have arrived and none follows; return all."""
     seen: list[MessageExt] = []
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -99,7 +99,7 @@ async def take_all(serving: Serving, wanted: set[bytes]) -> list[MessageExt]:
 
 def test_scheduled_messages_are_delivered_once_and_never_early_across_kills(tmp_path: Path) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
-    conf.write_text(ALLOWED)
+    conf.write_text(CONFIG_TEXT)
     sent = Sent()
     for life in range(KILLS):
         with Serving.start(store, "--config", str(conf), "--no-console") as serving:
@@ -107,7 +107,7 @@ def test_scheduled_messages_are_delivered_once_and_never_early_across_kills(tmp_
     assert len(sent.due_ms) > 40
     wanted = sent.due_ms.keys() - sent.recalled - sent.doubtful
     with Serving.start(store, "--config", str(conf), "--no-console") as serving:
-        seen = asyncio.run(take_all(serving, wanted))
+        seen = asyncio.run(consume_all(serving, wanted))
         assert serving.stop().code == 0
     counts = Counter(message.body for message in seen)
     assert not wanted - counts.keys(), "acknowledged, but not delivered"

@@ -24,12 +24,12 @@ from kourou.testing.process import Serving
 
 pytestmark = pytest.mark.slow
 
-SHORT = "transactionCheckInterval=1000\ntransactionTimeOut=1000\n"
+CONFIG_TEXT = "transactionCheckInterval=1000\ntransactionTimeOut=1000\n"
 TASKS = 16
 KILLS = 3
 
 
-def truth(body: bytes) -> TransactionState:
+def decision(body: bytes) -> TransactionState:
     """Return the decision for a transaction, the same in every process: two of three commit."""
     number = int(body.split(b"-")[-1])
     return TransactionState.COMMIT if number % 3 else TransactionState.ROLLBACK
@@ -43,7 +43,7 @@ async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
     stored: set[bytes] = set()
 
     def check(message: MessageExt) -> TransactionState:
-        return truth(message.body)
+        return decision(message.body)
 
     host, _, port = serving.broker.rpartition(":")
     _, teller = await asyncio.open_connection(host, int(port))
@@ -51,11 +51,11 @@ async def send_until_killed(serving: Serving, life: int) -> set[bytes]:
     async def local(transaction: Transaction) -> TransactionState:
         stored.add(transaction.message.body)
         number = int(transaction.message.body.split(b"-")[-1])
-        if truth(transaction.message.body) is TransactionState.COMMIT and number % 4:
+        if decision(transaction.message.body) is TransactionState.COMMIT and number % 4:
             end = end_command(transaction, "payers", TransactionState.COMMIT, oneway=True)
             end.opaque = number
             teller.write(encode_frame(end))
-        return TransactionState.UNKNOWN if number % 5 == 0 else truth(transaction.message.body)
+        return TransactionState.UNKNOWN if number % 5 == 0 else decision(transaction.message.body)
 
     async with TransactionProducer("payers", serving.namesrv, check=check) as producer:
 
@@ -82,7 +82,7 @@ async def settle(serving: Serving, wanted: int) -> Counter[bytes]:
     seen: Counter[bytes] = Counter()
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     async with (
-        TransactionProducer("payers", serving.namesrv, check=lambda one: truth(one.body)),
+        TransactionProducer("payers", serving.namesrv, check=lambda one: decision(one.body)),
         PullConsumer("judges", serving.namesrv, config=config) as consumer,
     ):
         consumer.subscribe("Paid")
@@ -97,19 +97,19 @@ async def settle(serving: Serving, wanted: int) -> Counter[bytes]:
 
 def test_each_transaction_ends_once_across_kills(tmp_path: Path) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
-    conf.write_text(SHORT)
+    conf.write_text(CONFIG_TEXT)
     stored: set[bytes] = set()
     for life in range(KILLS):
         with Serving.start(store, "--config", str(conf)) as serving:
             stored |= asyncio.run(send_until_killed(serving, life))
     assert len(stored) > 100
-    committed = {body for body in stored if truth(body) is TransactionState.COMMIT}
+    committed = {body for body in stored if decision(body) is TransactionState.COMMIT}
     with Serving.start(store, "--config", str(conf)) as serving:
         seen = asyncio.run(settle(serving, len(committed)))
         assert serving.stop().code == 0
     assert not committed - seen.keys(), "stored, but not delivered"
     assert [body for body, count in seen.items() if count > 1] == []
-    assert [body for body in seen if truth(body) is TransactionState.ROLLBACK] == []
+    assert [body for body in seen if decision(body) is TransactionState.ROLLBACK] == []
     disk = OsDisk(store)
     try:
         assert not check_store(disk).findings

@@ -72,7 +72,7 @@ def damage(disk: SimDisk, dice: random.Random) -> str:
     return f"{kind} {name} at {at}"
 
 
-def look(disk: SimDisk) -> None:
+def run_read_only_tools(disk: SimDisk) -> None:
     """Run the read-only tools; none may raise."""
     store_info(disk)
     check_store(disk)
@@ -101,7 +101,7 @@ def test_read_only_tools_survive_any_damage(seed: int) -> None:
     done = [damage(disk, dice) for _ in range(dice.choice((1, 1, 2, 5)))]
 
     try:
-        look(disk)
+        run_read_only_tools(disk)
     except Exception as error:
         raise AssertionError(f"seed {seed}: {done}") from error
 
@@ -114,14 +114,14 @@ def test_repair_tools_repair_or_report_an_error(seed: int) -> None:
     before = bodies(disk)
 
     try:
-        _mend(disk, before)
+        _repair(disk, before)
     except KourouError:
         pass  # the tool reported why it cannot repair the store
     except Exception as error:
         raise AssertionError(f"seed {seed}: {done}") from error
 
 
-def _mend(disk: SimDisk, before: set[tuple[str, int, bytes]]) -> None:
+def _repair(disk: SimDisk, before: set[tuple[str, int, bytes]]) -> None:
     rebuild(disk, 2_000_000, pid=1)
     assert bodies(disk) == before, "a rebuild loses no message"
     plan = plan_truncation(disk, None)
@@ -133,7 +133,7 @@ def _mend(disk: SimDisk, before: set[tuple[str, int, bytes]]) -> None:
 
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_read_only_tools_accept_each_recorded_store(name: str) -> None:
-    look(golden.load(name).disk)
+    run_read_only_tools(golden.load(name).disk)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -143,7 +143,7 @@ def test_read_only_tools_survive_damaged_java_stores(seed: int) -> None:
     done = [damage(disk, dice) for _ in range(4)]
 
     try:
-        look(disk)
+        run_read_only_tools(disk)
     except Exception as error:
         raise AssertionError(f"seed {seed}: {done}") from error
 
@@ -163,4 +163,4 @@ def test_tools_survive_unexpected_file_names(break_it: Callable[[SimDisk], objec
     with suppress(OSError):
         break_it(disk)
 
-    look(disk)
+    run_read_only_tools(disk)

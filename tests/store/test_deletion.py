@@ -14,7 +14,7 @@ from tests.store.rig import Rig, delete_topic, draft
 
 BROKEN = OSError(errno.EIO, "Input/output error")
 QUEUES = 3
-OLD = [b"%d" % number for number in range(20)]
+OLD_BODIES = [b"%d" % number for number in range(20)]
 """Each queue has three files of eight entries."""
 
 
@@ -22,10 +22,10 @@ class PowerLostError(Exception):
     """A simulated crash, raised by the disk."""
 
 
-def old_topic(disk: SimDisk) -> Rig:
+def store_with_two_topics(disk: SimDisk) -> Rig:
     """Return a store with two topics; the queues of one have files and tails."""
     rig = Rig(disk)
-    for body in OLD:
+    for body in OLD_BODIES:
         for queue_id in range(QUEUES):
             rig.put(body, queue_id=queue_id)
         rig.put(body, topic="U")
@@ -34,14 +34,14 @@ def old_topic(disk: SimDisk) -> Rig:
     return rig
 
 
-def begin(rig: Rig) -> TopicDeletion:
+def begin_deletion(rig: Rig) -> TopicDeletion:
     deletion = rig.store.begin_deletion("T")
     assert deletion is not None
     return deletion
 
 
 def operations_of_a_deletion() -> int:
-    rig = old_topic(SimDisk())
+    rig = store_with_two_topics(SimDisk())
     before = rig.disk.operations
     delete_topic(rig.store, "T")
     return rig.disk.operations - before
@@ -64,12 +64,12 @@ def delete_until(rig: Rig, operations: int, error: Exception) -> None:
         rig.disk.on_operation = None
 
 
-def check_that_nothing_was_halved(rig: Rig) -> bool:
+def check_topic_is_whole_or_removed(rig: Rig) -> bool:
     """Assert that the topic is whole or completely removed; tell whether it exists."""
-    assert rig.bodies("U") == [*OLD, b"in the tail"]
+    assert rig.bodies("U") == [*OLD_BODIES, b"in the tail"]
     is_there = "T" in rig.store.queues()
     if is_there:
-        assert [rig.bodies("T", queue_id) for queue_id in range(QUEUES)] == [OLD] * QUEUES
+        assert [rig.bodies("T", queue_id) for queue_id in range(QUEUES)] == [OLD_BODIES] * QUEUES
     else:
         assert rig.disk.list("consumequeue/T") == []
         assert "T" not in rig.disk.list("consumequeue")
@@ -83,15 +83,15 @@ def test_a_crash_at_each_operation_leaves_the_whole_topic_or_none_of_it(
 ) -> None:
     was_there = []
     for crash_at in range(operations_of_a_deletion()):
-        rig = old_topic(SimDisk(seed * 10_007 + crash_at))
+        rig = store_with_two_topics(SimDisk(seed * 10_007 + crash_at))
         delete_until(rig, crash_at, PowerLostError())
         if is_power_lost:
             rig.crash()
         else:
             rig.kill()
-        was_there.append(check_that_nothing_was_halved(rig))
+        was_there.append(check_topic_is_whole_or_removed(rig))
         rig.crash()
-        assert check_that_nothing_was_halved(rig) == was_there[-1], (
+        assert check_topic_is_whole_or_removed(rig) == was_there[-1], (
             "a second start must not change the result"
         )
         if was_there[-1]:
@@ -109,14 +109,14 @@ def test_a_crash_at_each_operation_leaves_the_whole_topic_or_none_of_it(
 @pytest.mark.parametrize("seed", range(3))
 def test_after_a_failure_the_topic_is_refused_until_it_is_deleted_again(seed: int) -> None:
     for fail_at in range(operations_of_a_deletion()):
-        rig = old_topic(SimDisk(seed * 10_007 + fail_at))
+        rig = store_with_two_topics(SimDisk(seed * 10_007 + fail_at))
         delete_until(rig, fail_at, BROKEN)
 
         with pytest.raises(StoreError, match=r"T is being deleted; .* delete it again or restart"):
             rig.append()
         assert rig.put(b"in the tail", topic="V").queue_offset == 0
         delete_topic(rig.store, "T")
-        assert not check_that_nothing_was_halved(rig)
+        assert not check_topic_is_whole_or_removed(rig)
         assert rig.put(b"new").queue_offset == 0
         rig.crash()
         assert rig.bodies() == [b"new"]
@@ -126,39 +126,39 @@ def test_after_a_failure_the_topic_is_refused_until_it_is_deleted_again(seed: in
 @pytest.mark.parametrize("seed", range(3))
 def test_a_restart_after_a_failure_leaves_the_whole_topic_or_none_of_it(seed: int) -> None:
     for fail_at in range(operations_of_a_deletion()):
-        rig = old_topic(SimDisk(seed * 10_007 + fail_at))
+        rig = store_with_two_topics(SimDisk(seed * 10_007 + fail_at))
         delete_until(rig, fail_at, BROKEN)
         (rig.reopen, rig.kill, rig.crash)[(seed + fail_at) % 3]()
 
-        is_there = check_that_nothing_was_halved(rig)
-        assert rig.put(b"new").queue_offset == (len(OLD) if is_there else 0)
+        is_there = check_topic_is_whole_or_removed(rig)
+        assert rig.put(b"new").queue_offset == (len(OLD_BODIES) if is_there else 0)
         assert rig.problems() == []
 
 
 def test_readers_see_the_topic_until_its_deletion_is_noted() -> None:
-    rig = old_topic(SimDisk())
-    deletion = begin(rig)
+    rig = store_with_two_topics(SimDisk())
+    deletion = begin_deletion(rig)
     deletion.note()
-    assert rig.bodies() == OLD
+    assert rig.bodies() == OLD_BODIES
     deletion.forget()
     assert rig.bodies() == []
     assert rig.store.queues() == {"U": [0]}
 
 
 def test_a_refused_batch_for_a_topic_in_deletion_leaves_nothing_in_the_log() -> None:
-    rig = old_topic(SimDisk())
-    begin(rig)
+    rig = store_with_two_topics(SimDisk())
+    begin_deletion(rig)
     end = rig.store.appended_position
 
     with pytest.raises(StoreError, match="being deleted"):
         rig.store.append_batch([draft(topic="U"), draft(topic="T")], rig.now_ms)
 
     assert rig.store.appended_position == end
-    assert rig.put(b"next", topic="U").queue_offset == len(OLD) + 1
+    assert rig.put(b"next", topic="U").queue_offset == len(OLD_BODIES) + 1
 
 
 def test_unexpected_files_in_the_topic_directory_are_removed() -> None:
-    rig = old_topic(SimDisk())
+    rig = store_with_two_topics(SimDisk())
     rig.disk.write("consumequeue/T/note.txt", 0, [b"?"])
     rig.disk.make_directory("consumequeue/T/empty")
     delete_topic(rig.store, "T")
@@ -168,8 +168,8 @@ def test_unexpected_files_in_the_topic_directory_are_removed() -> None:
 
 def test_queue_files_without_entries_are_removed_at_start() -> None:
     # The first file was removed, and no page of the second had reached the device.
-    rig = old_topic(SimDisk())
-    begin(rig).note()
+    rig = store_with_two_topics(SimDisk())
+    begin_deletion(rig).note()
     rig.store.abandon()
     rig.disk.unlink("consumequeue/T/0/00000000000000000000")
     for name in rig.disk.list("consumequeue/T/0"):
@@ -177,13 +177,13 @@ def test_queue_files_without_entries_are_removed_at_start() -> None:
         rig.disk.truncate(f"consumequeue/T/0/{name}", rig.config.consumequeue_file_bytes)
     rig.open()
 
-    assert not check_that_nothing_was_halved(rig)
+    assert not check_topic_is_whole_or_removed(rig)
     assert rig.put(b"new").queue_offset == 0
     assert rig.problems() == []
 
 
 def test_recreated_topic_keeps_its_queues_when_an_old_queue_reappears() -> None:
-    rig = old_topic(SimDisk())
+    rig = store_with_two_topics(SimDisk())
     old = {
         name: rig.disk.read(f"consumequeue/T/0/{name}", 0, 160)
         for name in rig.disk.list("consumequeue/T/0")

@@ -22,7 +22,7 @@ CONFIG = RetentionConfig(file_reserved_hours=1, delete_files_max=100)
 QUEUE = queue_directory("T", 0)
 
 
-def dated(rig: Rig) -> Rig:
+def with_disk_clock(rig: Rig) -> Rig:
     """Let the rig's disk use the rig's clock."""
     rig.disk.now_ms = lambda: rig.now_ms
     return rig
@@ -35,9 +35,9 @@ def fill(rig: Rig, count: int, topic: str = "T") -> None:
     rig.settle()
 
 
-def old_rig(*, disk: SimDisk | None = None) -> Rig:
+def expired_rig(*, disk: SimDisk | None = None) -> Rig:
     """Return a store of ten segments, of which all but the last two expired an hour ago."""
-    rig = dated(Rig(disk or SimDisk()))
+    rig = with_disk_clock(Rig(disk or SimDisk()))
     fill(rig, 24)
     fill(rig, 1, "once")
     rig.now_ms += HOUR_MS
@@ -72,7 +72,7 @@ def numbers(rig: Rig) -> list[int]:
 
 
 def test_expired_segments_are_removed_and_then_their_queue_files() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     assert numbers(rig) == [*range(24), *range(3)]
 
     assert expire_log(rig.store, rig.now_ms) == 8
@@ -87,7 +87,7 @@ def test_expired_segments_are_removed_and_then_their_queue_files() -> None:
 
 
 def test_nothing_is_removed_before_it_expires() -> None:
-    rig = dated(Rig())
+    rig = with_disk_clock(Rig())
     fill(rig, 24)
     rig.now_ms += HOUR_MS - 60_000
 
@@ -96,7 +96,7 @@ def test_nothing_is_removed_before_it_expires() -> None:
 
 
 def test_the_last_segment_is_never_removed() -> None:
-    rig = dated(Rig())
+    rig = with_disk_clock(Rig())
     fill(rig, 24)
     rig.now_ms += 1_000 * HOUR_MS
 
@@ -108,7 +108,7 @@ def test_the_last_segment_is_never_removed() -> None:
 
 
 def test_segment_without_durable_queue_entries_is_not_removed() -> None:
-    rig = dated(Rig())
+    rig = with_disk_clock(Rig())
     for number in range(12):
         rig.append(b"%03d" % number + bytes(1_000))
     rig.store.write()
@@ -123,7 +123,7 @@ def test_segment_without_durable_queue_entries_is_not_removed() -> None:
 
 
 def test_queue_whose_messages_all_expired_keeps_its_offsets() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     fill(rig, 3)
     rig.now_ms += HOUR_MS
     fill(rig, 3)
@@ -138,7 +138,7 @@ def test_queue_whose_messages_all_expired_keeps_its_offsets() -> None:
 
 
 def test_read_below_minimum_offset_returns_minimum_offset() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     expire(rig)
 
@@ -151,7 +151,7 @@ def test_read_below_minimum_offset_returns_minimum_offset() -> None:
 
 
 def test_reads_between_the_steps_report_removed_messages() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire_log(rig.store, rig.now_ms)
 
     plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
@@ -165,7 +165,7 @@ def test_reads_between_the_steps_report_removed_messages() -> None:
 
 
 def test_a_segment_that_cannot_be_removed_is_shown_again() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     files = rig.store.expiry.hide_segment()
     rig.disk.fail_after(0, OSError(errno.EBUSY, os.strerror(errno.EBUSY)), ("unlink",))
     with pytest.raises(OSError, match="busy"):
@@ -179,7 +179,7 @@ def test_a_segment_that_cannot_be_removed_is_shown_again() -> None:
 
 
 def test_a_queues_files_that_cannot_be_removed_are_shown_again() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire_log(rig.store, rig.now_ms)
     expiry = rig.store.expiry
     hidden = expiry.hide_files(expiry.find_expired(expiry.queues()))
@@ -197,7 +197,7 @@ def test_a_queues_files_that_cannot_be_removed_are_shown_again() -> None:
 def test_unreadable_queue_does_not_stop_expiry_of_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rig = old_rig()
+    rig = expired_rig()
     fill(rig, 20, "U")
     rig.now_ms += HOUR_MS
     fill(rig, 20, "U")
@@ -214,7 +214,7 @@ def test_unreadable_queue_does_not_stop_expiry_of_others(
 
 
 def test_a_topic_may_be_deleted_between_two_runs() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire_log(rig.store, rig.now_ms)
     delete_topic(rig.store, "T")
     assert expire_queues(rig.store) == 0
@@ -225,7 +225,7 @@ def test_a_topic_may_be_deleted_between_two_runs() -> None:
 
 
 def count_operations(act: Callable[[Rig], None]) -> int:
-    rig = old_rig()
+    rig = expired_rig()
     before = rig.disk.operations
     act(rig)
     return rig.disk.operations - before
@@ -240,7 +240,7 @@ def test_a_crash_at_any_step_leaves_a_consistent_store_with_all_unexpired_messag
     *, is_power_lost: bool
 ) -> None:
     for at in range(count_operations(expire) + 1):
-        rig = old_rig(disk=SimDisk(at))
+        rig = expired_rig(disk=SimDisk(at))
         left = [rig.disk.operations + at]
 
         def crash(_: str, name: str, left: list[int] = left, disk: SimDisk = rig.disk) -> None:
@@ -264,7 +264,7 @@ def test_a_crash_at_any_step_leaves_a_consistent_store_with_all_unexpired_messag
 
 
 def test_store_with_expired_segments_works_after_every_kind_of_stop() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire(rig)
     for again in (rig.reopen, rig.kill, rig.crash):
         again()
@@ -276,7 +276,7 @@ def test_store_with_expired_segments_works_after_every_kind_of_stop() -> None:
 
 
 def test_lost_queues_are_rebuilt_from_the_logs_begin() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire(rig)
     rig.store.abandon()
     for name in rig.disk.list(QUEUE):
@@ -289,7 +289,7 @@ def test_lost_queues_are_rebuilt_from_the_logs_begin() -> None:
 
 
 def test_check_accepts_a_store_with_expired_segments() -> None:
-    rig = old_rig()
+    rig = expired_rig()
     expire_log(rig.store, rig.now_ms)
     rig.store.close(rig.now_ms)
 

@@ -67,10 +67,10 @@ def test_a_read_has_the_same_outcome(golden: Golden, store: MessageStore) -> Non
         assert plan.status.name == get["status"]
         assert plan.next_offset == get["next_begin_offset"]
         assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
-        assert record_places(data) == get["physical_offsets"]
+        assert record_positions(data) == get["physical_offsets"]
 
 
-def record_places(data: bytes) -> list[int]:
+def record_positions(data: bytes) -> list[int]:
     places, at = [], 0
     while at < len(data):
         header = read_record(data, at, check_crc=True)

@@ -24,9 +24,9 @@ def golden() -> Golden:
 
 
 @pytest.fixture
-def said(golden: Golden) -> dict[str, Any]:
-    said: dict[str, Any] = golden.manifest["queues"][TOPIC]["0"]
-    return said
+def expected(golden: Golden) -> dict[str, Any]:
+    expected: dict[str, Any] = golden.manifest["queues"][TOPIC]["0"]
+    return expected
 
 
 @pytest.fixture
@@ -38,19 +38,19 @@ def store(golden: Golden) -> Iterator[MessageStore]:
 
 
 def test_a_queue_has_the_same_offsets_and_entries(
-    store: MessageStore, said: dict[str, Any]
+    store: MessageStore, expected: dict[str, Any]
 ) -> None:
     bounds = (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0))
-    assert bounds == (said["min_offset"], said["max_offset"])
-    assert store.next_queue_offset(TOPIC, 0) == said["max_offset"]
-    for base, position, size, code, count in said["units"]:
+    assert bounds == (expected["min_offset"], expected["max_offset"])
+    assert store.next_queue_offset(TOPIC, 0) == expected["max_offset"]
+    for base, position, size, code, count in expected["units"]:
         for offset in range(base, base + count):
             assert store.entry(TOPIC, 0, offset) == (position, size, code)
-    assert store.entry(TOPIC, 0, said["max_offset"]) is None
+    assert store.entry(TOPIC, 0, expected["max_offset"]) is None
 
 
-def test_a_read_has_the_same_outcome(store: MessageStore, said: dict[str, Any]) -> None:
-    get = said["get_message"]
+def test_a_read_has_the_same_outcome(store: MessageStore, expected: dict[str, Any]) -> None:
+    get = expected["get_message"]
     plan = store.get(TOPIC, 0, GetRequest(get["offset"], get["max_messages"], 1 << 20, None)).plan
 
     assert (plan.status.name, plan.next_offset) == (get["status"], get["next_begin_offset"])
@@ -86,9 +86,9 @@ def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
     disk = SimDisk()
     store = MessageStore.open(disk, golden.config, 0, pid=1)
     store.set_kind_lookup(TOPIC.__eq__)
-    for said in golden.manifest["records"]:
-        at, size = said["physical_offset"], said["size"]
-        store.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
+    for expected in golden.manifest["records"]:
+        at, size = expected["physical_offset"], expected["size"]
+        store.append(draft_of(log_bytes[at : at + size]), expected["store_timestamp"])
     store.close(0)
 
     segments = [name for name in golden.files if name.startswith("commitlog/")]
@@ -98,8 +98,8 @@ def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
 
 
 def test_java_store_accepts_further_batches(store: MessageStore, golden: Golden) -> None:
-    said = next(one for one in golden.manifest["records"] if one["topic"] == TOPIC)
-    record = store.read_record(said["physical_offset"])
+    expected = next(one for one in golden.manifest["records"] if one["topic"] == TOPIC)
+    record = store.read_record(expected["physical_offset"])
     assert record is not None
     appended = store.append(draft_of(record), 0)
     store.write()

@@ -29,7 +29,7 @@ def index_files(golden: Golden) -> list[dict[str, Any]]:
     return files
 
 
-def follow(index: KeyIndex, until: int, now_ms: int = 0) -> None:
+def index_all(index: KeyIndex, until: int, now_ms: int = 0) -> None:
     """Index the log to its end."""
     while (left := index.step(until)) is not IndexStep.IDLE:
         if left is IndexStep.BLOCKED:
@@ -41,7 +41,7 @@ def test_each_key_is_found_at_the_same_positions_as_in_java(name: str) -> None:
     golden = load(name)
     store = open_golden(golden)
     assert store.index is not None
-    follow(store.index, store.synced_position)
+    index_all(store.index, store.synced_position)
     for asked in golden.manifest["index_queries"]:
         hash_ = key_hash(asked["topic"], asked["key"], KeyKind.KEY)
         found = list(store.index.find(hash_, 0, LONG_MAX))
@@ -90,7 +90,7 @@ def test_the_same_messages_produce_the_same_index_bytes(name: str) -> None:
     layout = IndexLayout(golden.config.index_slots, golden.config.index_entries)
     index = KeyIndex(disk, log, layout)
     index.open(durable_to_ms=None, complete_to=None)
-    follow(index, end)
+    index_all(index, end)
     index.save()
     made = [disk.read(file.path, 0, layout.file_bytes) for file in index.files]
     java = [golden.files[f"index/{file['file']}"] for file in index_files(golden)]

@@ -28,7 +28,7 @@ def put(rig: Rig, *keys: str, topic: str = "T") -> None:
     rig.commit()
 
 
-def follow(store: MessageStore) -> None:
+def index_all(store: MessageStore) -> None:
     while (left := store.index_step()) is not IndexStep.IDLE:
         if left is IndexStep.BLOCKED:
             store.index_upkeep(1_000_000)
@@ -73,7 +73,7 @@ def test_after_a_crash_the_index_is_completed_from_the_log(
     rig = Rig()
     for first in range(0, 60, 20):
         put(rig, *(f"k-{number}" for number in range(first, first + 20)))
-        follow(rig.store)
+        index_all(rig.store)
         if is_saved:
             rig.store.index_save()
             rig.tick()
@@ -82,7 +82,7 @@ def test_after_a_crash_the_index_is_completed_from_the_log(
         else:
             rig.kill()
     assert [found(rig, f"k-{number}") for number in range(60)] == [1] * 60
-    follow(rig.store)
+    index_all(rig.store)
     assert [found(rig, f"k-{number}") for number in range(60)] == [1] * 60
     check(rig)
 
@@ -91,7 +91,7 @@ def test_messages_of_a_deleted_topic_are_not_found_in_a_new_topic_of_the_name() 
     rig = Rig()
     put(rig, "a", "b")
     put(rig, "a", topic="Other")
-    follow(rig.store)
+    index_all(rig.store)
     delete_topic(rig.store, "T")
     assert (found(rig, "a"), found(rig, "a", "Other")) == (0, 1)
     put(rig, "a")
@@ -119,7 +119,7 @@ def test_index_files_newer_than_the_checkpoint_are_rebuilt_after_a_killed_java()
     rig.disk.write(ABORT, 0, [b"4711"])
     rig.open()
     assert index_of(rig).files == ()
-    follow(rig.store)
+    index_all(rig.store)
     assert len(rig.disk.list(INDEX)) == len(names)
     check(rig)
 
@@ -127,7 +127,7 @@ def test_index_files_newer_than_the_checkpoint_are_rebuilt_after_a_killed_java()
 def test_index_gap_before_messages_written_by_java_is_filled() -> None:
     rig = Rig()
     put(rig, *(f"k-{number}" for number in range(80)))
-    follow(rig.store)
+    index_all(rig.store)
     half = index_of(rig).files[1].header.begin_offset
     rig.store.close(rig.now_ms)
     # The index was not complete at the stop, and Java has run since.
@@ -153,7 +153,7 @@ def test_incomplete_index_at_a_stop_is_recorded_in_the_state(
     assert state is not None
     assert (state.index_position, rig.disk.list(INDEX)) == (0, [])
     rig.open()
-    follow(rig.store)
+    index_all(rig.store)
     check(rig)
 
 
@@ -184,7 +184,7 @@ def test_queries_find_the_same_after_the_index_was_rebuilt(damage: str) -> None:
         rig.store.append(draft(b"%d" % number, properties=properties), rig.now_ms)
         rig.now_ms += 500
     rig.commit()
-    follow(rig.store)
+    index_all(rig.store)
     queries = [
         KeyQuery("T", key, kind, 64, begin_ms, end_ms)
         for key, kind in (

@@ -96,10 +96,10 @@ class FullRun(Run):
         deletion = self.store.begin_deletion(DELETED)
         if deletion is None:
             return
-        self.deleting = deletion.below
+        self.deleting = deletion.log_end
         deletion.note()
         deletion.forget()
-        self.gone_below, self.deleting = deletion.below, None
+        self.gone_below, self.deleting = deletion.log_end, None
         deletion.remove_files()
         deletion.allow()
 

@@ -38,12 +38,12 @@ class TopicDeletion:
 
     Attributes:
         topic: the topic's name.
-        below: the end of the log; the topic's records lie before it.
+        log_end: the end of the log; the topic's records lie before it.
     """
 
     def __init__(self, files: StoreFiles, topic: str, pending: Pending) -> None:
         self.topic = topic
-        self.below = files.log.written_position
+        self.log_end = files.log.written_position
         self._files = files
         self._pending = pending
 
@@ -58,7 +58,7 @@ class TopicDeletion:
             OSError: the note may or may not be durable; the next start acts on what it finds.
         """
         state = self._files.state
-        deleted = {**state.deleted_topics, self.topic: self.below}
+        deleted = {**state.deleted_topics, self.topic: self.log_end}
         removed_files = state.deleted_files + count_files(self._files.queues.of_topic(self.topic))
         self._files.save_state(
             msgspec.structs.replace(
@@ -70,12 +70,12 @@ class TopicDeletion:
         """Remove the topic's queues from the table, so that nothing reads or writes their files."""
         self._files.queues.forget(self.topic)
         self._files.queues.deleted_files = self._files.state.deleted_files
-        rest = [
+        pending = [
             (None if appended.topic == self.topic else queue, appended)
             for queue, appended in self._pending
         ]
         self._pending.clear()
-        self._pending.extend(rest)
+        self._pending.extend(pending)
 
     def remove_files(self) -> None:
         """Remove the topic's files and directories, durably.

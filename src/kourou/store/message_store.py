@@ -32,10 +32,10 @@ from kourou.store.index.index_query import FoundMessages, KeyQuery, find_message
 from kourou.store.index.key_index import IndexStep, KeyIndex
 from kourou.store.lifecycle import StoreFiles, close_files, open_files
 from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
-from kourou.store.reading.checked_get import GetRequest, GetResult, RepairedEntry
 from kourou.store.reading.fast_get import FastGetResult
 from kourou.store.reading.get_plan import GetPlan, GetStatus
 from kourou.store.reading.repaired_entries import write_entries
+from kourou.store.reading.verified_get import GetRequest, GetResult, RepairedEntry
 from kourou.store.recovery.recovery import Progress, RecoveryReport
 from kourou.store.sealed_run import SealedRun
 from kourou.store.state.abort_file import note_failed_sync

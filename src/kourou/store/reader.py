@@ -17,15 +17,15 @@ from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit, is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
-from kourou.store.reading.checked_get import (
-    GetRequest,
-    GetResult,
-    QueueReading,
-    get_checked,
-    get_resident,
-)
 from kourou.store.reading.fast_get import FastGet, FastGetResult
 from kourou.store.reading.time_search import offset_by_time, store_time
+from kourou.store.reading.verified_get import (
+    GetRequest,
+    GetResult,
+    ReadContext,
+    get_resident,
+    get_verified,
+)
 
 
 class StoreReader:
@@ -40,7 +40,7 @@ class StoreReader:
         self._visible_position = log.written_position  # records that end below are shown
         for queue in queues:
             # Entries in the files may be corrupt; later entries are made by this process.
-            queue.unchecked_below = queue.max_offset
+            queue.unverified_below = queue.max_offset
 
     @property
     def min_position(self) -> int:
@@ -74,14 +74,14 @@ class StoreReader:
     def get_resident(self, topic: str, queue_id: int, request: GetRequest) -> GetResult | None:
         """Return the messages of a read; None if only `get` can answer, which may wait.
 
-        Verifies records that this process did not write; see `kourou.store.reading.checked_get`.
+        Verifies records that this process did not write; see `kourou.store.reading.verified_get`.
         """
-        reading = self._reading(topic, queue_id)
-        if isinstance(reading.queue, BatchQueue):
-            return get_batches_resident(reading, reading.queue, request)
-        if isinstance(reading.queue, ExtendedQueue):
-            request = _with_unit_filters(reading.queue, request, may_block=False)
-        return get_resident(reading, request)
+        context = self._context(topic, queue_id)
+        if isinstance(context.queue, BatchQueue):
+            return get_batches_resident(context, context.queue, request)
+        if isinstance(context.queue, ExtendedQueue):
+            request = _with_unit_filters(context.queue, request, may_block=False)
+        return get_resident(context, request)
 
     def get_fast(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int
@@ -108,15 +108,15 @@ class StoreReader:
             CorruptRecordError: the queue's file is missing or cut short.
             OSError: the device fails.
         """
-        reading = self._reading(topic, queue_id)
-        if isinstance(reading.queue, BatchQueue):
-            return get_batches(reading, reading.queue, request, skip_damaged=skip_damaged)
-        if isinstance(reading.queue, ExtendedQueue):
-            request = _with_unit_filters(reading.queue, request)
-        return get_checked(reading, request, skip_damaged=skip_damaged)
+        context = self._context(topic, queue_id)
+        if isinstance(context.queue, BatchQueue):
+            return get_batches(context, context.queue, request, skip_damaged=skip_damaged)
+        if isinstance(context.queue, ExtendedQueue):
+            request = _with_unit_filters(context.queue, request)
+        return get_verified(context, request, skip_damaged=skip_damaged)
 
-    def _reading(self, topic: str, queue_id: int) -> QueueReading:
-        return QueueReading(
+    def _context(self, topic: str, queue_id: int) -> ReadContext:
+        return ReadContext(
             self._log,
             self._queues.get(topic, queue_id),
             self._config,
@@ -193,7 +193,7 @@ class StoreReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return ()
-        if offset < queue.unchecked_below:
+        if offset < queue.unverified_below:
             return None
         data = queue.read_resident(offset, count)
         if not data or len(data) % ENTRY_BYTES:

@@ -303,7 +303,7 @@ class StoreWriter(StoreReader):
         until_position = min(until_position, self._log.written_position)
         by_queue: dict[ConsumeQueue, list[AppendedRecord]] = {}  # one call per queue is faster
         arrivals: list[Arrival] = []
-        for queue, record in self._take_pending(until_position):
+        for queue, record in self._pop_pending(until_position):
             if queue is None:
                 continue
             arrivals.append(record)
@@ -323,17 +323,17 @@ class StoreWriter(StoreReader):
         self._visible_position = max(self._visible_position, until_position)
         return arrivals
 
-    def _take_pending(self, until_position: int) -> list[tuple[ConsumeQueue | None, Arrival]]:
+    def _pop_pending(self, until_position: int) -> list[tuple[ConsumeQueue | None, Arrival]]:
         """Remove and return the pending records that end at or below the position."""
         pending = self._pending
         if pending and pending[-1][1].end <= until_position:
-            taken = list(pending)
+            popped = list(pending)
             pending.clear()
-            return taken
-        taken = []
+            return popped
+        popped = []
         while pending and pending[0][1].end <= until_position:
-            taken.append(pending.popleft())
-        return taken
+            popped.append(pending.popleft())
+        return popped
 
     def set_read_only(self, reason: str) -> None:
         """Refuse messages until the store is reopened; reads still work."""

@@ -18,7 +18,7 @@ from kourou.store.queues.queue_extension import (
     encode_unit,
     is_address,
 )
-from kourou.store.reading.checked_get import GetRequest
+from kourou.store.reading.verified_get import GetRequest
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, draft

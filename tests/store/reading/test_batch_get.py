@@ -13,8 +13,8 @@ from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
 from kourou.store.message_store import AppendedRecord
-from kourou.store.reading.checked_get import GetRequest, GetResult
 from kourou.store.reading.get_plan import Accepts, GetStatus
+from kourou.store.reading.verified_get import GetRequest, GetResult
 from kourou.testing.disk import SimDisk
 from tests.store.rig import Rig, draft
 

@@ -38,7 +38,7 @@ def run_of(
     )
 
 
-def is_right(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0) -> bool:
+def passes_alone(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0) -> bool:
     """Tell whether each record passes alone."""
     return (
         RecordCheck(topic, queue_id, (1_000,)).first_wrong(body, list(map(ExpectedRecord, *run)))
@@ -49,7 +49,7 @@ def is_right(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0
 def is_certain(body: bytes, run: EntryColumns, topic: str = "T", queue_id: int = 0) -> bool:
     """Tell whether they pass together; assert that each then passes alone as well."""
     found = ColumnCheck().is_certain(topic, queue_id, run, body)
-    assert not found or is_right(body, run, topic, queue_id)
+    assert not found or passes_alone(body, run, topic, queue_id)
     return found
 
 
@@ -158,7 +158,7 @@ def test_a_duplicate_tag_does_not_replace_a_missing_one() -> None:
         ([twice, without, without], ["a", "a", ""]),
     ):
         body, run = run_of(drafts, tags=tags)
-        assert not is_right(body, run)
+        assert not passes_alone(body, run)
         assert not is_certain(body, run)
 
 
@@ -173,14 +173,14 @@ def test_a_duplicate_tag_does_not_replace_a_missing_one() -> None:
 )
 def test_unordinary_records_are_left_to_the_single_check(one: RecordDraft, topic: str) -> None:
     body, run = run_of([one, one])
-    assert is_right(body, run, topic)
+    assert passes_alone(body, run, topic)
     assert not is_certain(body, run, topic)
 
 
 def test_records_without_a_seal_are_left_to_the_single_check() -> None:
     for is_sealed in (False, True):
         body, run = run_of(EQUAL, is_sealed=is_sealed)
-        assert is_right(body, run)
+        assert passes_alone(body, run)
         assert is_certain(body, run) == is_sealed
     body, run = run_of([draft(), draft()])
     unsealed, other = run_of([draft()], is_sealed=False)

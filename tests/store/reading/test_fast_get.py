@@ -13,13 +13,13 @@ from kourou.store.formats import ENTRY_BYTES
 from kourou.store.message_store import GetRequest
 from kourou.store.reading.fast_get import FastGet
 from kourou.testing.disk import SimDisk
-from tests.store.reading.test_checked_get import LONG_FILES, spoil
+from tests.store.reading.test_verified_get import LONG_FILES, spoil
 from tests.store.rig import CONFIG, Rig, delete_topic
 
 SMALL = replace(CONFIG, commitlog_segment_bytes=1 << 14, consumequeue_file_bytes=20 * 30)
 
 
-def plain(rig: Rig, offset: int = 0, count: int = 32, max_bytes: int = 1 << 20) -> bytes | None:
+def fast(rig: Rig, offset: int = 0, count: int = 32, max_bytes: int = 1 << 20) -> bytes | None:
     """Return the records from the fast path; None if it leaves the read to the general path."""
     found = rig.store.get_fast("T", 0, offset, count, max_bytes)
     return None if found is None else b"".join(found.records)
@@ -71,12 +71,12 @@ def test_records_from_before_the_start_are_verified() -> None:
         if is_spoiled:
             spoil(rig, b"body-3")
 
-        found = plain(rig)
+        found = fast(rig)
 
         assert (found is None) == is_spoiled, "the general path reports the damage"
         assert found is None or found.count(b"body-") == 5
-        assert plain(rig, 4) is not None
-        assert plain(rig, 0, 3) is not None
+        assert fast(rig, 4) is not None
+        assert fast(rig, 0, 3) is not None
 
 
 def reads_of(rig: Rig, believed_bytes: int) -> Callable[[], bytes | None]:
@@ -117,10 +117,10 @@ def test_believed_bytes_are_configurable(believed_bytes: int) -> None:
 
     spoil(rig, b"body-0")
 
-    is_compared = believed_bytes == 100
-    assert (plain(rig) is None) == is_compared
+    is_verified = believed_bytes == 100
+    assert (fast(rig) is None) == is_verified
     found = rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
-    assert (found is None) == is_compared
+    assert (found is None) == is_verified
     assert found is None or not found.plan.expected
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_record_is_not_recorded_as_verified() -> None:
     rig = stored(reopened=True)
     spoil(rig, b"body-3")
     for _ in range(3):
-        assert plain(rig) is None
+        assert fast(rig) is None
 
 
 def test_a_repaired_entry_is_read_again() -> None:
@@ -164,26 +164,26 @@ def test_a_repaired_entry_is_read_again() -> None:
     name = "consumequeue/T/0/" + "0" * 20
     entry = rig.disk.read(name, 2 * ENTRY_BYTES, ENTRY_BYTES)
     rig.disk.write(name, 2 * ENTRY_BYTES, [rig.disk.read(name, 0, ENTRY_BYTES)])
-    assert plain(rig) is None
+    assert fast(rig) is None
 
     rig.store.write_repaired(rig.store.get("T", 0, GetRequest(0, 32, 1 << 20, None)).repaired)
 
     assert rig.disk.read(name, 2 * ENTRY_BYTES, ENTRY_BYTES) == entry
-    whole = plain(rig)
+    whole = fast(rig)
     assert whole is not None
     assert whole.count(b"body-") == 5
 
 
 def test_a_recreated_topic_uses_no_cache_of_the_old_one() -> None:
     rig = stored(reopened=True)
-    before = plain(rig)
+    before = fast(rig)
     rig.tick()
     delete_topic(rig.store, "T")
-    assert plain(rig) is None
+    assert fast(rig) is None
     for number in range(5):
         rig.put(b"new-%d" % number)
 
-    after = plain(rig)
+    after = fast(rig)
 
     assert before is not None
     assert after is not None
@@ -193,20 +193,20 @@ def test_a_recreated_topic_uses_no_cache_of_the_old_one() -> None:
 def test_a_missing_queue_is_left_to_the_general_path(rig: Rig) -> None:
     rig.put(queue_id=1)
 
-    assert plain(rig) is None
+    assert fast(rig) is None
 
 
 def test_invisible_messages_are_left_to_the_general_path(rig: Rig) -> None:
     rig.append()
 
-    assert plain(rig) is None
+    assert fast(rig) is None
 
 
 def test_cold_limits_are_left_to_the_general_path() -> None:
     rig = Rig(config=replace(CONFIG, resident_bytes=1))
     rig.put()
 
-    assert plain(rig) is None
+    assert fast(rig) is None
     rig.store.close(rig.now_ms)
 
 
@@ -222,9 +222,9 @@ def test_a_device_error_is_left_to_the_general_path() -> None:
     disk = Failing()
     rig = Rig(disk)
     rig.put()
-    assert plain(rig) is not None
+    assert fast(rig) is not None
 
     disk.is_failing = True
-    assert plain(rig) is None
+    assert fast(rig) is None
     disk.is_failing = False
     rig.store.close(rig.now_ms)

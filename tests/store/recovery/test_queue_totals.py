@@ -16,16 +16,16 @@ from tests.store.rig import CONFIG, Rig, delete_topic
 LONG_FILES = replace(CONFIG, consumequeue_file_bytes=20 * 64)
 
 
-def with_quiet_queue(count: int, config: StoreConfig = CONFIG) -> Rig:
+def with_idle_queue(count: int, config: StoreConfig = CONFIG) -> Rig:
     """Return a store with a queue idle for so long that recovery does not scan its records."""
     rig = Rig(config=config)
     for number in range(count):
         rig.put(b"%d" % number, topic="Quiet")
-    go_on(rig)
+    store_more(rig)
     return rig
 
 
-def go_on(rig: Rig) -> None:
+def store_more(rig: Rig) -> None:
     for _ in range(20):
         rig.put(b"x" * 600)
         rig.tick()
@@ -44,7 +44,7 @@ def remove_tree(disk: Disk, directory: str) -> None:
 @pytest.mark.parametrize("count", [3, 11, 20])
 @pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
 def test_an_idle_queue_without_its_last_file_is_rebuilt(ends: str, count: int) -> None:
-    rig = with_quiet_queue(count)
+    rig = with_idle_queue(count)
     assert getattr(rig, ends)().recovery.scanned_from > 0
     rig.store.abandon() if ends != "reopen" else rig.store.close(rig.now_ms)
     rig.disk.unlink(f"consumequeue/Quiet/0/{rig.disk.list('consumequeue/Quiet/0')[-1]}")
@@ -56,7 +56,7 @@ def test_an_idle_queue_without_its_last_file_is_rebuilt(ends: str, count: int) -
 
 
 def test_a_queue_without_its_directory_is_rebuilt() -> None:
-    rig = with_quiet_queue(3)
+    rig = with_idle_queue(3)
     rig.store.abandon()
     remove_tree(rig.disk, "consumequeue/Quiet/0")
     rig.disk.remove_directory("consumequeue/Quiet")
@@ -67,10 +67,10 @@ def test_a_queue_without_its_directory_is_rebuilt() -> None:
 
 @pytest.mark.parametrize("ends", ["kill", "crash", "reopen"])
 def test_a_deleted_topic_is_not_reported_as_lost(ends: str) -> None:
-    rig = with_quiet_queue(20)
+    rig = with_idle_queue(20)
     delete_topic(rig.store, "Quiet")
     assert getattr(rig, ends)().recovery.scanned_from > 0
-    go_on(rig)
+    store_more(rig)
     assert getattr(rig, ends)().recovery.scanned_from > 0
     remove_tree(rig.disk, "consumequeue/T/0")
     assert getattr(rig, ends)().recovery.scanned_from == 0
@@ -78,7 +78,7 @@ def test_a_deleted_topic_is_not_reported_as_lost(ends: str) -> None:
 
 
 def test_files_lost_with_the_log_cause_no_second_full_scan() -> None:
-    rig = with_quiet_queue(3)
+    rig = with_idle_queue(3)
     rig.put(topic="Lost")
     rig.store.abandon()
     rig.open()
@@ -89,7 +89,7 @@ def test_files_lost_with_the_log_cause_no_second_full_scan() -> None:
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("bit", [0, 1, 50, 51, 52, 53])
 def test_a_corrupt_first_entry_does_not_count_as_expired(bit: int, is_clean: bool) -> None:
-    rig = with_quiet_queue(0, LONG_FILES)
+    rig = with_idle_queue(0, LONG_FILES)
     expiry = rig.store.expiry
     expiry.remove([expiry.hide_segment()])
     expiry.sync_log()

@@ -30,7 +30,7 @@ def killed_store(messages: int = 40) -> Rig:
     return rig
 
 
-def starts_of(rig: Rig) -> list[str]:
+def dropped_caches(rig: Rig) -> list[str]:
     """Open the store; return the files whose cache was dropped."""
     forgotten: list[str] = []
     rig.disk.on_operation = lambda op, name: forgotten.append(name) if op == "drop_cache" else None
@@ -43,7 +43,7 @@ def test_after_a_kill_the_scan_begins_at_the_checkpoints_record() -> None:
     rig = killed_store()
     at = load_checkpoint(rig.disk).queues_offset
 
-    assert len(starts_of(rig)) == 1, "the cache is trusted, except for the last segment"
+    assert len(dropped_caches(rig)) == 1, "the cache is trusted, except for the last segment"
     assert rig.store.recovery.scanned_from == at
     assert 1 <= rig.store.recovery.records_scanned <= 8
     assert len(rig.bodies()) == 40
@@ -72,7 +72,7 @@ def test_after_a_failed_sync_the_scan_reads_the_device() -> None:
     rig.disk.write("abort", 0, [b"42 kourou sync-failed"])
     at = load_checkpoint(rig.disk).queues_offset
 
-    assert len(starts_of(rig)) > 1
+    assert len(dropped_caches(rig)) > 1
     assert rig.store.recovery.scanned_from == at
     assert not read_last_run(rig.disk).is_cache_suspect
 
@@ -84,7 +84,7 @@ def test_a_sync_that_fails_during_recovery_is_recorded_for_the_next_start() -> N
         rig.open()
 
     assert read_last_run(rig.disk).is_cache_suspect
-    assert starts_of(rig)
+    assert dropped_caches(rig)
 
 
 def test_after_java_the_scan_begins_at_a_segment_and_reads_the_device() -> None:
@@ -92,7 +92,7 @@ def test_after_java_the_scan_begins_at_a_segment_and_reads_the_device() -> None:
     rig.disk.write("abort", 0, [b"4711     "])
     at = load_checkpoint(rig.disk).queues_offset
 
-    assert starts_of(rig)
+    assert dropped_caches(rig)
     assert rig.store.recovery.scanned_from == at - at % SEGMENT_BYTES
     assert len(rig.bodies()) == 40
 

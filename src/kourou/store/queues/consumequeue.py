@@ -39,7 +39,7 @@ class ConsumeQueue(ABC):
         min_offset: the offset of the first message whose record is still in the log.
         max_offset: the offset after the last message visible to consumers.
         next_offset: the offset of the next appended message.
-        unchecked_below: entries of lower offsets were in the files when the store was opened; this
+        unverified_below: entries of lower offsets were in the files when the store was opened; this
             process made those of higher ones.
     """
 
@@ -53,7 +53,7 @@ class ConsumeQueue(ABC):
         "queue_id",
         "segments",
         "topic",
-        "unchecked_below",
+        "unverified_below",
     )
 
     entry_bytes: ClassVar[int]
@@ -63,7 +63,7 @@ class ConsumeQueue(ABC):
         self.queue_id = queue_id
         self.segments = segments
         self._disk = disk
-        self.min_offset = self.max_offset = self.next_offset = self.unchecked_below = 0
+        self.min_offset = self.max_offset = self.next_offset = self.unverified_below = 0
         self._begin_tail(0)
 
     # Operations that depend on the kind ----------------------------------------------------------

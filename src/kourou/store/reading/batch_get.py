@@ -23,13 +23,6 @@ from kourou.store.formats import BATCH_ENTRY_BYTES
 from kourou.store.log.record_check import ExpectedRecord
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.batch_queue import BatchEntry, BatchQueue, batch_entries
-from kourou.store.reading.checked_get import (
-    GetRequest,
-    GetResult,
-    QueueReading,
-    damaged_error,
-    first_wrong,
-)
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,
@@ -41,6 +34,13 @@ from kourou.store.reading.get_plan import (
     plan_outside_queue,
 )
 from kourou.store.reading.queue_repair import Damage
+from kourou.store.reading.verified_get import (
+    GetRequest,
+    GetResult,
+    ReadContext,
+    damaged_error,
+    first_wrong,
+)
 
 _READ_ENTRIES: Final = 16
 _ROUNDS_MAX: Final = 64
@@ -136,23 +136,23 @@ def plan_batches(
 
 
 def get_batches_resident(
-    reading: QueueReading, queue: BatchQueue, request: GetRequest
+    context: ReadContext, queue: BatchQueue, request: GetRequest
 ) -> GetResult | None:
     """Return the result of the read if all of it is in memory and valid; else None."""
     try:
-        plan = _plan(reading, queue, request, request.offset, _resident_entries(queue))
+        plan = _plan(context, queue, request, request.offset, _resident_entries(queue))
         if not plan.count:
             return GetResult(plan, b"") if plan.suspect is None else None
-        body = read_resident_ranges(reading.log, plan.ranges)
+        body = read_resident_ranges(context.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
-    if body is None or first_wrong(reading.check(queue), body, plan.expected) is not None:
+    if body is None or first_wrong(context.check(queue), body, plan.expected) is not None:
         return None
     return GetResult(plan, body)
 
 
 def get_batches(
-    reading: QueueReading, queue: BatchQueue, request: GetRequest, *, skip_damaged: bool
+    context: ReadContext, queue: BatchQueue, request: GetRequest, *, skip_damaged: bool
 ) -> GetResult:
     """Return the result of the read; may wait for the device.
 
@@ -162,26 +162,26 @@ def get_batches(
     """
     offset, skipped = request.offset, list[Damage]()
     for _ in range(_ROUNDS_MAX):
-        plan = _plan(reading, queue, request, offset)
-        body = _read(reading, plan)
+        plan = _plan(context, queue, request, offset)
+        body = _read(context, plan)
         if body is None:
             continue  # a segment was removed meanwhile; the next plan takes that into account
-        wrong = first_wrong(reading.check(queue), body, plan.expected)
+        wrong = first_wrong(context.check(queue), body, plan.expected)
         if wrong is not None and wrong[0] > 0:
-            cut = _plan(reading, queue, request, offset, None, plan.expected[wrong[0]].queue_offset)
-            return GetResult(cut, _read(reading, cut) or b"", (), skipped)
+            cut = _plan(context, queue, request, offset, None, plan.expected[wrong[0]].queue_offset)
+            return GetResult(cut, _read(context, cut) or b"", (), skipped)
         if wrong is None and (plan.count or plan.suspect is None):
             return GetResult(plan, body, (), skipped)
-        damage = _damage(reading, queue, plan, None if wrong is None else wrong[1])
+        damage = _damage(context, queue, plan, None if wrong is None else wrong[1])
         if not skip_damaged:
             raise damaged_error(damage)
         skipped.append(damage)
         offset = _offset_after(queue, damage.queue_offset)
-    return GetResult(_plan(reading, queue, request, offset, None, offset), b"", (), skipped)
+    return GetResult(_plan(context, queue, request, offset, None, offset), b"", (), skipped)
 
 
 def _plan(
-    reading: QueueReading,
+    context: ReadContext,
     queue: BatchQueue,
     request: GetRequest,
     offset: int,
@@ -189,19 +189,19 @@ def _plan(
     stop_before: int | None = None,
 ) -> GetPlan:
     return plan_batches(
-        queue, reading.view(), reading.config, offset, (request.max_messages, request.max_bytes),
+        queue, context.view(), context.config, offset, (request.max_messages, request.max_bytes),
         accepts=request.accepts, read=read, stop_before=stop_before,
     )  # fmt: skip
 
 
-def _read(reading: QueueReading, plan: GetPlan) -> bytes | None:
+def _read(context: ReadContext, plan: GetPlan) -> bytes | None:
     """Return the batches, zeros for unreadable ones; None if a segment was removed."""
     parts = []
     for position, size in plan.ranges:
         try:
-            data = reading.log.read(position, size)
+            data = context.log.read(position, size)
         except FileNotFoundError:
-            if position < reading.log.min_position:
+            if position < context.log.min_position:
                 return None
             data = b""
         except OSError as error:
@@ -212,12 +212,12 @@ def _read(reading: QueueReading, plan: GetPlan) -> bytes | None:
     return b"".join(parts)
 
 
-def _damage(reading: QueueReading, queue: BatchQueue, plan: GetPlan, reason: str | None) -> Damage:
+def _damage(context: ReadContext, queue: BatchQueue, plan: GetPlan, reason: str | None) -> Damage:
     """Return the damage of the first batch of a plan, or of its entry if `reason` is None."""
     if reason is not None:
         first = plan.expected[0]
         position = first.physical_offset
-        file, file_offset = reading.log.segments.name(position), reading.log.file_offset(position)
+        file, file_offset = context.log.segments.name(position), context.log.file_offset(position)
         return Damage(queue.topic, queue.queue_id, first.queue_offset, file, file_offset, reason)
     offset = plan.next_offset
     byte = queue.index_of(offset) * BATCH_ENTRY_BYTES

@@ -40,10 +40,10 @@ class EntryCache:
                 self._blocks.move_to_end(queue)
                 return data, at
         if offset + count > queue.file_end:  # caught up: entries in the tail cost no system call
-            return _whole(queue.read_resident(offset, count), count)
-        found = _whole(queue.read_resident(offset, _BLOCK_ENTRIES), count)
+            return _if_complete(queue.read_resident(offset, count), count)
+        found = _if_complete(queue.read_resident(offset, _BLOCK_ENTRIES), count)
         if found is None:
-            return _whole(queue.read_resident(offset, count), count)
+            return _if_complete(queue.read_resident(offset, count), count)
         self._blocks[queue] = (offset, found[0])
         if len(self._blocks) > _QUEUES_MAX:
             self._blocks.popitem(last=False)
@@ -54,7 +54,7 @@ class EntryCache:
         self._blocks.pop(queue, None)
 
 
-def _whole(data: bytes | None, count: int) -> tuple[bytes, int] | None:
+def _if_complete(data: bytes | None, count: int) -> tuple[bytes, int] | None:
     if data is None or len(data) < count * ENTRY_BYTES:
         return None
     return data, 0

@@ -4,7 +4,7 @@ It selects the same messages as `get_plan.plan_get`, but processes all entries t
 for 32, instead of 8 one by one. Records that may have left memory since this process wrote them, or
 that existed before it, are verified as on the general path, at 2 us a record, unless they were
 verified recently. In any other case it returns None, and the general path
-(`checked_get.get_resident`) answers.
+(`verified_get.get_resident`) answers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FastGet:
     Args:
         log: the store's commit log.
         delay_levels_ms: see `RecordCheck`.
-        believed_bytes: see `QueueReading`.
+        believed_bytes: see `ReadContext`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class FastGet:
         if records is None:
             return None
         written, end = self._log.written_position, offset + count
-        if offset >= queue.unchecked_below and positions[0] >= written - self._believed_bytes:
+        if offset >= queue.unverified_below and positions[0] >= written - self._believed_bytes:
             return records, size
         if not self._verified.covers(queue, offset, end, written):
             body = b"".join(records)

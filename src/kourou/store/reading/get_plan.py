@@ -4,7 +4,7 @@ Planning reads only queue entries; reading the records is a separate step, which
 device. Runs on the hot path: about 0.15 us an entry.
 
 Entries that this process made are trusted. Others may be corrupt: a plan lists each of these, so
-that its record can be verified (`kourou.store.reading.checked_get`), and ends before one with
+that its record can be verified (`kourou.store.reading.verified_get`), and ends before one with
 impossible values (`suspect`).
 
 Source: DefaultMessageStore.getMessage, isTheBatchFull and nextOffsetCorrection, apache/rocketmq
@@ -82,13 +82,13 @@ class LogView(NamedTuple):
         max_position: the end of the log.
         segment_bytes: the size of a segment; if a record is removed, so are all records up to the
             end of its segment.
-        unchecked_below: records below may have left memory since they were written or verified.
+        unverified_below: records below may have left memory since they were written or verified.
     """
 
     min_position: int
     max_position: int
     segment_bytes: int
-    unchecked_below: int = 0
+    unverified_below: int = 0
 
     def can_hold(self, position: int, size: int) -> bool:
         """Tell whether a record can be there: inside one segment, within the log's bounds."""
@@ -127,7 +127,7 @@ def plan_get(
     *,
     accepts: Accepts | None,
     read: ReadEntries | None = None,
-    is_checked: bool = False,
+    verify_all: bool = False,
     removed: Collection[int] = (),
 ) -> GetPlan:
     """Return the plan of a read at `offset`, within the limits.
@@ -144,7 +144,7 @@ def plan_get(
         limits: the most messages, and the most bytes.
         accepts: called with each entry's tags code; None accepts all.
         read: replaces the queue's own read; its exceptions pass through.
-        is_checked: list all entries in `expected`, also those that this process made.
+        verify_all: list all entries in `expected`, also those that this process made.
         removed: offsets whose records are known to be removed, whatever their entries contain.
     """
     if queue is None:
@@ -162,9 +162,9 @@ def plan_get(
     data = read(offset, min(_READ_ENTRIES, stop - offset))
     if len(data) < ENTRY_BYTES:
         return GetPlan(GetStatus.OFFSET_FOUND_NULL, next_file, low, high, [], 0)
-    is_checked = is_checked or offset < queue.unchecked_below
-    if is_checked or ENTRY.unpack_from(data)[0] < view.unchecked_below:
-        chosen: _Selection = _CheckedSelection(
+    verify_all = verify_all or offset < queue.unverified_below
+    if verify_all or ENTRY.unpack_from(data)[0] < view.unverified_below:
+        chosen: _Selection = _VerifiedSelection(
             view, config, max_messages, max_bytes, accepts, offset, removed
         )
     else:
@@ -277,7 +277,7 @@ class _Selection:
         )
 
 
-class _CheckedSelection(_Selection):
+class _VerifiedSelection(_Selection):
     """Selects messages like `_Selection`, lists their entries, and stops at impossible entries."""
 
     __slots__ = ("_at", "_removed", "_removed_position", "expected", "suspect")

@@ -100,7 +100,7 @@ class QueueRepair:
             return SearchResult({}, is_removed=True, damage=None)
         before, begin = self._neighbour(queue_offset, -1)
         after, end = self._neighbour(queue_offset, 1)
-        walk = _Walk(self._log, *self._bounded(begin, end))
+        walk = _Walk(self._log, *self._search_range(begin, end))
         before = max(before, queue_offset - RUN_ENTRIES_MAX - 1)
         after = min(after, queue_offset + RUN_ENTRIES_MAX + 1)
         found = self._records(walk, before, after)
@@ -178,7 +178,7 @@ class QueueRepair:
             return False
         return True
 
-    def _bounded(self, begin: int, end: int) -> tuple[int, int]:
+    def _search_range(self, begin: int, end: int) -> tuple[int, int]:
         if end - begin <= self._bytes_max:
             return begin, end
         if begin > max(self._log.min_position, self._floor):

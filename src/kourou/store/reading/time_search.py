@@ -18,7 +18,7 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 
 _NO_TIME_RUN_MAX: Final = 1024
 """The most consecutive entries without a time that are tried; a page holds 205 entries."""
-_GONE: Final = -1
+_REMOVED: Final = -1
 
 
 def offset_by_time(
@@ -49,7 +49,7 @@ def _next_time(
     """Return the first offset whose message has a time, and the time; None if none has."""
     for at in range(offset, stop):
         entry = queue.entry(at)
-        at_ms = None if entry is None else _time(log, entry)
+        at_ms = None if entry is None else _stored_at_ms(log, entry)
         if at_ms is not None:
             return at, at_ms
     return offset, None
@@ -60,21 +60,21 @@ def store_time(log: CommitLog, entry: QueueEntry) -> int:
 
     -1 if the record is removed or damaged, or the entry has no record.
     """
-    at_ms = _time(log, entry)
-    return _GONE if at_ms is None else at_ms
+    at_ms = _stored_at_ms(log, entry)
+    return _REMOVED if at_ms is None else at_ms
 
 
-def _time(log: CommitLog, entry: QueueEntry) -> int | None:
+def _stored_at_ms(log: CommitLog, entry: QueueEntry) -> int | None:
     """Return the record's store time; -1 if it is removed, None if it cannot be determined."""
     position, size, _ = entry
     if 0 <= position < log.min_position:
-        return _GONE
+        return _REMOVED
     if not log.min_position <= position < position + size <= log.segment_end(position):
         return None
     try:
         header = read_checked(log.read(position, size), 0)
     except FileNotFoundError:
-        return _GONE
+        return _REMOVED
     except MalformedMessageError:
         return None
     return header.store_at_ms if header.physical_offset == position else None

@@ -2,7 +2,7 @@
 
 Verification detects data that came back from the device corrupt, so the data must have left memory
 before. A record that was just verified is still in memory, like one that was just written, and is
-trusted for the same number of bytes, `believed_bytes` (see `checked_get`). For written records the
+trusted for the same number of bytes, `believed_bytes` (see `verified_get`). For written records the
 bytes written since are counted; here the bytes verified since count as well, because reading them
 from the device may have evicted others. So groups that catch up together, or shortly after one
 another, pay for one verification. A group that comes later verifies again, because the records may

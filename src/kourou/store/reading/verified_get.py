@@ -4,7 +4,7 @@ Records that this process wrote and that are in memory are trusted. All others a
 record must be whole, and belong to that queue and offset, because a corrupt queue entry may refer
 to another record. (Only the fast path in `plain_get` remembers earlier verifications.)
 
-    found                        `get_resident`, never waits    `get_checked`, may wait
+    found                        `get_resident`, never waits    `get_verified`, may wait
     not in memory                None                           reads it
     a corrupt queue entry        None                           repairs it from the log
     a damaged record             None                           returns those before it; if it is
@@ -95,7 +95,7 @@ class GetResult(NamedTuple):
             at += size
 
 
-class QueueReading(NamedTuple):
+class ReadContext(NamedTuple):
     """The context of a read: log, queue and limits.
 
     Attributes:
@@ -117,8 +117,8 @@ class QueueReading(NamedTuple):
         """Return the current state of the log."""
         log, config = self.log, self.config
         end = log.written_position
-        unchecked_below = end - self.believed_bytes
-        return LogView(log.min_position, end, config.commitlog_segment_bytes, unchecked_below)
+        unverified_below = end - self.believed_bytes
+        return LogView(log.min_position, end, config.commitlog_segment_bytes, unverified_below)
 
     def check(self, queue: ConsumeQueue) -> RecordCheck:
         """Return the verifier of the queue's records."""
@@ -128,25 +128,25 @@ class QueueReading(NamedTuple):
         )
 
 
-def get_resident(reading: QueueReading, request: GetRequest) -> GetResult | None:
+def get_resident(context: ReadContext, request: GetRequest) -> GetResult | None:
     """Return the result of the read if all of it is in memory and valid; else None."""
-    queue = reading.queue
+    queue = context.queue
     read = None if queue is None else _resident_entries(queue)
     limits = (request.max_messages, request.max_bytes)
     try:
         plan = plan_get(
-            queue, reading.view(), reading.config, request.offset, limits,
+            queue, context.view(), context.config, request.offset, limits,
             accepts=request.accepts, read=read,
         )  # fmt: skip
         if not plan.count:
             is_settled = plan.suspect is None and plan.status is not GetStatus.OFFSET_FOUND_NULL
             return GetResult(plan, b"") if is_settled else None
-        body = read_resident_ranges(reading.log, plan.ranges)
+        body = read_resident_ranges(context.log, plan.ranges)
     except (BlockingIOError, CorruptRecordError):
         return None
     if body is None or queue is None:
         return None
-    if plan.expected and first_wrong(reading.check(queue), body, plan.expected) is not None:
+    if plan.expected and first_wrong(context.check(queue), body, plan.expected) is not None:
         return None
     return GetResult(plan, body)
 
@@ -161,8 +161,8 @@ def _resident_entries(queue: ConsumeQueue) -> ReadEntries:
     return read
 
 
-def get_checked(
-    reading: QueueReading, request: GetRequest, *, skip_damaged: bool = False
+def get_verified(
+    context: ReadContext, request: GetRequest, *, skip_damaged: bool = False
 ) -> GetResult:
     """Return the result of the read; may wait for the device.
 
@@ -171,28 +171,28 @@ def get_checked(
         CorruptRecordError: the queue's file is missing or cut short.
         OSError: the device fails.
     """
-    if reading.queue is None:
-        plan = plan_get(None, reading.view(), reading.config, request.offset, (0, 0), accepts=None)
+    if context.queue is None:
+        plan = plan_get(None, context.view(), context.config, request.offset, (0, 0), accepts=None)
         return GetResult(plan, b"")
-    return _CheckedGet(reading, reading.queue, request, skip_damaged=skip_damaged).run()
+    return _VerifiedGet(context, context.queue, request, skip_damaged=skip_damaged).run()
 
 
-class _CheckedGet:
+class _VerifiedGet:
     """One verified read; repairs corrupt queue entries."""
 
     def __init__(
-        self, reading: QueueReading, queue: ConsumeQueue, request: GetRequest, *, skip_damaged: bool
+        self, context: ReadContext, queue: ConsumeQueue, request: GetRequest, *, skip_damaged: bool
     ) -> None:
-        self._reading = reading
-        self._log = reading.log
+        self._context = context
+        self._log = context.log
         self._queue = queue
-        self._view = reading.view()
-        self._config = reading.config
+        self._view = context.view()
+        self._config = context.config
         self._request = request
         self._skip_damaged = skip_damaged
-        self._check = reading.check(queue)
+        self._check = context.check(queue)
         self._repair = QueueRepair(
-            reading.log, queue, self._check, floor=reading.floor, bytes_max=reading.search_bytes_max
+            context.log, queue, self._check, floor=context.floor, bytes_max=context.search_bytes_max
         )  # fmt: skip
         self._found: dict[int, QueueEntry] = {}
         self._removed: set[int] = set()
@@ -203,7 +203,7 @@ class _CheckedGet:
         """Repeat plan and read until there is a result or an error."""
         offset = self._request.offset
         for _ in range(_ROUNDS_MAX):
-            self._view = self._reading.view()
+            self._view = self._context.view()
             plan = self._plan(offset)
             body = self._read(plan) if plan.count else b""
             if body is None:
@@ -227,7 +227,7 @@ class _CheckedGet:
         plan = plan_get(
             self._queue, self._view, self._config, offset,
             (request.max_messages, request.max_bytes),
-            accepts=request.accepts, read=self._entries, is_checked=True, removed=self._removed,
+            accepts=request.accepts, read=self._entries, verify_all=True, removed=self._removed,
         )  # fmt: skip
         segments, byte = self._queue.segments, offset * ENTRY_BYTES
         is_there = segments.first <= byte < segments.end and offset >= self._queue.min_offset

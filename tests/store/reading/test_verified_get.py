@@ -14,8 +14,8 @@ from kourou.protocol.message_decoding import decode_messages
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.message_store import GetRequest, GetStatus
 from kourou.store.reading import queue_repair
-from kourou.store.reading.checked_get import GetResult, QueueReading, get_checked, get_resident
 from kourou.store.reading.get_plan import Accepts
+from kourou.store.reading.verified_get import GetResult, ReadContext, get_resident, get_verified
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, delete_topic
 
@@ -251,9 +251,9 @@ def test_the_search_for_a_record_is_bounded() -> None:
     rig = stored()
     write_entries(rig, 0, bytes(10 * ENTRY_BYTES))
     store = rig.store
-    reading = QueueReading(store._log, store._queues.get("T", 0), LONG_FILES, search_bytes_max=100)
+    context = ReadContext(store._log, store._queues.get("T", 0), LONG_FILES, search_bytes_max=100)
     with pytest.raises(DamagedRecordError, match="refers to no position in the log"):
-        get_checked(reading, GetRequest(0, 32, 1 << 20, None))
+        get_verified(context, GetRequest(0, 32, 1 << 20, None))
 
 
 def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
@@ -313,14 +313,14 @@ def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them()
         rig.put(b"body-%d" % number)
     log, queue = rig.store._log, rig.store._queues.get("T", 0)
     asked = GetRequest(0, 32, 1 << 20, None)
-    believed = get_resident(QueueReading(log, queue, LONG_FILES), asked)
+    believed = get_resident(ReadContext(log, queue, LONG_FILES), asked)
     assert believed is not None
     assert not believed.plan.expected
-    compared = get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked)
+    compared = get_resident(ReadContext(log, queue, LONG_FILES, believed_bytes=100), asked)
     assert compared is not None
     assert len(compared.plan.expected) == 5
     spoil(rig, b"body-0")
-    assert get_resident(QueueReading(log, queue, LONG_FILES, believed_bytes=100), asked) is None
+    assert get_resident(ReadContext(log, queue, LONG_FILES, believed_bytes=100), asked) is None
 
 
 def test_a_zeroed_queue_is_repaired_in_parts_of_one_write_each(
