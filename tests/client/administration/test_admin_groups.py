@@ -94,7 +94,7 @@ def test_attributes_are_sent_as_changes() -> None:
     sent: list[SubscriptionGroup] = []
 
     class Server:
-        async def ask(self, code: int, body: bytes) -> bytes:
+        async def request_body(self, code: int, body: bytes) -> bytes:
             assert code == 200
             sent.append(decode_subscription_group(body))
             return b""

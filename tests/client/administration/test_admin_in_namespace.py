@@ -217,7 +217,7 @@ def test_members_report_offsets_by_qualified_names() -> None:
                 await w.until(lambda: len(got) == 2)
                 header = GetConsumerStatusRequestHeader(INSIDE, f"{NS}%{GROUP}")
                 code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-                body = await outside._server("127.0.0.1:10911").ask(code, header)
+                body = await outside._server("127.0.0.1:10911").request_body(code, header)
                 told = decode_consumer_status(body).clients[consumer.client_id]
                 assert told[MessageQueue(INSIDE, "broker-0", 0)] == 2
                 assert {queue.topic for queue in told} == {INSIDE}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kourou.client.administration import calls_admin_brokers, calls_admin_groups
-from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
-from kourou.client.administration.plain_names import own
+from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
+from kourou.client.administration.plain_names import own_names
 from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
 from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.protocol.bodies import (
@@ -27,7 +27,7 @@ TOPICS_AT_A_TIME: Final = 16
 
 _PUT: Final = "TOPIC_PUT_NUMS"
 _GET: Final = "GROUP_GET_NUMS"
-_NOTHING_COUNTED: Final = BrokerStatsData()
+_NO_COUNTS: Final = BrokerStatsData()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +126,19 @@ class BrokerAdmin(AdminCalls):
         """
         if topics is None:
             code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-            told = decode_topic_list((await self._ask_name_server(code)).body)
-            names = own(self._config.namespace, told)
+            answer = await self._request_name_server(code)
+            names = own_names(self._config.namespace, decode_topic_list(answer.body))
             topics = [one for one in names if not is_retry_topic(one) and not is_dlq_topic(one)]
-        turn = asyncio.Semaphore(TOPICS_AT_A_TIME)
+        semaphore = asyncio.Semaphore(TOPICS_AT_A_TIME)
 
-        async def look(topic: str) -> list[TopicRates]:
-            async with turn:
+        async def rates_of(topic: str) -> list[TopicRates]:
+            async with semaphore:
                 try:
                     return await _rates(topic, await self._topic_masters(topic))
                 except TopicNotFoundError:
                     return []
 
-        found = await asyncio.gather(*map(look, sorted(set(topics))))
+        found = await asyncio.gather(*map(rates_of, sorted(set(topics))))
         return [row for rows in found for row in rows]
 
 
@@ -146,7 +146,7 @@ async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
     """Return the rows of one topic."""
     put, listed = await asyncio.gather(
         _counted(masters, _PUT, topic),
-        ask_all(masters, lambda server: calls_admin_brokers.topic_groups(server, topic)),
+        call_all(masters, lambda server: calls_admin_brokers.topic_groups(server, topic)),
     )
     groups = sorted({group for names in listed.values() for group in names})
     if not groups:
@@ -173,7 +173,7 @@ class _Rate:
 
 async def _counted(masters: Mapping[str, Server], name: str, key: str) -> _Rate:
     """Return the sum of a counter."""
-    parts = (await ask_all(masters, lambda server: _stats_or_none(server, name, key))).values()
+    parts = (await call_all(masters, lambda server: _stats_or_none(server, name, key))).values()
     return _Rate(sum(part.minute.tps for part in parts), sum(map(_day_sum, parts)))
 
 
@@ -181,7 +181,7 @@ async def _stats_or_none(server: Server, name: str, key: str) -> BrokerStatsData
     try:
         return await calls_admin_brokers.stats(server, name, key)
     except RemoteSystemError:
-        return _NOTHING_COUNTED  # brokers answer with this error if there is no such counter
+        return _NO_COUNTS  # brokers answer with this error if there is no such counter
 
 
 def _day_sum(stats: BrokerStatsData) -> int:
@@ -192,7 +192,7 @@ def _day_sum(stats: BrokerStatsData) -> int:
 async def _lag(masters: Mapping[str, Server], group: str, topic: str) -> int | None:
     """Return the number of messages not committed by the group; None if a broker refuses."""
     try:
-        parts = await ask_all(
+        parts = await call_all(
             masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
         )
     except RemoteError:

@@ -33,19 +33,21 @@ class Server:
     address: str
     timeout_s: float
 
-    async def ask(self, code: int, header: object | None = None, body: bytes = b"") -> bytes:
+    async def request_body(
+        self, code: int, header: object | None = None, body: bytes = b""
+    ) -> bytes:
         """Send a request and return the body of the answer.
 
         Raises:
             TransportError: no answer arrived.
             RemoteError: the server refused.
         """
-        return (await self.exchange(code, header, body)).body
+        return (await self.request(code, header, body)).body
 
-    async def exchange(
+    async def request(
         self, code: int, header: object | None = None, body: bytes = b""
     ) -> RemotingCommand:
-        """Send a request and return the whole answer, with its header; raises as `ask`."""
+        """Send a request and return the whole answer, with its header; raises as `request_body`."""
         answer = await self.pool.request(self.address, request(code, header, body), self.timeout_s)
         raise_for_response(answer)
         return answer
@@ -70,7 +72,7 @@ class AdminCalls(CallingClient):
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the brokers and clusters registered at a name server."""
-        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._request_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         return decode_cluster_info(answer.body)
 
     async def topic_route(self, topic: str) -> TopicRoute:
@@ -83,7 +85,7 @@ class AdminCalls(CallingClient):
         # Without the client's route cache, which keeps the routes of deleted topics.
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
-            answer = await self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            answer = await self._request_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         except TopicNotFoundError as error:
             raise TopicNotFoundError(
                 error.code,
@@ -105,12 +107,14 @@ class AdminCalls(CallingClient):
         self._instance.check_open()
         return Server(self._instance.pool, address, self._timeout_s)
 
-    async def _ask_name_server(self, code: int, header: object | None = None) -> RemotingCommand:
+    async def _request_name_server(
+        self, code: int, header: object | None = None
+    ) -> RemotingCommand:
         """Return the answer of the first name server that answers; all have the same data."""
         self._instance.check_open()
         return await self._instance.name_servers.request(request(code, header), self._timeout_s)
 
-    async def _tell_name_servers(self, call: Callable[[Server], Awaitable[T]]) -> dict[str, T]:
+    async def _call_name_servers(self, call: Callable[[Server], Awaitable[T]]) -> dict[str, T]:
         """Call all name servers concurrently, and return their answers by address.
 
         Raises:
@@ -121,12 +125,12 @@ class AdminCalls(CallingClient):
         answers = await asyncio.gather(
             *(call(self._server(address)) for address in addresses), return_exceptions=True
         )
-        told = {}
+        by_address = {}
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            told[address] = answer
-        return told
+            by_address[address] = answer
+        return by_address
 
     async def _masters(
         self, *, broker_name: str | None = None, cluster: str | None = None
@@ -145,13 +149,15 @@ class AdminCalls(CallingClient):
             and cluster in (None, broker.cluster)
         }
         if not masters:
-            asked = " ".join(
+            filters = " ".join(
                 f"{what} {name}"
                 for what, name in (("named", broker_name), ("in cluster", cluster))
                 if name is not None
             )
             known = ", ".join(sorted(info.brokers)) or "none"
-            raise NoRouteError(f"no broker {asked}".rstrip() + f" has a master; known are: {known}")
+            raise NoRouteError(
+                f"no broker {filters}".rstrip() + f" has a master; known are: {known}"
+            )
         return masters
 
     async def _topic_masters(self, topic: str) -> dict[str, Server]:
@@ -163,7 +169,7 @@ class AdminCalls(CallingClient):
         }
 
 
-async def ask_all(
+async def call_all(
     servers: Mapping[str, Server], call: Callable[[Server], Awaitable[T]]
 ) -> dict[str, T]:
     """Call all servers concurrently, and return their answers by name; raise the first error."""

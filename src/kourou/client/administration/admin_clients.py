@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kourou.client.administration import calls_admin_clients
-from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import check_group
@@ -114,7 +114,7 @@ class ClientAdmin(AdminCalls):
         """
         check_group(group)
         servers = await (self._masters() if topic is None else self._topic_masters(topic))
-        found = await ask_all(servers, lambda server: _producers_or_none(server, group))
+        found = await call_all(servers, lambda server: _producers_or_none(server, group))
         return _merged(one for part in found.values() for one in part)
 
     async def producers(self, address: str) -> dict[str, list[ProducerInfo]]:
@@ -150,7 +150,7 @@ async def _live_consumers(
     servers: Mapping[str, Server], group: str
 ) -> dict[str, ConsumerConnection]:
     """Return the group's connections by broker name, without brokers that have none."""
-    parts = await ask_all(servers, lambda server: _connection_or_none(server, group))
+    parts = await call_all(servers, lambda server: _connection_or_none(server, group))
     return {name: part for name, part in parts.items() if part is not None}
 
 

@@ -75,7 +75,7 @@ class Redrive:
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _Backlog:
     """The dead letters of one queue that a call processes: queue offsets `begin` to `end`."""
 
     server: Server
@@ -112,19 +112,19 @@ class DeadLetterAdmin(MessageAdmin):
         for queue, server in await self._dead_queues(group):
             if server is None:
                 continue
-            progress = await self._progress(server, queue)
+            redriven_until = await self._redriven_until(server, queue)
             at = await calls_admin_offsets.offset_at(server, queue, begin_ms)
-            some: list[DeadMessage] = []
-            while len(some) < max_messages:
+            letters: list[DeadMessage] = []
+            while len(letters) < max_messages:
                 result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
-                some += [
-                    DeadMessage(group, one, is_redriven=one.queue_offset < progress)
+                letters += [
+                    DeadMessage(group, one, is_redriven=one.queue_offset < redriven_until)
                     for one in (result.all_messages if result.status is PullStatus.FOUND else ())
                 ]
                 if result.next_offset <= at or result.next_offset >= result.max_offset:
                     break
                 at = result.next_offset
-            found.append(some)
+            found.append(letters)
         return list(heapq.merge(*found, key=lambda dead: dead.died_at_ms))[:max_messages]
 
     async def redrive(
@@ -193,57 +193,59 @@ class DeadLetterAdmin(MessageAdmin):
             RemoteError: as any send.
         """
         check_group(group)
-        done, shares = Redrive(), []
+        done, backlogs = Redrive(), []
         for queue, server in await self._dead_queues(group):
             if server is None:
                 error = NoRouteError(f"{queue.broker_name} has no master")
                 done += Redrive(left={queue.broker_name: error})
                 continue
             try:
-                shares.append(await self._share(server, queue))
+                backlogs.append(await self._backlog(server, queue))
             except TransportError as error:
                 done += Redrive(left={queue.broker_name: error})
-        total, looked_at = sum(share.end - share.begin for share in shares), 0
+        total, processed = sum(backlog.end - backlog.begin for backlog in backlogs), 0
 
-        def note(count: int) -> None:
-            nonlocal looked_at
-            looked_at += count
+        def report(count: int) -> None:
+            nonlocal processed
+            processed += count
             if on_progress is not None:
-                on_progress(looked_at, total)
+                on_progress(processed, total)
 
-        for share in shares:
-            done += await self._redrive_share(group, share, note, to_topic=to_topic)
+        for backlog in backlogs:
+            done += await self._redrive_queue(group, backlog, report, to_topic=to_topic)
         return done
 
-    async def _share(self, server: Server, queue: MessageQueue) -> _Share:
+    async def _backlog(self, server: Server, queue: MessageQueue) -> _Backlog:
         """Return the dead letters of the queue that are to be processed."""
         pool, address, timeout_s = server.pool, server.address, server.timeout_s
         end = await calls_consume.max_offset(pool, address, queue, timeout_s=timeout_s)
         low = await calls_consume.min_offset(pool, address, queue, timeout_s=timeout_s)
-        begin = max(low, await self._progress(server, queue))
-        return _Share(server, queue, min(begin, end), end)
+        begin = max(low, await self._redriven_until(server, queue))
+        return _Backlog(server, queue, min(begin, end), end)
 
-    async def _redrive_share(
-        self, group: str, share: _Share, note: Callable[[int], None], *, to_topic: bool
+    async def _redrive_queue(
+        self, group: str, backlog: _Backlog, report: Callable[[int], None], *, to_topic: bool
     ) -> Redrive:
         """Redrive the dead letters of one queue, until a broker is not reached."""
-        server, queue, at = share.server, share.queue, share.begin
+        server, queue, at = backlog.server, backlog.queue, backlog.begin
         namespace = server.pool.namespace
         total = Redrive()
         try:
-            while at < share.end:
+            while at < backlog.end:
                 result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
-                stored = [one for one in _stored(result, namespace) if one.queue_offset < share.end]
+                stored = [
+                    one for one in _stored(result, namespace) if one.queue_offset < backlog.end
+                ]
                 done = at
                 try:
                     for one in stored:
                         total += await self._count(DeadMessage(group, one), to_topic)
                         done = one.queue_offset + 1
-                    done = max(done, min(result.next_offset, share.end))
+                    done = max(done, min(result.next_offset, backlog.end))
                 finally:
                     if done > at:
                         await calls_admin_offsets.commit(server, TOOLS_GROUP, queue, done)
-                        note(done - at)
+                        report(done - at)
                 if done <= at:
                     break
                 at = done
@@ -287,12 +289,12 @@ class DeadLetterAdmin(MessageAdmin):
             return None
         span = (dead.store_at_ms, None)
         try:
-            answers = await self._ask_masters(topic, unique_id, "U", span, MESSAGES_DEFAULT)
+            answers = await self._query_masters(topic, unique_id, "U", span, MESSAGES_DEFAULT)
         except RemoteError as error:
             if error.retriable or isinstance(error, TopicNotFoundError):
                 raise
             return None
-        is_known, near = True, answers.get(dead.broker_name)
+        is_certain, same_broker = True, answers.get(dead.broker_name)
         for answer in answers.values():
             if isinstance(answer, list):
                 if any(
@@ -300,21 +302,21 @@ class DeadLetterAdmin(MessageAdmin):
                 ):
                     return True
             elif isinstance(answer, QueryNotFoundError):
-                is_known = is_known and not lacks_index(answer)
-            elif near is None or near is answer:
+                is_certain = is_certain and not lacks_index(answer)
+            elif same_broker is None or same_broker is answer:
                 raise answer  # this broker would have the copy
             else:
-                is_known = False
-        return False if is_known else None
+                is_certain = False
+        return False if is_certain else None
 
     async def _send(self, dead: DeadMessage, outgoing: Outgoing) -> SendReceipt:
         """Send to the broker of the dead letter if it has the topic, else to another one."""
         route = await self.topic_route(outgoing.topic)
         queues = publish_queues(outgoing.topic, route)
-        near = [one for one in queues if one.broker_name == dead.message.broker_name]
+        same_broker = [one for one in queues if one.broker_name == dead.message.broker_name]
         if not queues:
             raise NoRouteError(f"topic {outgoing.topic} has no writable queue")
-        queue = self._instance.runtime.random.choice(near or queues)
+        queue = self._instance.runtime.random.choice(same_broker or queues)
         server = self._server(route.master_address(queue.broker_name) or "")
         command = send_command(outgoing, queue, dead.group, dead.message.born_at_ms, 1)
         [receipt] = await send_message(
@@ -336,7 +338,7 @@ class DeadLetterAdmin(MessageAdmin):
         }
         return [(queue, masters.get(queue.broker_name)) for queue in subscribe_queues(topic, route)]
 
-    async def _progress(self, server: Server, queue: MessageQueue) -> int:
+    async def _redriven_until(self, server: Server, queue: MessageQueue) -> int:
         """Return the queue offset of the first dead letter not yet redriven by `redrive_all`."""
         committed = await calls_consume.query_offset(
             server.pool,

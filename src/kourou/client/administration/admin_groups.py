@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, Unpack
 
 from kourou.client.administration import calls_admin_clients, calls_admin_groups
-from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
 from kourou.errors import ConsumerNotOnlineError, GroupNotFoundError, RemoteSystemError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
@@ -75,7 +75,7 @@ class GroupAdmin(AdminCalls):
 
         For a group on several brokers, the settings of one of them are returned.
         """
-        tables = await ask_all(await self._masters(), calls_admin_groups.group_table)
+        tables = await call_all(await self._masters(), calls_admin_groups.group_table)
         groups = {name: found for part in tables.values() for name, found in part.groups.items()}
         return [groups[name] for name in sorted(groups)]
 
@@ -88,12 +88,12 @@ class GroupAdmin(AdminCalls):
         """
         check_group(group)
         # Request all groups: a request for one creates it on brokers with automatic creation.
-        tables = await ask_all(await self._masters(), calls_admin_groups.group_table)
+        tables = await call_all(await self._masters(), calls_admin_groups.group_table)
         known = {
             name: table.groups[group] for name, table in tables.items() if group in table.groups
         }
         if not known:
-            raise _unknown(group)
+            raise _group_not_found(group)
         return known
 
     async def describe_group(self, group: str) -> GroupDescription:
@@ -106,12 +106,12 @@ class GroupAdmin(AdminCalls):
         check_group(group)
         found = await self.describe_groups([group])
         if not found:
-            raise _unknown(group)
+            raise _group_not_found(group)
         if len(found[0].members) <= 1:
             return found[0]
-        told = await ask_all(await self._masters(), lambda server: _differences(server, group))
-        every = dict.fromkeys(text for part in told.values() for text in part)
-        return replace(found[0], differences=tuple(every))
+        answers = await call_all(await self._masters(), lambda server: _differences(server, group))
+        texts = dict.fromkeys(text for part in answers.values() for text in part)
+        return replace(found[0], differences=tuple(texts))
 
     async def describe_groups(self, groups: Iterable[str] | None = None) -> list[GroupDescription]:
         """Return the members and offsets of groups, sorted by group name.
@@ -120,17 +120,17 @@ class GroupAdmin(AdminCalls):
             groups: the groups; unknown ones are left out. None: all groups.
         """
         masters = await self._masters()
-        tables = await ask_all(masters, calls_admin_groups.group_table)
+        tables = await call_all(masters, calls_admin_groups.group_table)
         known = {name for table in tables.values() for name in table.groups}
-        turn = asyncio.Semaphore(GROUPS_AT_A_TIME)
+        semaphore = asyncio.Semaphore(GROUPS_AT_A_TIME)
 
-        async def look(group: str) -> GroupDescription:
-            knowing = {name: masters[name] for name, part in tables.items() if group in part.groups}
-            async with turn:
-                return await _describe(group, knowing)
+        async def describe(group: str) -> GroupDescription:
+            brokers = {name: masters[name] for name, part in tables.items() if group in part.groups}
+            async with semaphore:
+                return await _describe(group, brokers)
 
         wanted = known if groups is None else known.intersection(groups)
-        return list(await asyncio.gather(*map(look, sorted(wanted))))
+        return list(await asyncio.gather(*map(describe, sorted(wanted))))
 
     async def create_group(
         self,
@@ -179,10 +179,10 @@ class GroupAdmin(AdminCalls):
         """
         check_group(group)
         masters = await self._masters(broker_name=broker_name, cluster=cluster)
-        tables = await ask_all(masters, calls_admin_groups.group_table)
+        tables = await call_all(masters, calls_admin_groups.group_table)
         known = {name: table.groups.get(group) for name, table in tables.items()}
         if not any(known.values()):
-            raise _unknown(group)
+            raise _group_not_found(group)
         for name, current in known.items():
             if current is not None:
                 changed = replace(current, **changes)
@@ -206,17 +206,17 @@ class GroupAdmin(AdminCalls):
             await calls_admin_groups.delete_group(server, group, clean_offsets=clean_offsets)
 
 
-def _unknown(group: str) -> GroupNotFoundError:
+def _group_not_found(group: str) -> GroupNotFoundError:
     return GroupNotFoundError(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no broker has the group {group}"
     )
 
 
-async def _describe(group: str, knowing: Mapping[str, Server]) -> GroupDescription:
+async def _describe(group: str, brokers: Mapping[str, Server]) -> GroupDescription:
     """Return the members and offsets of a group that the given brokers have."""
     stats, members = await asyncio.gather(
-        ask_all(knowing, lambda server: calls_admin_groups.consume_stats(server, group)),
-        ask_all(knowing, lambda server: live_members(server, group)),
+        call_all(brokers, lambda server: calls_admin_groups.consume_stats(server, group)),
+        call_all(brokers, lambda server: live_members(server, group)),
     )
     offsets = {queue: found for part in stats.values() for queue, found in part.offsets.items()}
     return GroupDescription(

@@ -74,12 +74,12 @@ class MessageAdmin(AdminCalls):
             if message.queue_offset == offset:
                 return message
         if result.min_offset >= result.max_offset:
-            held = f"it is empty, and its next offset is {result.max_offset}"
+            stored = f"it is empty, and its next offset is {result.max_offset}"
         else:
-            held = f"it has {result.min_offset} to {result.max_offset - 1}"
+            stored = f"it has {result.min_offset} to {result.max_offset - 1}"
         raise QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND,
-            f"{queue.topic} {queue.broker_name}/{queue.queue_id} has no offset {offset}: {held}",
+            f"{queue.topic} {queue.broker_name}/{queue.queue_id} has no offset {offset}: {stored}",
         )
 
     async def message_by_unique_key(
@@ -112,7 +112,7 @@ class MessageAdmin(AdminCalls):
         """
         span = (begin_ms, end_ms)
         found = await self._query(topic, unique_id, "U", span, MESSAGES_DEFAULT)
-        return _at_least_one(
+        return _not_empty(
             [message for message in found if message.msg_id == unique_id],
             f"no message of topic {topic} has the id {unique_id}",
         )
@@ -145,7 +145,7 @@ class MessageAdmin(AdminCalls):
         """
         found = await self._query(topic, key, "K", (begin_ms, end_ms), max_messages)
         # The index has hashes of keys, so other keys may match.
-        return _at_least_one(
+        return _not_empty(
             [message for message in found if key in message.keys],
             f"no message of topic {topic} has the key {key}",
         )
@@ -165,7 +165,7 @@ class MessageAdmin(AdminCalls):
         `messages_by_key`. Java's brokers support it since version 5.4.
         """
         found = await self._query(topic, tags, "T", (begin_ms, end_ms), max_messages)
-        return _at_least_one(
+        return _not_empty(
             [message for message in found if message.tags == tags],
             f"no message of topic {topic} has the tag {tags}",
         )
@@ -182,7 +182,7 @@ class MessageAdmin(AdminCalls):
         """
         if max_messages < 1:
             raise UsageError(f"max_messages is {max_messages}: it must be at least 1")
-        answers = await self._ask_masters(topic, key, kind, span, max_messages)
+        answers = await self._query_masters(topic, key, kind, span, max_messages)
         found = [one for answer in answers.values() if isinstance(answer, list) for one in answer]
         for answer in answers.values():
             if isinstance(answer, TransportError):
@@ -195,7 +195,7 @@ class MessageAdmin(AdminCalls):
                 )
         return sorted(found, key=lambda message: (message.store_at_ms, message.physical_offset))
 
-    async def _ask_masters(
+    async def _query_masters(
         self, topic: str, key: str, kind: str, span: tuple[int, int | None], max_messages: int
     ) -> dict[str, list[MessageExt] | QueryNotFoundError | TransportError]:
         """Return, by broker name, the messages found by each master of the topic, or its error."""
@@ -237,7 +237,7 @@ def lacks_index(error: QueryNotFoundError) -> bool:
     return any(text in error.remark for text in _LACKS_INDEX)
 
 
-def _at_least_one(messages: list[MessageExt], otherwise: str) -> list[MessageExt]:
+def _not_empty(messages: list[MessageExt], error_text: str) -> list[MessageExt]:
     if not messages:
-        raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, otherwise)
+        raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, error_text)
     return messages

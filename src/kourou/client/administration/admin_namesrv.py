@@ -26,7 +26,7 @@ class NamesrvAdmin(AdminCalls):
 
     async def namesrv_config(self) -> dict[str, dict[str, str]]:
         """Return the options of each name server by address, each as RocketMQ's key -> text."""
-        return await self._tell_name_servers(calls.get_config)
+        return await self._call_name_servers(calls.get_config)
 
     async def update_namesrv_config(self, values: Mapping[str, str]) -> None:
         """Change options of all running name servers; the changes are lost when a server stops.
@@ -38,7 +38,7 @@ class NamesrvAdmin(AdminCalls):
             NoPermissionError: an option is unknown, or cannot change while a server runs.
             RemoteSystemError: a value is out of range.
         """
-        await self._tell_name_servers(lambda server: calls.update_config(server, values))
+        await self._call_name_servers(lambda server: calls.update_config(server, values))
 
     async def kv_get(self, namespace: str, key: str) -> str:
         """Return a value of the key-value configuration of one name server.
@@ -47,25 +47,25 @@ class NamesrvAdmin(AdminCalls):
             QueryNotFoundError: there is no such key.
         """
         header = GetKVConfigRequestHeader(namespace, key)
-        answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+        answer = await self._request_name_server(RequestCode.GET_KV_CONFIG, header)
         return answer.header(GetKVConfigResponseHeader).value or ""
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """Return the keys and values of a namespace, sorted; {} if there is no such namespace."""
         header = GetKVListByNamespaceRequestHeader(namespace)
         try:
-            answer = await self._ask_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
+            answer = await self._request_name_server(RequestCode.GET_KVLIST_BY_NAMESPACE, header)
         except QueryNotFoundError:
             return {}
         return dict(sorted(decode_kv_table(answer.body).items()))
 
     async def kv_put(self, namespace: str, key: str, value: str) -> None:
         """Set a key, durably, on all name servers."""
-        await self._tell_name_servers(lambda server: calls.kv_put(server, namespace, key, value))
+        await self._call_name_servers(lambda server: calls.kv_put(server, namespace, key, value))
 
     async def kv_delete(self, namespace: str, key: str) -> None:
         """Remove a key, durably, from all name servers; a missing key is no error."""
-        await self._tell_name_servers(lambda server: calls.kv_delete(server, namespace, key))
+        await self._call_name_servers(lambda server: calls.kv_delete(server, namespace, key))
 
     async def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
         """Remove the write permission of a broker: producers stop sending to it.
@@ -78,12 +78,12 @@ class NamesrvAdmin(AdminCalls):
             Name server address -> number of the broker's topics there; all are 0 if there is no
             such broker.
         """
-        return await self._tell_name_servers(
+        return await self._call_name_servers(
             lambda server: calls.wipe_write_perm(server, broker_name)
         )
 
     async def add_write_perm(self, broker_name: str) -> dict[str, int]:
         """Restore the write permission of a broker; returns as `wipe_write_perm`."""
-        return await self._tell_name_servers(
+        return await self._call_name_servers(
             lambda server: calls.add_write_perm(server, broker_name)
         )

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from kourou.client.administration import calls_admin_groups, calls_admin_offsets
-from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
+from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
 from kourou.client.administration.admin_groups import live_members
 from kourou.client.administration.calls_admin_offsets import END_OF_QUEUE
 from kourou.errors import (
@@ -84,7 +84,7 @@ class OffsetAdmin(AdminCalls):
         if topic is not None:
             check_topic(topic)
         masters = await self._masters()
-        parts = await ask_all(
+        parts = await call_all(
             masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
         )
         offsets = {queue: at for part in parts.values() for queue, at in part.offsets.items()}
@@ -138,7 +138,7 @@ class OffsetAdmin(AdminCalls):
         moves: list[OffsetReset] = []
         for broker in brokers:
             if dry_run:
-                new = await broker.would_be(at_ms, offset)
+                new = await broker.preview(at_ms, offset)
             elif queue is None:
                 new = await broker.reset(group, topic, at_ms)
             else:
@@ -198,7 +198,7 @@ class OffsetAdmin(AdminCalls):
             raise NoRouteError(f"topic {topic} has no master with {what}")
         servers = {name: server for name, (server, _) in found.items()}
         await _check_known(group, servers)
-        stats = await ask_all(
+        stats = await call_all(
             servers, lambda server: calls_admin_groups.consume_stats(server, group, topic)
         )
         return [
@@ -213,7 +213,7 @@ class _TopicBroker:
 
     server: Server
     queues: Sequence[MessageQueue]
-    stands: Mapping[MessageQueue, ConsumeOffset]
+    offsets: Mapping[MessageQueue, ConsumeOffset]
 
     async def target(self, queue: MessageQueue, at_ms: int, offset: int | None) -> int:
         """Return the new offset of a queue: `offset` if given, else by time."""
@@ -221,7 +221,7 @@ class _TopicBroker:
             return offset
         return await calls_admin_offsets.offset_at(self.server, queue, at_ms)
 
-    async def would_be(self, at_ms: int, offset: int | None) -> dict[MessageQueue, int]:
+    async def preview(self, at_ms: int, offset: int | None) -> dict[MessageQueue, int]:
         """Return the new offsets of all queues, without resetting them."""
         targets = await asyncio.gather(*(self.target(one, at_ms, offset) for one in self.queues))
         return dict(zip(self.queues, targets, strict=True))
@@ -231,9 +231,9 @@ class _TopicBroker:
         try:
             return await calls_admin_offsets.reset_topic(self.server, group, topic, at_ms)
         except (ConsumerNotOnlineError, RemoteSystemError) as error:
-            if not await self._is_away(group, error):
+            if not await self._is_offline(group, error):
                 raise
-            new = await self.would_be(at_ms, None)
+            new = await self.preview(at_ms, None)
             for queue, offset in new.items():
                 await calls_admin_offsets.commit(self.server, group, queue, offset)
             return new
@@ -249,7 +249,7 @@ class _TopicBroker:
         try:
             new = await calls_admin_offsets.reset_queue(self.server, group, queue, offset)
         except (ConsumerNotOnlineError, RemoteSystemError) as error:
-            if not await self._is_away(group, error):
+            if not await self._is_offline(group, error):
                 raise
             await calls_admin_offsets.commit(self.server, group, queue, offset)
             return {queue: offset}
@@ -261,7 +261,7 @@ class _TopicBroker:
             )
         return {queue: offset}
 
-    async def _is_away(self, group: str, error: RemoteError) -> bool:
+    async def _is_offline(self, group: str, error: RemoteError) -> bool:
         """Return whether an older broker refused because the group has no live members.
 
         It is then safe to commit for the group. For a group that has not committed in every queue,
@@ -273,8 +273,8 @@ class _TopicBroker:
 
     def move(self, queue: MessageQueue, offset: int) -> OffsetReset:
         """Return the reset of a queue from the group's current offset to `offset`."""
-        stands = self.stands.get(queue)
-        return OffsetReset(queue, 0 if stands is None else stands.consumer_offset, offset)
+        current = self.offsets.get(queue)
+        return OffsetReset(queue, 0 if current is None else current.consumer_offset, offset)
 
 
 def _check_target(
@@ -314,7 +314,7 @@ async def _check_known(group: str, servers: Mapping[str, Server]) -> None:
     Raises:
         GroupNotFoundError: one of the brokers does not have it.
     """
-    tables = await ask_all(servers, calls_admin_groups.group_table)
+    tables = await call_all(servers, calls_admin_groups.group_table)
     missing = [name for name, table in tables.items() if group not in table.groups]
     if missing:
         raise GroupNotFoundError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kourou.client.administration.admin_calls import AdminCalls, ask_all
-from kourou.client.administration.plain_names import own_of
+from kourou.client.administration.admin_calls import AdminCalls, call_all
+from kourou.client.administration.plain_names import own_entries
 from kourou.errors import ConfigError, NoRouteError
 from kourou.model.topic import check_group
 from kourou.protocol.bodies import (
@@ -66,20 +66,20 @@ class RequestModeAdmin(AdminCalls):
         mode = MessageRequestMode.POP if is_pop else MessageRequestMode.PULL
         body = encode_message_request_mode(SetMessageRequestMode(topic, group, mode, share_queues))
         for server in masters.values():
-            await server.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+            await server.request_body(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
         return sorted(masters)
 
     async def request_modes(
         self,
     ) -> dict[str, Mapping[str, Mapping[str, SetMessageRequestMode]]]:
         """Return the request modes by broker name, topic and group."""
-        told = await ask_all(
+        answers = await call_all(
             await self._masters(),
-            lambda server: server.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
+            lambda server: server.request_body(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
         )
         return {
-            name: own_of(
+            name: own_entries(
                 self._config.namespace, decode_message_request_modes(body).message_request_mode_map
             )
-            for name, body in told.items()
+            for name, body in answers.items()
         }

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from kourou.client.administration import calls_admin_namesrv, calls_admin_topics
-from kourou.client.administration.admin_calls import AdminCalls, Server, ask_all
-from kourou.client.administration.plain_names import own
+from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
+from kourou.client.administration.plain_names import own_names
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     InvalidTopicError,
@@ -48,14 +48,14 @@ class _Change:
     order: bool | None
     attributes: Mapping[str, str | None]
 
-    def applied_to(self, known: TopicConfig) -> TopicConfig:
+    def applied_to(self, current: TopicConfig) -> TopicConfig:
         """Return the topic config with all changes except attributes, which brokers merge."""
         return replace(
-            known,
-            read_queue_nums=_given(self.read_queues, known.read_queue_nums),
-            write_queue_nums=_given(self.write_queues, known.write_queue_nums),
-            perm=_given(self.perm, known.perm),
-            order=_given(self.order, known.order),
+            current,
+            read_queue_nums=_given(self.read_queues, current.read_queue_nums),
+            write_queue_nums=_given(self.write_queues, current.write_queue_nums),
+            perm=_given(self.perm, current.perm),
+            order=_given(self.order, current.order),
         )
 
 
@@ -65,11 +65,11 @@ class TopicAdmin(AdminCalls):
     async def topic_list(self, cluster: str | None = None) -> list[str]:
         """Return the names of all topics or of a cluster's, sorted, with system topics."""
         if cluster is None:
-            answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            answer = await self._request_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         else:
             header = GetTopicsByClusterRequestHeader(cluster)
-            answer = await self._ask_name_server(RequestCode.GET_TOPICS_BY_CLUSTER, header)
-        return sorted(own(self._config.namespace, decode_topic_list(answer.body)))
+            answer = await self._request_name_server(RequestCode.GET_TOPICS_BY_CLUSTER, header)
+        return sorted(own_names(self._config.namespace, decode_topic_list(answer.body)))
 
     async def create_topic(
         self,
@@ -125,14 +125,14 @@ class TopicAdmin(AdminCalls):
         configs = {}
         for name, server in masters.items():
             try:
-                known = await calls_admin_topics.topic_config(server, topic)
+                current = await calls_admin_topics.topic_config(server, topic)
             except TopicNotFoundError:
-                known = TopicConfig(topic, DEFAULT_QUEUES, DEFAULT_QUEUES)
-            configs[name] = change.applied_to(known)
+                current = TopicConfig(topic, DEFAULT_QUEUES, DEFAULT_QUEUES)
+            configs[name] = change.applied_to(current)
             await calls_admin_topics.put_topic(server, configs[name], change.attributes)
         await self._wait_for_route(topic, configs)
         if order is not None or any(config.order for config in configs.values()):
-            await self._tell_order(topic, configs, order)
+            await self._store_order_conf(topic, configs, order)
 
     async def update_topic(
         self,
@@ -199,7 +199,9 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        return await ask_all(masters, lambda server: calls_admin_topics.topic_config(server, topic))
+        return await call_all(
+            masters, lambda server: calls_admin_topics.topic_config(server, topic)
+        )
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
         """Return the offsets of the topic's queues on all brokers, sorted by queue.
@@ -208,7 +210,9 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        parts = await ask_all(masters, lambda server: calls_admin_topics.topic_stats(server, topic))
+        parts = await call_all(
+            masters, lambda server: calls_admin_topics.topic_stats(server, topic)
+        )
         offsets = {queue: found for part in parts.values() for queue, found in part.offsets.items()}
         return TopicStatsTable(
             dict(sorted(offsets.items())), sum(part.topic_put_tps for part in parts.values())
@@ -221,14 +225,14 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        parts = await ask_all(
+        parts = await call_all(
             masters, lambda server: calls_admin_topics.topic_groups(server, topic)
         )
         return sorted({group for part in parts.values() for group in part})
 
     async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
         """Wait until the route has the topic's queues on these brokers."""
-        asked = {
+        wanted = {
             (name, config.read_queue_nums, config.write_queue_nums)
             for name, config in configs.items()
         }
@@ -238,7 +242,7 @@ class TopicAdmin(AdminCalls):
                 route = await self.topic_route(topic)
             except TopicNotFoundError:
                 route = TopicRoute((), ())
-            if asked <= {
+            if wanted <= {
                 (queues.broker_name, queues.read_queue_nums, queues.write_queue_nums)
                 for queues in route.queue_datas
             }:
@@ -249,7 +253,7 @@ class TopicAdmin(AdminCalls):
             f"{self._config.admin_timeout_ms} ms"
         )
 
-    async def _tell_order(
+    async def _store_order_conf(
         self,
         topic: str,
         configs: Mapping[str, TopicConfig],
@@ -259,8 +263,8 @@ class TopicAdmin(AdminCalls):
 
         Source: UpdateTopicSubCommand.java, DefaultMQAdminExtImpl.createOrUpdateOrderConf.
         """
-        known = await self._order_conf(topic)
-        before = {} if known is None else dict(parse_order_topic_conf(known))
+        current = await self._order_conf(topic)
+        before = {} if current is None else dict(parse_order_topic_conf(current))
         after = dict(before)
         for name, config in configs.items():
             if order or (order is None and name in before):
@@ -280,7 +284,7 @@ class TopicAdmin(AdminCalls):
             else:
                 await calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
 
-        await self._tell_name_servers(put)
+        await self._call_name_servers(put)
 
     async def _order_conf(self, topic: str) -> str | None:
         """Return the entry of an ordered topic, `broker:queues;broker:queues`; None if missing.
@@ -290,7 +294,7 @@ class TopicAdmin(AdminCalls):
         """
         header = GetKVConfigRequestHeader(ORDER_TOPIC_CONFIG, self._order_key(topic))
         try:
-            answer = await self._ask_name_server(RequestCode.GET_KV_CONFIG, header)
+            answer = await self._request_name_server(RequestCode.GET_KV_CONFIG, header)
         except QueryNotFoundError:
             return None
         return answer.header(GetKVConfigResponseHeader).value or None

@@ -73,27 +73,27 @@ class TraceAdmin(MessageAdmin):
             if lacks_index(error):
                 raise
             raise unknown from error
-        told = [
+        traces = [
             (record, message.born_host[0])
             for message in found
             for record in decode_traces(message.body)
             if record.msg_id == msg_id
         ]
-        if not told:
+        if not traces:
             raise unknown
-        return _steps(told)
+        return _steps(traces)
 
 
-def _steps(told: list[tuple[TraceRecord, str]]) -> list[TraceStep]:
+def _steps(traces: list[tuple[TraceRecord, str]]) -> list[TraceStep]:
     """Return the steps; the traces before and after a listener call become one step."""
-    ends = {one.request_id: one for one, _ in told if isinstance(one, ConsumedTrace)}
+    ends = {one.request_id: one for one, _ in traces if isinstance(one, ConsumedTrace)}
     steps = []
-    for record, host in told:
+    for record, host in traces:
         if isinstance(record, ConsumedTrace):
             continue
         ended = ends.pop(record.request_id, None) if isinstance(record, ConsumingTrace) else None
         steps.append(TraceStep(record.at_ms, record, ended, host))
-    for record, host in told:  # ends of calls whose beginning was not traced
+    for record, host in traces:  # ends of calls whose beginning was not traced
         if isinstance(record, ConsumedTrace) and record.request_id in ends:
             begun = ConsumingTrace(
                 at_ms=(record.at_ms or 0) - record.cost_ms,

@@ -47,7 +47,7 @@ async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
     """
     header = ViewMessageRequestHeader(physical_offset)
     try:
-        message = decode_message(await broker.ask(RequestCode.VIEW_MESSAGE_BY_ID, header))
+        message = decode_message(await broker.request_body(RequestCode.VIEW_MESSAGE_BY_ID, header))
     except RemoteSystemError as error:
         # Brokers use this general code for a message that is not found.
         raise QueryNotFoundError(
@@ -63,6 +63,6 @@ async def query(broker: Server, header: QueryMessageRequestHeader) -> list[Messa
     Raises:
         QueryNotFoundError: the broker finds none.
     """
-    messages = decode_messages(await broker.ask(RequestCode.QUERY_MESSAGE, header))
+    messages = decode_messages(await broker.request_body(RequestCode.QUERY_MESSAGE, header))
     take_out(broker.pool.namespace, messages)
     return messages

@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
-from kourou.client.administration.plain_names import plain
+from kourou.client.administration.plain_names import with_plain_names
 from kourou.model.queue import MessageQueue
 from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.codes import RequestCode
@@ -52,7 +52,7 @@ async def reset_queue(
 async def clone_offsets(broker: Server, source: str, destination: str, topic: str | None) -> None:
     """Copy the offsets of one group to another on one broker, in one topic or in all."""
     header = CloneGroupOffsetRequestHeader(source, destination, topic, offline=True)
-    await broker.ask(RequestCode.CLONE_GROUP_OFFSET, header)
+    await broker.request_body(RequestCode.CLONE_GROUP_OFFSET, header)
 
 
 async def commit(broker: Server, group: str, queue: MessageQueue, offset: int) -> None:
@@ -74,5 +74,5 @@ async def offset_at(broker: Server, queue: MessageQueue, at_ms: int) -> int:
 
 
 async def _reset(broker: Server, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
-    body = await broker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    return plain(broker.pool.namespace, decode_reset_offsets(body))
+    body = await broker.request_body(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    return with_plain_names(broker.pool.namespace, decode_reset_offsets(body))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kourou.client.administration.admin_calls import Server
-from kourou.client.administration.plain_names import own_of, plain
+from kourou.client.administration.plain_names import own_entries, with_plain_names
 from kourou.errors import RequestNotSupportedError, TopicNotFoundError
 from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig
 from kourou.protocol.bodies import (
@@ -53,17 +53,19 @@ async def put_topic(
         order=config.order,
         attributes=",".join(changes),
     )
-    await broker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    await broker.request_body(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
 
 async def delete_topic(broker: Server, topic: str) -> None:
     """Delete the topic and its messages on one broker."""
-    await broker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic))
+    await broker.request_body(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic))
 
 
 async def forget_topic(name_server: Server, topic: str) -> None:
     """Delete the topic's route; a broker that still has the topic registers it again."""
-    await name_server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRequestHeader(topic))
+    await name_server.request_body(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRequestHeader(topic)
+    )
 
 
 async def topic_config(broker: Server, topic: str) -> TopicConfig:
@@ -74,13 +76,15 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
     """
     header = GetTopicConfigRequestHeader(topic)
     try:
-        told = decode_topic_config(await broker.ask(RequestCode.GET_TOPIC_CONFIG, header))
-        return plain(broker.pool.namespace, told)
+        body = await broker.request_body(RequestCode.GET_TOPIC_CONFIG, header)
+        return with_plain_names(broker.pool.namespace, decode_topic_config(body))
     except RequestNotSupportedError:
         pass  # a broker before 5.0 has only the request for all topics
-    table = await broker.ask(RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader())
+    table = await broker.request_body(
+        RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
+    )
     topics = decode_topic_config_table(table).topics
-    found = own_of(broker.pool.namespace, topics).get(topic)
+    found = own_entries(broker.pool.namespace, topics).get(topic)
     if found is None:
         raise TopicNotFoundError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} is not on {broker.address}"
@@ -91,12 +95,12 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
 async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
     """Return the offsets of the topic's queues on one broker."""
     header = GetTopicStatsInfoRequestHeader(topic)
-    body = await broker.ask(RequestCode.GET_TOPIC_STATS_INFO, header)
-    return plain(broker.pool.namespace, decode_topic_stats(body))
+    body = await broker.request_body(RequestCode.GET_TOPIC_STATS_INFO, header)
+    return with_plain_names(broker.pool.namespace, decode_topic_stats(body))
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:
     """Return the groups that consume the topic at one broker, or have committed there."""
     header = QueryTopicConsumeByWhoRequestHeader(topic)
-    body = await broker.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-    return plain(broker.pool.namespace, decode_group_list(body))
+    body = await broker.request_body(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+    return with_plain_names(broker.pool.namespace, decode_group_list(body))

@@ -20,30 +20,30 @@ _FIELDS: Final = frozenset({"topic", "group", "group_name", "consumer_group"})
 """Fields of decoded values that contain the name of a topic or a group."""
 
 
-def plain(namespace: str, told: T) -> T:
+def with_plain_names(namespace: str, value: T) -> T:
     """Return a decoded answer with plain names at any depth: in fields, keys and lists."""
-    return _plain(namespace, told) if namespace else told
+    return _convert(namespace, value) if namespace else value
 
 
-def own(namespace: str, names: Iterable[str]) -> list[str]:
+def own_names(namespace: str, names: Iterable[str]) -> list[str]:
     """Return the names that are in the namespace or common to all, as plain names, in order."""
     if not namespace:
         return list(names)
     return [without_namespace(namespace, name) for name in names if _is_own(namespace, name)]
 
 
-def own_of(namespace: str, told: Mapping[str, T]) -> dict[str, T]:
+def own_entries(namespace: str, entries: Mapping[str, T]) -> dict[str, T]:
     """Return the entries whose name is in the namespace or common to all, with plain names."""
     if not namespace:
-        return dict(told)
+        return dict(entries)
     return {
-        without_namespace(namespace, name): plain(namespace, one)
-        for name, one in told.items()
+        without_namespace(namespace, name): with_plain_names(namespace, one)
+        for name, one in entries.items()
         if _is_own(namespace, name)
     }
 
 
-def plain_texts(namespace: str, texts: Iterable[str]) -> tuple[str, ...]:
+def with_plain_texts(namespace: str, texts: Iterable[str]) -> tuple[str, ...]:
     """Return texts for display with plain names."""
     return tuple(text.replace(f"{namespace}%", "") if namespace else text for text in texts)
 
@@ -68,23 +68,25 @@ def _is_own(namespace: str, name: str) -> bool:
     return namespace_of(name) == namespace or is_shared_name(name)
 
 
-def _plain(namespace: str, told: Any) -> Any:  # noqa: ANN401  # any answer
-    if isinstance(told, Mapping):
-        return {_key(namespace, key): _plain(namespace, one) for key, one in told.items()}
-    if isinstance(told, list | tuple):
-        return type(told)(_key(namespace, one) for one in told)
-    if not is_dataclass(told) or isinstance(told, type):
-        return told
+def _convert(namespace: str, value: Any) -> Any:  # noqa: ANN401  # any answer
+    if isinstance(value, Mapping):
+        return {
+            _convert_name(namespace, key): _convert(namespace, one) for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(_convert_name(namespace, one) for one in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
     changes = {}
-    for one in fields(told):
-        value = getattr(told, one.name)
-        if isinstance(value, str):
-            if one.name in _FIELDS or (one.name == "name" and isinstance(told, TopicConfig)):
-                changes[one.name] = without_namespace(namespace, value)
-        elif isinstance(value, Mapping | list | tuple) or is_dataclass(value):
-            changes[one.name] = _plain(namespace, value)
-    return replace(told, **changes)
+    for field in fields(value):
+        content = getattr(value, field.name)
+        if isinstance(content, str):
+            if field.name in _FIELDS or (field.name == "name" and isinstance(value, TopicConfig)):
+                changes[field.name] = without_namespace(namespace, content)
+        elif isinstance(content, Mapping | list | tuple) or is_dataclass(content):
+            changes[field.name] = _convert(namespace, content)
+    return replace(value, **changes)
 
 
-def _key(namespace: str, one: Any) -> Any:  # noqa: ANN401  # any key, any element
-    return without_namespace(namespace, one) if isinstance(one, str) else _plain(namespace, one)
+def _convert_name(namespace: str, one: Any) -> Any:  # noqa: ANN401  # any key, any element
+    return without_namespace(namespace, one) if isinstance(one, str) else _convert(namespace, one)
