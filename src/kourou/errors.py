@@ -234,7 +234,7 @@ class TooManyRequestsError(TransportError):
 
 
 class NoRouteError(TransportError):
-    """No name server knows a broker that serves the topic."""
+    """No name server has a route for the topic."""
 
     refresh_route = True
 

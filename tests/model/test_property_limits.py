@@ -7,7 +7,7 @@ import pytest
 from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties, encode_properties
 from kourou.model.property_limits import (
     ADDED_VALUE_BYTES_MAX,
-    SEAL_ROOM_BYTES,
+    CHECKSUM_ROOM_BYTES,
     SENT_PROPERTIES_SIZE_MAX,
     encode_fitting_properties,
     exceeds_send_limit,
@@ -17,8 +17,8 @@ from kourou.store.log.record_seal import SEAL_BYTES
 
 def test_reserved_room_fits_all_added_properties() -> None:
     added = encode_properties({name: "x" * most for name, most in ADDED_VALUE_BYTES_MAX.items()})
-    assert SENT_PROPERTIES_SIZE_MAX + len(added) + SEAL_ROOM_BYTES <= PROPERTIES_SIZE_MAX
-    assert SEAL_ROOM_BYTES == SEAL_BYTES + 1
+    assert SENT_PROPERTIES_SIZE_MAX + len(added) + CHECKSUM_ROOM_BYTES <= PROPERTIES_SIZE_MAX
+    assert CHECKSUM_ROOM_BYTES == SEAL_BYTES + 1
 
 
 def test_added_properties_of_usual_length_do_not_count() -> None:
@@ -40,7 +40,7 @@ def test_delivery_properties_are_omitted_only_as_needed(*, is_pending: bool) -> 
         assert found.pop("k") == own["k"]
         return found
 
-    most = PROPERTIES_SIZE_MAX - SEAL_ROOM_BYTES
+    most = PROPERTIES_SIZE_MAX - CHECKSUM_ROOM_BYTES
     assert left(most - len(encode_properties(of_delivery))) == of_delivery
     without_reason = {name: of_delivery[name] for name in ("REAL_TOPIC", "REAL_QID", "CLUSTER")}
     assert left(most - len(encode_properties(of_delivery)) + 1) == without_reason

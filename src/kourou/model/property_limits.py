@@ -22,7 +22,7 @@ from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 SENT_PROPERTIES_SIZE_MAX: Final = 30_000
 """Bytes of the property text that a producer may send; RocketMQ accepts 32,767 and loses some."""
 
-SEAL_ROOM_BYTES: Final = 21
+CHECKSUM_ROOM_BYTES: Final = 21
 """Bytes of the store's checksum property, including a separator before it."""
 
 _NUMBER_DIGITS: Final = 20
@@ -137,7 +137,7 @@ def encode_fitting_properties(properties: Mapping[str, str], *, is_pending: bool
         is_pending: the record is delayed or a half message, so it needs its destination.
     """
     text = encode_properties(properties)
-    limit = PROPERTIES_SIZE_MAX - SEAL_ROOM_BYTES
+    limit = PROPERTIES_SIZE_MAX - CHECKSUM_ROOM_BYTES
     if len(text) <= limit:
         return text
     remaining = dict(properties)

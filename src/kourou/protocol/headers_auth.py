@@ -31,7 +31,7 @@ class DeleteUserRequestHeader:
 
 @dataclass(slots=True)
 class GetUserRequestHeader:
-    """AUTH_GET_USER (3004); a body answers, which is empty for an unknown user."""
+    """AUTH_GET_USER (3004); the response body is empty for an unknown user."""
 
     username: str | None = None
 
