@@ -193,7 +193,7 @@ def _body_type_name(body: object) -> str:
     _set_deliver_at_ms,
     _set_delay_ms,
     _set_priority,
-) = (getattr(Message, one.name).__set__ for one in dataclass_fields(Message))
+) = (getattr(Message, attribute.name).__set__ for attribute in dataclass_fields(Message))
 
 
 class _LazyFields:
@@ -285,7 +285,9 @@ class MessageExt(_LazyFields):
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         """Return the state for copying and pickling: all fields, decoded."""
-        return None, {one.name: getattr(self, one.name) for one in dataclass_fields(self)}
+        return None, {
+            attribute.name: getattr(self, attribute.name) for attribute in dataclass_fields(self)
+        }
 
 
 def message_from_record(

@@ -120,7 +120,7 @@ def encode_consume_stats_list(stats: ConsumeStatsList) -> bytes:
         {
             "brokerAddr": stats.broker_addr,
             "consumeStatsList": [
-                {group: [consume_stats_to_json(one) for one in members]}
+                {group: [consume_stats_to_json(topic_stats) for topic_stats in members]}
                 for group, members in stats.stats.items()
             ],
             "totalDiff": stats.total_diff,
@@ -136,11 +136,12 @@ def decode_consume_stats_list(body: bytes) -> ConsumeStatsList:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume stats list")
-    entries = [as_object(one, "consumeStatsList") for one in get_list(data, "consumeStatsList")]
+    entries = [as_object(entry, "consumeStatsList") for entry in get_list(data, "consumeStatsList")]
     return ConsumeStatsList(
         {
             group: [
-                consume_stats_from_json(as_object(one, group)) for one in as_list(members, group)
+                consume_stats_from_json(as_object(topic_stats, group))
+                for topic_stats in as_list(members, group)
             ]
             for entry in entries
             for group, members in entry.items()
@@ -185,7 +186,7 @@ def decode_consume_time_spans(body: bytes) -> list[QueueTimeSpan]:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
     data = as_object(loads(body), "time spans")
-    spans = [as_object(one, "consumeTimeSpanSet") for one in get_list(data, "consumeTimeSpanSet")]
+    spans = [as_object(span, "consumeTimeSpanSet") for span in get_list(data, "consumeTimeSpanSet")]
     return [
         QueueTimeSpan(
             queue_from_json(span.get("messageQueue")),

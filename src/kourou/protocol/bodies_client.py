@@ -182,7 +182,9 @@ def _consumer_to_json(consumer: ConsumerData) -> dict[str, object]:
         "consumeType": consumer.consume_type.value,
         "groupName": consumer.group,
         "messageModel": consumer.message_model.value,
-        "subscriptionDataSet": [subscription_to_json(one) for one in consumer.subscriptions],
+        "subscriptionDataSet": [
+            subscription_to_json(subscription) for subscription in consumer.subscriptions
+        ],
         "unitMode": consumer.unit_mode,
     }
 
@@ -194,8 +196,8 @@ def _consumer_from_json(data: Json) -> ConsumerData:
         get_enum(data, "messageModel", MessageModel.CLUSTERING),
         get_enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
         tuple(
-            subscription_from_json(as_object(one, "subscriptionDataSet"))
-            for one in get_list(data, "subscriptionDataSet")
+            subscription_from_json(as_object(subscription, "subscriptionDataSet"))
+            for subscription in get_list(data, "subscriptionDataSet")
         ),
         get_boolean(data, "unitMode"),
     )

@@ -92,7 +92,7 @@ class GroupSubscription:
 def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
     """Return the response body of GET_CONSUMER_CONNECTION_LIST (203)."""
     members: dict[str, object] = {
-        "connectionSet": [_connection_to_json(one) for one in connection.connections],
+        "connectionSet": [_connection_to_json(client) for client in connection.connections],
         "consumeFromWhere": connection.consume_from_where.value,
         "consumeType": connection.consume_type.value,
         "messageModel": connection.message_model.value,
@@ -119,8 +119,8 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
         get_enum(data, "messageModel", MessageModel.CLUSTERING),
         get_enum(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
         {
-            topic: subscription_from_json(as_object(one, "subscriptionTable"))
-            for topic, one in get_object(data, "subscriptionTable").items()
+            topic: subscription_from_json(as_object(value, "subscriptionTable"))
+            for topic, value in get_object(data, "subscriptionTable").items()
         },
         tuple(get_texts(data, _DIFFERENCES)),
     )
@@ -128,7 +128,7 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
 
 def encode_producer_connection(connections: Sequence[Connection]) -> bytes:
     """Return the response body of GET_PRODUCER_CONNECTION_LIST (204)."""
-    return dumps({"connectionSet": [_connection_to_json(one) for one in connections]})
+    return dumps({"connectionSet": [_connection_to_json(client) for client in connections]})
 
 
 def decode_producer_connection(body: bytes) -> list[Connection]:
@@ -147,13 +147,13 @@ def encode_producer_table(producers: Mapping[str, Sequence[ProducerInfo]]) -> by
             "data": {
                 group: [
                     {
-                        "clientId": one.client_id,
-                        "language": one.language.name,
-                        "lastUpdateTimestamp": one.last_update_timestamp,
-                        "remoteIP": one.remote_ip,
-                        "version": one.version,
+                        "clientId": producer.client_id,
+                        "language": producer.language.name,
+                        "lastUpdateTimestamp": producer.last_update_timestamp,
+                        "remoteIP": producer.remote_ip,
+                        "version": producer.version,
                     }
-                    for one in members
+                    for producer in members
                 ]
                 for group, members in producers.items()
             }
@@ -169,7 +169,10 @@ def decode_producer_table(body: bytes) -> dict[str, list[ProducerInfo]]:
     """
     data = as_object(loads(body), "producer table")
     return {
-        group: [_producer_from_json(as_object(one, "data")) for one in as_list(members, "data")]
+        group: [
+            _producer_from_json(as_object(producer, "data"))
+            for producer in as_list(members, "data")
+        ]
         for group, members in get_object(data, "data").items()
     }
 
@@ -230,15 +233,15 @@ def _connection_to_json(connection: Connection) -> dict[str, object]:
 
 def _connections(data: Json) -> list[Connection]:
     """Return the clients of the member connectionSet."""
-    members = [as_object(one, "connectionSet") for one in get_list(data, "connectionSet")]
+    members = [as_object(client, "connectionSet") for client in get_list(data, "connectionSet")]
     return [
         Connection(
-            get_text(one, "clientId"),
-            get_text(one, "clientAddr"),
-            _language(one),
-            get_integer(one, "version"),
+            get_text(client, "clientId"),
+            get_text(client, "clientAddr"),
+            _language(client),
+            get_integer(client, "version"),
         )
-        for one in members
+        for client in members
     ]
 
 

@@ -79,7 +79,9 @@ def decode_consume_queue(body: bytes) -> QueryConsumeQueueResponse:
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume queue")
     subscription_data = data.get("subscriptionData")
     return QueryConsumeQueueResponse(
-        tuple(from_json(ConsumeQueueData, one, "queueData") for one in get_list(data, "queueData")),
+        tuple(
+            from_json(ConsumeQueueData, entry, "queueData") for entry in get_list(data, "queueData")
+        ),
         get_integer(data, "maxQueueIndex"),
         get_integer(data, "minQueueIndex"),
         None

@@ -110,8 +110,8 @@ def subscription_group_from_json(data: Json) -> SubscriptionGroup:
         None
         if data.get("subscriptionDataSet") is None
         else tuple(
-            as_stored_object(one, "subscriptionDataSet")
-            for one in get_list(data, "subscriptionDataSet")
+            as_stored_object(subscription, "subscriptionDataSet")
+            for subscription in get_list(data, "subscriptionDataSet")
         ),
         get_text_map(data, "attributes"),
     )
@@ -143,7 +143,7 @@ def decode_subscription_group_list(body: bytes) -> list[SubscriptionGroup]:
         MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
     """
     groups = get_list(as_object(loads(body), "subscription group list"), "groupConfigList")
-    return [subscription_group_from_json(as_object(one, "groupConfigList")) for one in groups]
+    return [subscription_group_from_json(as_object(group, "groupConfigList")) for group in groups]
 
 
 def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:

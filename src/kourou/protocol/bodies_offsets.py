@@ -104,8 +104,8 @@ def decode_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
     table = data.get("offsetTable")
     if isinstance(table, list):
         return {
-            queue_from_json(one): get_integer(as_object(one, "offsetTable"), "offset")
-            for one in table
+            queue_from_json(entry): get_integer(as_object(entry, "offsetTable"), "offset")
+            for entry in table
         }
     return offsets_by_queue(table, "offsetTable")
 
@@ -211,8 +211,8 @@ def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
 def _by_integer(value: object, label: str) -> dict[int, int]:
     """Return a map of integers; `loads` returns its bare keys as texts."""
     return {
-        as_integer(key, label): as_integer(one, label)
-        for key, one in as_object(value, label).items()
+        as_integer(key, label): as_integer(number, label)
+        for key, number in as_object(value, label).items()
     }
 
 

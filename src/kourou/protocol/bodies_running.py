@@ -135,16 +135,20 @@ def encode_consumer_running_info(info: ConsumerRunningInfo) -> bytes:
             "jstack": info.jstack,
             "mqPopTable": {
                 queue: {
-                    "droped": one.dropped,
-                    "lastPopTimestamp": one.last_pop_timestamp,
-                    "waitAckCount": one.wait_ack_count,
+                    "droped": pop_queue.dropped,
+                    "lastPopTimestamp": pop_queue.last_pop_timestamp,
+                    "waitAckCount": pop_queue.wait_ack_count,
                 }
-                for queue, one in info.pop_queues.items()
+                for queue, pop_queue in info.pop_queues.items()
             },
-            "mqTable": {queue: _process_queue(one) for queue, one in info.queues.items()},
+            "mqTable": {
+                queue: _process_queue(process_queue) for queue, process_queue in info.queues.items()
+            },
             "properties": dict(info.properties),
-            "statusTable": {topic: _status(one) for topic, one in info.statuses.items()},
-            "subscriptionSet": [subscription_to_json(one) for one in info.subscriptions],
+            "statusTable": {topic: _status(status) for topic, status in info.statuses.items()},
+            "subscriptionSet": [
+                subscription_to_json(subscription) for subscription in info.subscriptions
+            ],
             "userConsumerInfo": dict(info.user_info),
         }
     )
@@ -160,20 +164,20 @@ def decode_consumer_running_info(body: bytes) -> ConsumerRunningInfo:
     return ConsumerRunningInfo(
         get_text_map(data, "properties"),
         tuple(
-            subscription_from_json(as_object(one, "subscriptionSet"))
-            for one in get_list(data, "subscriptionSet")
+            subscription_from_json(as_object(subscription, "subscriptionSet"))
+            for subscription in get_list(data, "subscriptionSet")
         ),
         {
-            queue: _process_queue_from_json(as_object(one, "mqTable"))
-            for queue, one in items_by_queue(get_object(data, "mqTable"))
+            queue: _process_queue_from_json(as_object(value, "mqTable"))
+            for queue, value in items_by_queue(get_object(data, "mqTable"))
         },
         {
-            queue: _pop_process_queue_from_json(as_object(one, "mqPopTable"))
-            for queue, one in items_by_queue(get_object(data, "mqPopTable"))
+            queue: _pop_process_queue_from_json(as_object(value, "mqPopTable"))
+            for queue, value in items_by_queue(get_object(data, "mqPopTable"))
         },
         {
-            topic: _status_from_json(as_object(one, "statusTable"))
-            for topic, one in get_object(data, "statusTable").items()
+            topic: _status_from_json(as_object(value, "statusTable"))
+            for topic, value in get_object(data, "statusTable").items()
         },
         get_text_map(data, "userConsumerInfo"),
         get_optional_text(data, "jstack"),

@@ -195,7 +195,7 @@ def decode_topic_config_list(body: bytes) -> list[TopicConfig]:
         MalformedBodyError: as for `topic_config_from_json`, or the body is not a JSON object.
     """
     configs = get_list(as_object(loads(body), "topic list"), "topicConfigList")
-    return [topic_config_from_json(as_object(one, "topicConfigList")) for one in configs]
+    return [topic_config_from_json(as_object(config, "topicConfigList")) for config in configs]
 
 
 def encode_topic_config_table(table: TopicConfigTable, *, pretty: bool = False) -> bytes:
@@ -313,7 +313,9 @@ def _decode_compressed(body: bytes, version: int) -> RegisterBody:
     parts = _SizedPartReader(data)
     data_version = data_version_from_json(as_object(loads(parts.text()), "data version"))
     topics = [_topic_config_from_text(parts.text()) for _ in range(parts.count())]
-    filter_servers = [as_text(one, "filter server") for one in as_list(loads(parts.text()), "list")]
+    filter_servers = [
+        as_text(server, "filter server") for server in as_list(loads(parts.text()), "list")
+    ]
     if version >= VERSION_TOPIC_QUEUE_MAPPING:
         for _ in range(parts.count()):
             as_object(loads(parts.text()), "static topic")

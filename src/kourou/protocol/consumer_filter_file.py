@@ -50,24 +50,29 @@ class StoredConsumerFilter(NamedTuple):
 def encode_consumer_filters(filters: Iterable[StoredConsumerFilter]) -> bytes:
     """Return the text of the file."""
     topics: dict[str, Json] = {}
-    for one in filters:
-        topic = topics.setdefault(one.topic, {_BY_GROUP: {}, "topic": one.topic})
-        topic[_BY_GROUP][one.group] = consumer_filter_to_json(one)
+    for consumer_filter in filters:
+        topic = topics.setdefault(
+            consumer_filter.topic, {_BY_GROUP: {}, "topic": consumer_filter.topic}
+        )
+        topic[_BY_GROUP][consumer_filter.group] = consumer_filter_to_json(consumer_filter)
     return dumps({_BY_TOPIC: topics}, pretty=True)
 
 
-def consumer_filter_to_json(one: StoredConsumerFilter) -> Json:
+def consumer_filter_to_json(consumer_filter: StoredConsumerFilter) -> Json:
     """Return the JSON object of one filter, as in the file and in responses to admin requests."""
     return {
-        "bloomFilterData": {"bitNum": one.bit_count, "bitPos": list(one.positions)},
-        "bornTime": one.born_at_ms,
-        "clientVersion": one.client_version,
-        "consumerGroup": one.group,
-        "dead": one.dead_at_ms >= one.born_at_ms,
-        "deadTime": one.dead_at_ms,
-        "expression": one.expression,
-        "expressionType": one.expression_type,
-        "topic": one.topic,
+        "bloomFilterData": {
+            "bitNum": consumer_filter.bit_count,
+            "bitPos": list(consumer_filter.positions),
+        },
+        "bornTime": consumer_filter.born_at_ms,
+        "clientVersion": consumer_filter.client_version,
+        "consumerGroup": consumer_filter.group,
+        "dead": consumer_filter.dead_at_ms >= consumer_filter.born_at_ms,
+        "deadTime": consumer_filter.dead_at_ms,
+        "expression": consumer_filter.expression,
+        "expressionType": consumer_filter.expression_type,
+        "topic": consumer_filter.topic,
     }
 
 
@@ -79,22 +84,22 @@ def decode_consumer_filters(text: bytes) -> list[StoredConsumerFilter]:
     """
     content = as_object(loads(text), "consumer filters")
     return [
-        _filter(topic, group, as_object(one, _BY_GROUP))
+        _filter(topic, group, as_object(value, _BY_GROUP))
         for topic, of_topic in get_object(content, _BY_TOPIC).items()
-        for group, one in get_object(as_object(of_topic, _BY_TOPIC), _BY_GROUP).items()
+        for group, value in get_object(as_object(of_topic, _BY_TOPIC), _BY_GROUP).items()
     ]
 
 
-def _filter(topic: str, group: str, one: Json) -> StoredConsumerFilter:
-    bloom = get_object(one, "bloomFilterData")
+def _filter(topic: str, group: str, data: Json) -> StoredConsumerFilter:
+    bloom = get_object(data, "bloomFilterData")
     return StoredConsumerFilter(
         group,
         topic,
-        get_text(one, "expression"),
-        get_text(one, "expressionType"),
-        get_integer(one, "bornTime"),
-        get_integer(one, "deadTime"),
-        get_integer(one, "clientVersion"),
+        get_text(data, "expression"),
+        get_text(data, "expressionType"),
+        get_integer(data, "bornTime"),
+        get_integer(data, "deadTime"),
+        get_integer(data, "clientVersion"),
         get_integer(bloom, "bitNum"),
         tuple(as_integer(position, "bitPos") for position in get_list(bloom, "bitPos")),
     )

@@ -83,7 +83,7 @@ def decode_record(
 def decode_records(record_class: type[RecordT], body: bytes) -> list[RecordT]:
     """Return the records of an array in a body. Raises the same errors as `decode_record`."""
     name = record_class.__name__
-    return [from_json(record_class, one, name) for one in as_list(loads(body), name)]
+    return [from_json(record_class, element, name) for element in as_list(loads(body), name)]
 
 
 def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
@@ -98,9 +98,9 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: to_json(one) for key, one in value.items()}
+        return {key: to_json(element) for key, element in value.items()}
     if isinstance(value, tuple | list):
-        return [to_json(one) for one in value]
+        return [to_json(element) for element in value]
     return value
 
 
@@ -151,7 +151,7 @@ def _decoder_of(hint: Any) -> Decoder:  # noqa: ANN401 - a type, of which there 
         return _DECODERS[hint]
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _decoder_of(next(one for one in arguments if one is not NoneType))
+        return _decoder_of(next(argument for argument in arguments if argument is not NoneType))
     if origin is tuple:
         return _array_decoder(_decoder_of(arguments[0]))
     if origin is Mapping:
@@ -164,7 +164,7 @@ def _decoder_of(hint: Any) -> Decoder:  # noqa: ANN401 - a type, of which there 
 
 def _array_decoder(decode: Decoder) -> Decoder:
     def decode_array(value: object, label: str) -> tuple[Any, ...]:
-        return tuple(decode(one, label) for one in as_list(value, label))
+        return tuple(decode(element, label) for element in as_list(value, label))
 
     return decode_array
 
@@ -173,10 +173,12 @@ def _map_decoder(key: type, decode: Decoder) -> Decoder:
     def decode_map(value: object, label: str) -> dict[Any, Any]:
         members = as_object(value, label)
         if key is MessageQueue:
-            return {queue: decode(one, label) for queue, one in items_by_queue(members)}
+            return {queue: decode(element, label) for queue, element in items_by_queue(members)}
         if key is int:
-            return {as_integer(name, label): decode(one, label) for name, one in members.items()}
-        return {name: decode(one, label) for name, one in members.items()}
+            return {
+                as_integer(name, label): decode(element, label) for name, element in members.items()
+            }
+        return {name: decode(element, label) for name, element in members.items()}
 
     return decode_map
 

@@ -75,4 +75,4 @@ def _offsets_format(queue_ids: tuple[int, ...]) -> bytes:
     """Return a format string for the offsets of these queues; most topics share one."""
     if not queue_ids:
         return b"{}"
-    return b"{\n\t\t\t%b\n\t\t}" % b",\n\t\t\t".join(b"%d:%%d" % one for one in queue_ids)
+    return b"{\n\t\t\t%b\n\t\t}" % b",\n\t\t\t".join(b"%d:%%d" % queue_id for queue_id in queue_ids)
