@@ -11,7 +11,7 @@ import pytest
 
 import kourou
 from kourou import blocking
-from kourou.client.consuming.push_consumer import NOBODY_CONSUMES, UNUSED_WARN_S
+from kourou.client.consuming.push_consumer import UNUSED_PROBLEM, UNUSED_WARN_S
 from kourou.errors import ConfigError, UsageError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message
@@ -109,7 +109,7 @@ def test_unused_consumer_logs_a_warning(caplog: pytest.LogCaptureFixture) -> Non
             consumer = w.cluster.push_consumer("readers")
             consumer.subscribe(TOPIC)
             async with consumer:
-                assert NOBODY_CONSUMES in consumer.health().problems
+                assert UNUSED_PROBLEM in consumer.health().problems
                 await asyncio.sleep(UNUSED_WARN_S - 1)
                 assert "consumer.unused" not in caplog.text
                 await asyncio.sleep(2)

@@ -57,7 +57,7 @@ TASKS_MAX: Final = 200
 _TASK_FRAMES_MAX: Final = 20
 
 
-class Asked(Protocol):
+class RequestTarget(Protocol):
     """The consumer that receives the requests."""
 
     @property
@@ -88,13 +88,13 @@ class ClientRequests:
         namespace: the consumer's namespace, or empty.
 
     Attributes:
-        asked: the consumer; must be set before any request can arrive.
+        target: the consumer; must be set before any request can arrive.
     """
 
     def __init__(self, group: str, namespace: str = "") -> None:
         self._group = group
         self._namespace = namespace
-        self.asked: Asked
+        self.target: RequestTarget
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handler of each request code."""
@@ -108,7 +108,7 @@ class ClientRequests:
 
     def on_consumer_ids_changed(self, _: Request) -> None:
         """Request a rebalance pass."""
-        self.asked.rebalance_soon()
+        self.target.rebalance_soon()
 
     def on_reset_offset(self, request: Request) -> RemotingCommand | None:
         """Continue at other offsets. Java's brokers send this request oneway."""
@@ -116,13 +116,13 @@ class ClientRequests:
         wanted = decode_reset_offsets(request.command.body)
         if header.group == self._group:
             of_topic = {queue: at for queue, at in wanted.items() if queue.topic == header.topic}
-            self.asked.tasks.start(lambda: self.asked.reset(of_topic), f"reset {header.topic}")
+            self.target.tasks.start(lambda: self.target.reset(of_topic), f"reset {header.topic}")
         return response(request.command, ResponseCode.SUCCESS)
 
     def on_consumer_status(self, request: Request) -> RemotingCommand:
         """Return the offsets of a topic's queues, which may be ahead of the committed ones."""
         header = request.command.header(GetConsumerStatusRequestHeader)
-        offsets = self.asked.offsets_of(header.topic) if header.group == self._group else {}
+        offsets = self.target.offsets_of(header.topic) if header.group == self._group else {}
         answer = response(request.command, ResponseCode.SUCCESS)
         answer.body = encode_consumer_status(ConsumerStatus(offsets))
         return answer
@@ -134,7 +134,7 @@ class ClientRequests:
             return self._unknown(request, header.consumer_group)
         stacks = thread_stacks() if header.jstack_enable else None
         answer = response(request.command, ResponseCode.SUCCESS)
-        answer.body = encode_consumer_running_info(self.asked.running_info(stacks))
+        answer.body = encode_consumer_running_info(self.target.running_info(stacks))
         return answer
 
     def on_consume_directly(self, request: Request) -> RemotingCommand | None:
@@ -148,7 +148,7 @@ class ClientRequests:
 
         async def consume() -> None:
             try:
-                result = await self.asked.consume(message)
+                result = await self.target.consume(message)
             except KourouError as error:
                 reply_error(request, error)
                 return
@@ -156,7 +156,7 @@ class ClientRequests:
             answer.body = encode_consume_directly_result(result)
             request.reply(answer)
 
-        self.asked.tasks.start(consume, f"consume {message.msg_id}")
+        self.target.tasks.start(consume, f"consume {message.msg_id}")
         return None
 
     def _unknown(self, request: Request, group: str) -> RemotingCommand:

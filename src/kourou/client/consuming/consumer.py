@@ -72,7 +72,7 @@ class Consumer(ABC):
         states = dict(sorted(self._queue_states().items()))
         problems = self._instance.problems()
         problems += [f"no broker answers pulls of {q}" for q, s in states.items() if s.is_failing]
-        problems += self._own_problems()
+        problems += self._usage_problems()
         problems += self._rebalance.problems()
         problems += self._listener_problems()
         problems += [f"{queue}: {one.problem}" for queue, one in states.items() if one.problem]
@@ -93,7 +93,7 @@ class Consumer(ABC):
         """Return texts of problems with calling listeners."""
         return []
 
-    def _own_problems(self) -> list[str]:
+    def _usage_problems(self) -> list[str]:
         """Return texts of problems with the program's use of the consumer."""
         return []
 
@@ -101,7 +101,7 @@ class Consumer(ABC):
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
         """Return the state of each queue held."""
 
-    def _tell_queues_changed(
+    def _on_queues_changed(
         self, topic: str, queues: list[MessageQueue], own: list[MessageQueue]
     ) -> None:
         for listener in self._queues_changed:

@@ -27,7 +27,7 @@ from kourou.protocol.bodies import (
 )
 
 
-class AskedQueues(Protocol):
+class TargetQueues(Protocol):
     """The consumer's queues, as far as requests need them."""
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
@@ -41,7 +41,7 @@ class AskedQueues(Protocol):
 
 
 class ConsumerAnswers:
-    """Implements `client_requests.Asked` for push and pull consumers.
+    """Implements `client_requests.RequestTarget` for push and pull consumers.
 
     Args:
         instance: the client.
@@ -58,7 +58,7 @@ class ConsumerAnswers:
         config: ConsumerConfig,
         *,
         subscriptions: Mapping[str, SubscriptionData],
-        held: AskedQueues,
+        held: TargetQueues,
         rebalance: RebalanceLoop,
         stats: ConsumerStats,
     ) -> None:

@@ -299,7 +299,7 @@ class PushConsumerConfig(ConsumerConfig):
             )
 
 
-def starting(config: ConfigT, start: Start | None) -> ConfigT:
+def with_start(config: ConfigT, start: Start | None) -> ConfigT:
     """Return the config with the start position `start`; None: the config unchanged.
 
     Raises:

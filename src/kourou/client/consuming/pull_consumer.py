@@ -8,9 +8,9 @@ from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import given_config
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
-from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, starting
+from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, with_start
 from kourou.client.consuming.membership.consumer_groups import consumer_groups
-from kourou.client.consuming.membership.filter_check import by_properties, find_and_check
+from kourou.client.consuming.membership.filter_check import look_up_and_check, needing_check
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.client.consuming.polling.polling import Mode, Polling
@@ -90,7 +90,7 @@ class PullConsumer(Polling):
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        config = starting(given_config(config, PullConsumerConfig, credentials), start)
+        config = with_start(given_config(config, PullConsumerConfig, credentials), start)
         requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
@@ -106,11 +106,11 @@ class PullConsumer(Polling):
         self._rebalance = RebalanceLoop(
             instance, group, config, subscriptions=self._subscriptions, held=self._polled
         )
-        self._rebalance.on_queues_changed = self._tell_queues_changed
+        self._rebalance.on_queues_changed = self._on_queues_changed
         self._is_rebalancing = False
         self._unchecked: dict[str, SubscriptionData] = {}  # brokers are checking their filters
         self._watch = TopicWatch(instance)
-        self._answers = requests.asked = ConsumerAnswers(
+        self._answers = requests.target = ConsumerAnswers(
             instance,
             config,
             subscriptions=self._subscriptions,
@@ -162,7 +162,7 @@ class PullConsumer(Polling):
             await self._instance.wait_ended()
             return
         try:
-            self._polled.stop_giving()
+            self._polled.stop_polls()
             if self._is_rebalancing:
                 await self._rebalance.stop()
             await self._polled.close()
@@ -237,7 +237,7 @@ class PullConsumer(Polling):
         """
         check_topic(topic)
         now_ms = self._instance.runtime.clock.now_ms()
-        self._want(subscription_of(topic, tags, sql, now_ms), None)
+        self._subscribe(subscription_of(topic, tags, sql, now_ms), None)
 
     def call_for_queues(self, topic: str, callback: QueueCallback) -> QueueCallback:
         """Call `callback` repeatedly with each queue of a topic assigned to this member.
@@ -277,10 +277,10 @@ class PullConsumer(Polling):
         check_topic(topic)
         check_function(callback, "the callback", "a queue")
         now_ms = self._instance.runtime.clock.now_ms()
-        self._want(subscription_of(topic, SUB_ALL, None, now_ms), callback)
+        self._subscribe(subscription_of(topic, SUB_ALL, None, now_ms), callback)
         return callback
 
-    def _want(self, subscription: SubscriptionData, callback: QueueCallback | None) -> None:
+    def _subscribe(self, subscription: SubscriptionData, callback: QueueCallback | None) -> None:
         topic = subscription.topic
         if not self._instance.is_new:
             self._instance.check_open()
@@ -293,7 +293,7 @@ class PullConsumer(Polling):
             self._queue_callbacks[topic] = callback
         if self._instance.is_new:
             self._subscriptions[topic] = subscription
-        elif by_properties((subscription,)):
+        elif needing_check((subscription,)):
             self._unchecked[topic] = subscription
             tasks = self._instance.tasks
             tasks.start(lambda: self._join_if_served(subscription), f"check of {topic}'s filter")
@@ -334,7 +334,7 @@ class PullConsumer(Polling):
 
     def _join_by(self, subscription: SubscriptionData) -> None:
         self._subscriptions[subscription.topic] = subscription
-        self._polled.reread(subscription.topic)
+        self._polled.restart_pulls(subscription.topic)
         self._join()
 
     async def _join_if_served(self, subscription: SubscriptionData) -> None:
@@ -362,7 +362,7 @@ class PullConsumer(Polling):
 
     async def _check_filters(self, subscriptions: Iterable[SubscriptionData]) -> None:
         timeout_ms = self._config.request_timeout_ms
-        await find_and_check(self._instance, self.group, subscriptions, timeout_ms)
+        await look_up_and_check(self._instance, self.group, subscriptions, timeout_ms)
 
     def _acquire_group(self) -> None:
         namesrv = self._instance.namesrv_addresses

@@ -13,13 +13,13 @@ from kourou.client.config import given_config
 from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
     BroadcastAcknowledgements,
-    give_back_overdue,
+    redeliver_overdue,
 )
-from kourou.client.consuming.acknowledging.giving_back import GivingBack
+from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
-from kourou.client.consuming.consumer_config import PushConsumerConfig, Start, starting
+from kourou.client.consuming.consumer_config import PushConsumerConfig, Start, with_start
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
 from kourou.client.consuming.listening.consume_orderly import NoLocks, OrderlyConsumption
@@ -32,7 +32,7 @@ from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.membership.server_assignment import ServerAssignment
 from kourou.client.consuming.membership.subscriptions import Subscriptions
-from kourou.client.consuming.offsets.local_offsets import make_offsets
+from kourou.client.consuming.offsets.local_offsets import create_offsets
 from kourou.client.consuming.pulling.delivery import ReadyMessages
 from kourou.client.consuming.pulling.flow_control import FlowControl
 from kourou.client.consuming.pulling.held_queues import HeldQueues
@@ -61,7 +61,7 @@ BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 UNUSED_WARN_S: Final = 10.0
 """Seconds after the start at which a consumer without a listener or a loop logs a warning."""
 
-NOBODY_CONSUMES: Final = (
+UNUSED_PROBLEM: Final = (
     "no listener, and no loop over the consumer: the messages of its queues are not consumed, "
     "neither by it nor by another member of the group"
 )
@@ -131,7 +131,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        config = starting(given_config(config, PushConsumerConfig, credentials), start)
+        config = with_start(given_config(config, PushConsumerConfig, credentials), start)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are stored under the client id, which must be the same after a restart.
@@ -142,7 +142,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._run_blocking = run_blocking
         self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
-        self._is_over = asyncio.Event()  # closed, or a signal arrived
+        self._ended = asyncio.Event()  # closed, or a signal arrived
         self._requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,
@@ -162,17 +162,17 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         config, instance = self._config, self._instance
         self._subscriptions = Subscriptions(instance, self.group)
         self._ready = ReadyMessages()
-        self._offsets = make_offsets(instance, self.group, config, self._disk)
+        self._offsets = create_offsets(instance, self.group, config, self._disk)
         acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
         self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
         self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
-        self._giving_back = GivingBack(
+        self._redeliverer = Redeliverer(
             instance, self._acknowledgements, self._ready, config.local_retry_delay_ms
         )
         self._iteration = Iteration(
             self._ready,
             self._acknowledgements,
-            self._giving_back,
+            self._redeliverer,
             instance.runtime.clock,
             self._watch,
         )
@@ -184,7 +184,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             consumption=self._ready,
             offsets=self._offsets,
             on_pulled=self._stats.count_pulled,
-            bury=self._acknowledgements.bury,
+            store_dead_letter=self._acknowledgements.store_dead_letter,
         )
         self._rebalance = RebalanceLoop(
             instance,
@@ -192,11 +192,11 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             config,
             subscriptions=self._subscriptions,
             held=self._held,
-            is_alone=self._is_broadcasting,
-            assignment=ServerAssignment.wanted(instance, self.group, config, self._subscriptions),
+            is_broadcasting=self._is_broadcasting,
+            assignment=ServerAssignment.create(instance, self.group, config, self._subscriptions),
         )
-        self._rebalance.on_queues_changed = self._tell_queues_changed
-        self._answers = self._requests.asked = ConsumerAnswers(
+        self._rebalance.on_queues_changed = self._on_queues_changed
+        self._answers = self._requests.target = ConsumerAnswers(
             instance,
             config,
             subscriptions=self._subscriptions,
@@ -238,12 +238,12 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         """
         if not self._instance.is_new:
             self._instance.check_open()
-        self._subscriptions.want(topic, tags, sql)
+        self._subscriptions.request(topic, tags, sql)
         if not self._instance.is_new:
             self._instance.tasks.start(lambda: self._resubscribe(topic), f"subscription of {topic}")
 
     async def _resubscribe(self, topic: str) -> None:
-        if await self._subscriptions.renew(topic, self._config.request_timeout_ms):
+        if await self._subscriptions.activate(topic, self._config.request_timeout_ms):
             await self._instance.heartbeat_all()
             self._rebalance.wake()
 
@@ -253,7 +253,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         Its queues are released soon: done messages are committed; a message that a listener is
         processing may be redelivered to another member.
         """
-        if self._subscriptions.leave(topic) and self._instance.is_open:
+        if self._subscriptions.remove(topic) and self._instance.is_open:
             self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
             self._rebalance.wake()
 
@@ -271,13 +271,13 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             RemoteError: a broker cannot filter by a subscription's `sql`.
             ClosedError: the consumer was started before, or closed meanwhile.
         """
-        if not self._subscriptions.wanted:
+        if not self._subscriptions.requested:
             raise UsageError("subscribe to a topic before the start")
         self._instance.start()
         try:
             self._acquire_group()
             await self._offsets.open()
-            self._subscriptions.fix(is_retrying=not self._is_broadcasting)
+            self._subscriptions.activate_all(is_retrying=not self._is_broadcasting)
             await self._subscriptions.look_up_routes(self._config.request_timeout_ms)
             await self._instance.heartbeat_all()
             self._instance.check_open()  # another task may have closed it meanwhile
@@ -336,9 +336,9 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
                 f"the consumer of group {self.group} has no listener: add one before the start, "
                 "for example by `consumer.listen(function)`, or use `async for` instead"
             )
-        loop, is_over = asyncio.get_running_loop(), self._is_over
-        with end_signals.calling(lambda: loop.call_soon_threadsafe(is_over.set)):
-            await is_over.wait()
+        loop, ended = asyncio.get_running_loop(), self._ended
+        with end_signals.calling(lambda: loop.call_soon_threadsafe(ended.set)):
+            await ended.wait()
             await self.close()
 
     # Joining and leaving
@@ -360,7 +360,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         if isinstance(self._call, OrderedCall):
             self._begin_in_order(self._call)
             return
-        tasks.start_periodic(self._give_back_overdue, config.consume_timeout_ms, "overdue messages")
+        tasks.start_periodic(self._redeliver_overdue, config.consume_timeout_ms, "overdue messages")
         if self._call is None:
             tasks.start(self._warn_unless_used, "look for a loop over the consumer")
             return
@@ -370,7 +370,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             clock=self._instance.runtime.clock,
             ready=self._ready,
             acknowledgements=self._acknowledgements,
-            giving_back=self._giving_back,
+            redeliverer=self._redeliverer,
         )
         self._consumption.start()
 
@@ -379,7 +379,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         locks = None
         if not self._is_broadcasting:
             locks = self._held.locks = QueueLocks(self._instance, self.group, config)
-            locks.on_lost = self._held.lose
+            locks.on_lost = self._held.drop_lost
             tasks.start_periodic(locks.renew, config.lock_interval_ms, "renewal of locks")
         self._consumption = self._held.consumption = OrderlyConsumption(
             call,
@@ -407,7 +407,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         self._offsets.close()
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
-        self._is_over.set()
+        self._ended.set()
 
     def _check_new(self, action: str) -> None:
         if not self._instance.is_new:
@@ -416,11 +416,11 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     async def _warn_unless_used(self) -> None:
         await asyncio.sleep(UNUSED_WARN_S)
         if not self._iteration.is_used:
-            log.warning("consumer.unused group=%s problem=%s", self.group, NOBODY_CONSUMES)
+            log.warning("consumer.unused group=%s problem=%s", self.group, UNUSED_PROBLEM)
 
-    def _own_problems(self) -> list[str]:
+    def _usage_problems(self) -> list[str]:
         is_used = self._call is not None or self._iteration.is_used
-        return [] if is_used or not self._instance.is_open else [NOBODY_CONSUMES]
+        return [] if is_used or not self._instance.is_open else [UNUSED_PROBLEM]
 
     def _has_listener(self) -> bool:
         return self._call is not None
@@ -438,8 +438,8 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
     def _on_change(self, _: str) -> None:
         self._rebalance.wake()
 
-    async def _give_back_overdue(self) -> None:
-        await give_back_overdue(self._held.process_queues, self._acknowledgements)
+    async def _redeliver_overdue(self) -> None:
+        await redeliver_overdue(self._held.process_queues, self._acknowledgements)
 
     def _listener_problems(self) -> list[str]:
         return [] if self._consumption is None else self._consumption.problems()

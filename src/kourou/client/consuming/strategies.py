@@ -29,7 +29,7 @@ STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
 )
 """Strategies by RocketMQ's names. All members of a group must use the same one."""
 
-_TO_BE_MADE: Final = MappingProxyType(
+_WITH_ARGUMENTS: Final = MappingProxyType(
     {
         ConfiguredQueues.name: "ConfiguredQueues(queues)",
         MachineRooms.name: "MachineRooms(rooms)",
@@ -55,9 +55,9 @@ def find_strategy(allocation: object) -> Allocate:
     found = STRATEGIES.get(allocation)
     if found is not None:
         return found
-    for name, made in _TO_BE_MADE.items():
+    for name, example in _WITH_ARGUMENTS.items():
         if allocation == name or allocation.startswith(f"{name}-"):
-            raise ConfigError(f"allocation {allocation} needs arguments: pass {made}")
+            raise ConfigError(f"allocation {allocation} needs arguments: pass {example}")
     raise ConfigError(
         f"allocation is {allocation}: expected one of {', '.join(STRATEGIES)}, or a strategy object"
     )

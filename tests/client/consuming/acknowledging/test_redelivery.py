@@ -46,12 +46,12 @@ def test_an_ordinary_failure_is_redelivered_with_its_reason() -> None:
 
 def test_an_instruction_sets_the_delay() -> None:
     assert redelivery_of(RetryLater(), message_at()) == Redelivery()
-    assert redelivery_of(RetryLater(level=5), message_at()) == Redelivery(5, is_asked_for=True)
+    assert redelivery_of(RetryLater(level=5), message_at()) == Redelivery(5, is_requested=True)
     assert redelivery_of(RetryLater("busy", delay_ms=1), message_at()) == Redelivery(
-        0, 1, "busy", is_asked_for=True
+        0, 1, "busy", is_requested=True
     )
     assert redelivery_of(DeadLetter("bad"), message_at()) == Redelivery(
-        -1, None, "bad", is_asked_for=True
+        -1, None, "bad", is_requested=True
     )
 
 
@@ -61,15 +61,15 @@ def test_unnamed_messages_of_a_batch_are_done() -> None:
         "", [RetryLater(level=2, messages=[late]), DeadLetter(messages=[dead])]
     )
     assert redelivery_of(several, done) is None
-    assert redelivery_of(several, late) == Redelivery(2, is_asked_for=True)
-    assert redelivery_of(several, dead) == Redelivery(-1, is_asked_for=True)
+    assert redelivery_of(several, late) == Redelivery(2, is_requested=True)
+    assert redelivery_of(several, dead) == Redelivery(-1, is_requested=True)
     assert is_instruction(several)
 
 
 def test_a_failure_beside_instructions_applies_to_unnamed_messages() -> None:
     named, other = message_at(0), message_at(1)
     both = ExceptionGroup("", [KeyError("k"), RetryLater(level=2, messages=[named])])
-    assert redelivery_of(both, named) == Redelivery(2, is_asked_for=True)
+    assert redelivery_of(both, named) == Redelivery(2, is_requested=True)
     assert redelivery_of(both, other) == Redelivery(reason="KeyError: 'k'")
     assert not is_instruction(both)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kourou.client.consuming.listening.consume_order import QueueOrder
-from kourou.client.consuming.membership.queue_locks import BROKER_EXPIRY_S, LockTerms
+from kourou.client.consuming.membership.queue_locks import BROKER_EXPIRY_S, LockGrants
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from tests.client.consuming.messages import QUEUE, message_at
 
@@ -54,8 +54,8 @@ class OrderMachine(RuleBasedStateMachine):
         self.taken = self.taken[count:]
 
     @rule(count=st.integers(0, 4))
-    def put_back_behind(self, count: int) -> None:
-        self.order.put_back_behind(count)
+    def put_back_after(self, count: int) -> None:
+        self.order.put_back_after(count)
         self.waiting = self.taken[count:] + self.waiting
         self.taken = self.taken[:count]
 
@@ -102,7 +102,7 @@ class OrderMachine(RuleBasedStateMachine):
         offset = data.draw(st.sampled_from(self.taken))
         (message,) = [one for one in self.order.taken if one.queue_offset == offset]
         self.order.process_queue.remove(message)
-        self.order.forget(message)
+        self.order.remove(message)
         self.taken.remove(offset)
 
     @invariant()
@@ -141,11 +141,11 @@ MOSTLY = st.sampled_from([True, True, True, True, False])
 
 
 class LockTermsMachine(RuleBasedStateMachine):
-    """`LockTerms` of a member against a model broker whose locks expire after a minute."""
+    """`LockGrants` of a member against a model broker whose locks expire after a minute."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.terms = LockTerms(30.0)
+        self.terms = LockGrants(30.0)
         self.now_s = 0.0
         self.owner: tuple[str, float] | None = None  # the broker's lock
         self.other_had_it = False  # since the last response
@@ -161,7 +161,7 @@ class LockTermsMachine(RuleBasedStateMachine):
         is_answered=MOSTLY,
     )
     def ask(self, there_s: float, back_s: float, *, arrives: bool, is_answered: bool) -> None:
-        asked_s, was_held = self.now_s, self.terms.asked_at_s(QUEUE) is not None
+        asked_s, was_held = self.now_s, self.terms.requested_at_s(QUEUE) is not None
         self.now_s += there_s
         if not arrives:
             return

@@ -56,7 +56,7 @@ async def consuming(
         clock=SystemClock(),
         ready=consumer._ready,
         acknowledgements=consumer._acknowledgements,
-        giving_back=consumer._giving_back,
+        redeliverer=consumer._redeliverer,
     )
     consumption.start()
     try:

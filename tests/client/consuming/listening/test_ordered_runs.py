@@ -43,7 +43,7 @@ class Locks:
         self.left_s = math.inf
         self.asked = 0
 
-    def held_s(self, queue: MessageQueue) -> float:
+    def valid_s(self, queue: MessageQueue) -> float:
         del queue
         return self.left_s
 

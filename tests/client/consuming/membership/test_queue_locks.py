@@ -11,7 +11,7 @@ import pytest
 from kourou.broker.consuming import queue_locks as of_broker
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.membership.queue_locks import BROKER_EXPIRY_S, LockTerms, QueueLocks
+from kourou.client.consuming.membership.queue_locks import BROKER_EXPIRY_S, LockGrants, QueueLocks
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -83,7 +83,7 @@ def test_a_queue_is_lost_after_a_suspension_longer_than_the_broker_s_expiry() ->
 def test_a_lock_renewed_after_the_broker_s_expiry_is_lost(
     renewed_s: float, *, is_own: bool
 ) -> None:
-    terms = LockTerms(30.0)
+    terms = LockGrants(30.0)
     assert terms.grant(QUEUE, 0.0, 0.5)
     assert terms.grant(QUEUE, renewed_s, renewed_s) is is_own
     assert BROKER_EXPIRY_S * 1000 == of_broker.EXPIRY_MS

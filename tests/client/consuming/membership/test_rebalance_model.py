@@ -2,8 +2,8 @@
 
 A pass does what `RebalanceLoop` and `HeldQueues` do: `plan_changes` returns the queues to release
 and start, released queues are drained for a moment, and started queues have had their handover
-delay (`Rests`) or are locked. Members run a pass soon after each change, at different times;
-ordered members may also run it late.
+delay (`HandoverDelays`) or are locked. Members run a pass soon after each change, at different
+times; ordered members may also run it late.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kourou.broker.consuming.queue_locks import EXPIRY_MS, QueueLocks
+from kourou.client.consuming.membership.handover_delays import HandoverDelays
 from kourou.client.consuming.membership.rebalance import java_order, plan_changes
-from kourou.client.consuming.membership.resting import Rests
 from kourou.client.consuming.strategies import STRATEGIES
 from kourou.model.queue import MessageQueue
 
@@ -40,7 +40,7 @@ class _Member:
     held: set[MessageQueue] = field(default_factory=set)
     draining: dict[MessageQueue, float] = field(default_factory=dict)
     """Queues being released, and the time at which their last calls end."""
-    rests: Rests = field(default_factory=lambda: Rests(REST_S))
+    rests: HandoverDelays = field(default_factory=lambda: HandoverDelays(REST_S))
     is_first_done: bool = False
 
 
@@ -134,12 +134,12 @@ class _GroupMachine(RuleBasedStateMachine):
         for queue in changes.released:
             member.held.remove(queue)
             member.draining[queue] = self.now_s + DRAIN_S
-        member.rests.note_wanted("T", changes.added)
+        member.rests.note_assigned("T", changes.added)
         free = [queue for queue in changes.added if queue not in member.draining]
         if self.is_ordered:
             free = self.locks.lock(GROUP, name, free, self.now_ms)
         elif changes.is_shared or member.is_first_done:
-            free = [queue for queue in free if not member.rests.left_s(queue, self.now_s)]
+            free = [queue for queue in free if not member.rests.remaining_s(queue, self.now_s)]
         member.is_first_done = True
         member.held.update(free)
 

@@ -68,7 +68,7 @@ def test_waiting_takers_are_woken_for_the_remaining_messages() -> None:
     async def main() -> None:
         for patience_s in (0.0, 0.001):
             ready, queue = ReadyMessages(), ProcessQueue(MessageQueue("T", "b", 0))
-            ready.patience_s = patience_s
+            ready.wake_delay_s = patience_s
             waiting = [asyncio.create_task(ready.take()) for _ in range(4)]
             await asyncio.sleep(0)
             ready.put(queue, queue.put([message_at(offset) for offset in range(3)]))

@@ -78,7 +78,7 @@ class Acknowledgements:
             if offset is not None:
                 self._offsets.update(process_queue.queue, offset)
 
-    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
+    async def redeliver(self, delivery: Delivery, redelivery: Redelivery = DEFAULT) -> bool:
         """Have a broker redeliver the message later; return whether one accepted it.
 
         The message is sent back to its broker or, if that fails, a copy is sent to the group's
@@ -87,20 +87,25 @@ class Acknowledgements:
         not shorter. If the queue no longer belongs to this member, nothing is sent and the result
         is True.
         """
-        if not delivery.is_wanted:
+        if not delivery.is_held:
             return True
         message = delivery.message
-        if how.delay_ms is not None:
-            if await self._send_copy(message, how):
+        if redelivery.delay_ms is not None:
+            if await self._send_copy(message, redelivery):
                 self.acknowledge(delivery)
                 return True
-            how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
-        if not (await self._send_back(delivery, how) or await self._send_copy(message, how)):
+            redelivery = replace(
+                redelivery, level=level_not_shorter(redelivery.delay_ms), delay_ms=None
+            )
+        if not (
+            await self._send_back(delivery, redelivery)
+            or await self._send_copy(message, redelivery)
+        ):
             return False
         self.acknowledge(delivery)
         return True
 
-    async def _send_back(self, delivery: Delivery, how: Redelivery) -> bool:
+    async def _send_back(self, delivery: Delivery, redelivery: Redelivery) -> bool:
         """Send the message back to its broker; return whether the broker accepted it."""
         message = delivery.message
         instance, config = self._instance, self._config
@@ -113,10 +118,10 @@ class Acknowledgements:
                 address,
                 self._group,
                 message,
-                delay_level=how.level,
+                delay_level=redelivery.level,
                 max_reconsume_times=config.max_reconsume_times,
                 timeout_s=timeout_s,
-                reason=how.reason,
+                reason=redelivery.reason,
             )
         except KourouError as error:
             if error.refresh_route:
@@ -125,7 +130,7 @@ class Acknowledgements:
             return False
         return True
 
-    async def _send_copy(self, message: MessageExt, how: Redelivery) -> bool:
+    async def _send_copy(self, message: MessageExt, redelivery: Redelivery) -> bool:
         """Send the message to the retry topic; return whether a broker stored it."""
         config = self._config
         try:
@@ -135,18 +140,18 @@ class Acknowledgements:
                 message,
                 max_reconsume_times=config.max_reconsume_times,
                 timeout_s=config.send_back_timeout_ms / 1000,
-                how=how,
+                redelivery=redelivery,
             )
         except KourouError as error:
             # A broker without scheduled messages is no fault, and a delay level is tried next.
-            level = logging.WARNING if how.delay_ms is None else logging.DEBUG
+            level = logging.WARNING if redelivery.delay_ms is None else logging.DEBUG
             log.log(level, "message.not_sent_again msg_id=%s reason=%s", message.msg_id, error)
             return False
         return True
 
-    async def bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
+    async def store_dead_letter(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
         """Store an unreadable message as a dead letter; return whether a broker accepted it."""
-        return await bury(
+        return await store_dead_letter(
             self._instance,
             self._group,
             queue,
@@ -158,22 +163,22 @@ class Acknowledgements:
 class BroadcastAcknowledgements(Acknowledgements):
     """Acknowledges messages of a broadcasting group, failed ones too: it has no redelivery."""
 
-    async def give_back(self, delivery: Delivery, how: Redelivery = DEFAULT) -> bool:
+    async def redeliver(self, delivery: Delivery, redelivery: Redelivery = DEFAULT) -> bool:
         """Drop the message: a broker cannot redeliver it to a single member."""
-        del how
-        if delivery.is_wanted:
+        del redelivery
+        if delivery.is_held:
             log.warning("message.dropped msg_id=%s reason=broadcasting", delivery.message.msg_id)
             self.acknowledge(delivery)
         return True
 
-    async def bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
+    async def store_dead_letter(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
         """Drop the message: a broadcasting group has no dead letters."""
         message, error = undecodable
         log.error("message.unreadable queue=%s msg_id=%s reason=%s", queue, message.msg_id, error)
         return True
 
 
-async def bury(
+async def store_dead_letter(
     instance: ClientInstance,
     group: str,
     queue: MessageQueue,
@@ -190,9 +195,14 @@ async def bury(
     message, error = undecodable
     try:
         if message.sys_flag & INNER_BATCH:
-            how = Redelivery(level=-1, reason=reason_of(error))
+            redelivery = Redelivery(level=-1, reason=reason_of(error))
             await send_to_retry_topic(
-                instance, group, message, max_reconsume_times=None, timeout_s=timeout_s, how=how
+                instance,
+                group,
+                message,
+                max_reconsume_times=None,
+                timeout_s=timeout_s,
+                redelivery=redelivery,
             )
         else:
             address = await instance.routes.address(queue.topic, queue.broker_name, timeout_s)
@@ -213,7 +223,7 @@ async def bury(
     return True
 
 
-async def give_back_overdue(
+async def redeliver_overdue(
     process_queues: Iterable[ProcessQueue],
     acknowledgements: Acknowledgements,
 ) -> None:
@@ -225,4 +235,4 @@ async def give_back_overdue(
         for message in process_queue.overdue(_OVERDUE_MAX):
             log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
             delivery = Delivery(process_queue, message)
-            await acknowledgements.give_back(delivery, _OVERDUE)
+            await acknowledgements.redeliver(delivery, _OVERDUE)

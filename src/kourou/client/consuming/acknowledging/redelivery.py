@@ -43,14 +43,14 @@ class Redelivery:
         level: the delay level; 0: the broker increases the delay each time; negative: dead letter.
         delay_ms: the delay in ms, instead of a level.
         reason: one line, stored in the dead letter that the message may become.
-        is_asked_for: the listener requested this delay or a dead letter, and must not be called
+        is_requested: the listener requested this delay or a dead letter, and must not be called
             earlier.
     """
 
     level: int = _BY_BROKER
     delay_ms: int | None = None
     reason: str | None = None
-    is_asked_for: bool = False
+    is_requested: bool = False
 
 
 DEFAULT: Final = Redelivery()
@@ -111,7 +111,7 @@ def redelivery_of(error: BaseException, message: MessageExt) -> Redelivery | Non
         if not isinstance(one, RetryLater | DeadLetter):
             failed = failed or one
         elif one.messages is None or any(named is message for named in one.messages):
-            return _as_told(one)
+            return _requested_redelivery(one)
     return None if failed is None else Redelivery(reason=reason_of(failed))
 
 
@@ -140,12 +140,14 @@ def reason_of(error: BaseException) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:REASON_CHARS_MAX]
 
 
-def _as_told(told: RetryLater | DeadLetter) -> Redelivery:
-    reason = reason_of(told) or None
-    if isinstance(told, DeadLetter):
-        return Redelivery(_NEVER, reason=reason, is_asked_for=True)
-    is_timed = told.level is not None or told.delay_ms is not None
-    return Redelivery(told.level or _BY_BROKER, told.delay_ms, reason, is_asked_for=is_timed)
+def _requested_redelivery(instruction: RetryLater | DeadLetter) -> Redelivery:
+    reason = reason_of(instruction) or None
+    if isinstance(instruction, DeadLetter):
+        return Redelivery(_NEVER, reason=reason, is_requested=True)
+    is_timed = instruction.level is not None or instruction.delay_ms is not None
+    return Redelivery(
+        instruction.level or _BY_BROKER, instruction.delay_ms, reason, is_requested=is_timed
+    )
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -33,7 +33,7 @@ async def send_to_retry_topic(
     *,
     max_reconsume_times: int | None,
     timeout_s: float,
-    how: Redelivery = DEFAULT,
+    redelivery: Redelivery = DEFAULT,
 ) -> None:
     """Store a copy of the message on a broker of the retry topic, for later redelivery.
 
@@ -47,7 +47,7 @@ async def send_to_retry_topic(
         message: as pulled.
         max_reconsume_times: None: the broker's limit for the group.
         timeout_s: for each of two requests.
-        how: the requested redelivery.
+        redelivery: the requested redelivery.
 
     Raises:
         TransportError: no response arrived; the copy may be stored.
@@ -68,16 +68,16 @@ async def send_to_retry_topic(
     }
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.msg_id)
     properties[names.RETRY_TOPIC] = message.topic
-    if how.level < 0:
+    if redelivery.level < 0:
         max_reconsume_times = message.reconsume_times
-    if how.delay_ms is not None:
-        properties[names.TIMER_DELAY_MS] = str(how.delay_ms)
+    if redelivery.delay_ms is not None:
+        properties[names.TIMER_DELAY_MS] = str(redelivery.delay_ms)
     else:
-        level = how.level if how.level > 0 else _FIRST_DELAY_LEVEL + message.reconsume_times
-        properties[names.DELAY] = str(level)
+        next_level = _FIRST_DELAY_LEVEL + message.reconsume_times
+        properties[names.DELAY] = str(redelivery.level if redelivery.level > 0 else next_level)
     may_die = max_reconsume_times is None or reconsume_times > max_reconsume_times
-    if how.reason is not None and may_die:
-        properties[names.DLQ_REASON] = how.reason
+    if redelivery.reason is not None and may_die:
+        properties[names.DLQ_REASON] = redelivery.reason
     outgoing = Outgoing(
         topic, (message.msg_id,), message.body, encode_properties(properties).decode(), message.flag
     )

@@ -16,12 +16,12 @@ import asyncio
 import logging
 
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
-from kourou.client.consuming.acknowledging.giving_back import GivingBack
+from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
 from kourou.client.consuming.acknowledging.redelivery import redelivery_of
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.listener_runs import (
-    THREAD_PATIENCE_S,
+    THREAD_WAKE_DELAY_S,
     TURN_MESSAGES,
     ListenerRuns,
     Unfinished,
@@ -42,7 +42,7 @@ class ConcurrentConsumption:
         clock: time at which deliveries start.
         ready: source of the messages.
         acknowledgements: acknowledges messages that are done.
-        giving_back: has failed messages redelivered.
+        redeliverer: has failed messages redelivered.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ConcurrentConsumption:
         clock: Clock,
         ready: ReadyMessages,
         acknowledgements: Acknowledgements,
-        giving_back: GivingBack,
+        redeliverer: Redeliverer,
     ) -> None:
         self._call = call
         self._config = config
@@ -61,7 +61,7 @@ class ConcurrentConsumption:
         self._clock = clock
         self._ready = ready
         self._acknowledgements = acknowledgements
-        self._giving_back = giving_back
+        self._redeliverer = redeliverer
         self._runs: ListenerRuns | None = None
         work = self._work if call.is_batch else self._work_in_runs
         self._workers = Workers(work, "listener")
@@ -71,7 +71,7 @@ class ConcurrentConsumption:
         call = self._call
         if not call.is_batch:
             if not call.is_coroutine:
-                self._ready.patience_s = THREAD_PATIENCE_S
+                self._ready.wake_delay_s = THREAD_WAKE_DELAY_S
             self._runs = call.in_runs(
                 self._ready.pop, self._acknowledgements.acknowledge_all, self._clock
             )
@@ -92,16 +92,16 @@ class ConcurrentConsumption:
         Calls cut short then (see `end_calls`) are not acknowledged. If a listener closes its own
         consumer, its own call is not waited for.
         """
-        await end_calls(self._workers.others(), self._config.shutdown_timeout_ms)
+        await end_calls(self._workers.other_tasks(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
         """Cancel all calls except the caller's own, without waiting for their end."""
-        for worker in self._workers.others():
+        for worker in self._workers.other_tasks():
             worker.cancel()
 
     async def _wait(self) -> bool:
         """Wait for messages; return False if `ready` is closed or this worker is surplus."""
-        if not self._workers.is_wanted():
+        if not self._workers.should_continue():
             return False
         self._workers.begin_waiting()
         try:
@@ -125,7 +125,7 @@ class ConcurrentConsumption:
         assert runs is not None, "it was started"
         count = 0
         while await self._wait():
-            if call.watch.told:
+            if call.watch.hooks:
                 delivery = self._ready.take_now()
                 if delivery is not None:
                     await self._deliver(delivery)
@@ -152,7 +152,7 @@ class ConcurrentConsumption:
             log.exception("delivery.broken msg_id=%s", unfinished.delivery.message.msg_id)
 
     async def _deliver_with_others(self, first: Delivery) -> None:
-        deliveries = [first, *self._ready.take_more(first.process_queue, self._batch_max - 1)]
+        deliveries = [first, *self._ready.take_same_queue(first.process_queue, self._batch_max - 1)]
         now_ms = self._clock.now_ms()
         for delivery in deliveries:
             delivery.process_queue.start(delivery.message, now_ms)
@@ -162,8 +162,8 @@ class ConcurrentConsumption:
 
     async def _end(self, delivery: Delivery, error: BaseException | None) -> None:
         """Acknowledge the message if the listener succeeded, else have it redelivered."""
-        how = None if error is None else redelivery_of(error, delivery.message)
-        if how is None:
+        redelivery = None if error is None else redelivery_of(error, delivery.message)
+        if redelivery is None:
             self._acknowledgements.acknowledge(delivery)
         else:
-            await self._giving_back.give_back(delivery, how)
+            await self._redeliverer.redeliver(delivery, redelivery)

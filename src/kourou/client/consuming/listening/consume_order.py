@@ -82,7 +82,7 @@ class QueueOrder:
         done, self._finished = self._finished, []
         return self.process_queue.remove_all(done)
 
-    def forget(self, message: MessageExt) -> None:
+    def remove(self, message: MessageExt) -> None:
         """Remove a taken message that was done by other means, such as a dead letter."""
         self._taken = [one for one in self._taken if one is not message]
 
@@ -100,7 +100,7 @@ class QueueOrder:
         self._waiting.extendleft(reversed(taken[first:]))
         self._taken = []
 
-    def put_back_behind(self, count: int) -> None:
+    def put_back_after(self, count: int) -> None:
         """Put the taken messages back to waiting, except the first `count`."""
         self._waiting.extendleft(reversed(self._taken[count:]))
         del self._taken[count:]

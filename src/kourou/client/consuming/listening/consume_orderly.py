@@ -33,7 +33,7 @@ from kourou.client.consuming.listening.consume_order import QueueOrder
 from kourou.client.consuming.listening.listener_runs import TURN_MESSAGES
 from kourou.client.consuming.listening.ordered_calls import OrderedCall, OrderedOutcome
 from kourou.client.consuming.listening.ordered_runs import OrderedRuns
-from kourou.client.consuming.listening.workers import Turns, end_calls, others
+from kourou.client.consuming.listening.workers import Turns, end_calls, other_tasks
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
@@ -53,7 +53,7 @@ _NOT_LOCKED_S: Final = 3.0
 class Locks(Protocol):
     """The queue locks of this member."""
 
-    def held_s(self, queue: MessageQueue) -> float:
+    def valid_s(self, queue: MessageQueue) -> float:
         """Return for how many seconds the lock is still valid; negative: it is not valid.
 
         The lock may be lost earlier; the process queue is dropped then.
@@ -66,7 +66,7 @@ class Locks(Protocol):
 class NoLocks:
     """Grants all locks, for a broadcasting group, whose members do not compete for queues."""
 
-    def held_s(self, queue: MessageQueue) -> float:
+    def valid_s(self, queue: MessageQueue) -> float:
         """Return infinity: the lock never expires."""
         del queue
         return math.inf
@@ -108,7 +108,7 @@ class _Lane:
             self.runs.interrupt()
 
     def wake(self) -> None:
-        """Wake the task from `wait` or `rest`."""
+        """Wake the task from `wait` or `sleep`."""
         self._changed.set()
 
     async def wait(self) -> None:
@@ -117,7 +117,7 @@ class _Lane:
         if not self.order.is_waiting and not self.is_ending:
             await self._changed.wait()
 
-    async def rest(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, or until the lane is ending."""
         try:
             async with asyncio.timeout(seconds):
@@ -213,12 +213,12 @@ class OrderlyConsumption:
         self._is_closed = True
         for lane in self._lanes.values():
             lane.end()
-        await end_calls(self._others(), self._config.shutdown_timeout_ms)
+        await end_calls(self._other_tasks(), self._config.shutdown_timeout_ms)
 
     def cancel(self) -> None:
         """Cancel all calls except the caller's own, without waiting for their end."""
         self._is_closed = True
-        for task in self._others():
+        for task in self._other_tasks():
             task.cancel()
 
     def _lane(self, process_queue: ProcessQueue) -> _Lane:
@@ -229,25 +229,25 @@ class OrderlyConsumption:
             runs = OrderedRuns(call, order, self._clock, lambda: self._commit(order))
         return _Lane(order, call, runs)
 
-    def _others(self) -> list[asyncio.Task[None]]:
-        return others(lane.task for lane in self._lanes.values())
+    def _other_tasks(self) -> list[asyncio.Task[None]]:
+        return other_tasks(lane.task for lane in self._lanes.values())
 
     async def _work(self, lane: _Lane) -> None:
         while not lane.is_ending:
             if not lane.order.is_waiting:
                 await lane.wait()
-            elif self._locks.held_s(lane.queue) < 0:
-                await self._lock_again(lane)
+            elif self._locks.valid_s(lane.queue) < 0:
+                await self._relock(lane)
             else:
                 async with self._turns:
-                    rest_s = await self._take_turn(lane)
-                if rest_s:
-                    await lane.rest(rest_s)
+                    suspension_s = await self._take_turn(lane)
+                if suspension_s:
+                    await lane.sleep(suspension_s)
 
-    async def _lock_again(self, lane: _Lane) -> None:
-        await lane.rest(_RELOCK_S)
+    async def _relock(self, lane: _Lane) -> None:
+        await lane.sleep(_RELOCK_S)
         if not lane.is_ending and lane.queue not in await self._locks.lock([lane.queue]):
-            await lane.rest(_NOT_LOCKED_S)
+            await lane.sleep(_NOT_LOCKED_S)
 
     async def _take_turn(self, lane: _Lane) -> float:
         """Call the listener during one turn; return the queue's suspension after it in seconds."""
@@ -255,26 +255,26 @@ class OrderlyConsumption:
         ends_at_s = loop.time() + self._config.consume_continuously_ms / 1000
         count = 0
         while not lane.is_ending and lane.order.is_waiting:
-            locked_s = self._locks.held_s(lane.queue)
+            locked_s = self._locks.valid_s(lane.queue)
             if locked_s < 0:
                 break
-            rest_s = await self._call_some(lane, ends_at_s - loop.time(), locked_s)
-            if rest_s or loop.time() >= ends_at_s or self._turns.is_crowded:
-                return rest_s
+            suspension_s = await self._call_some(lane, ends_at_s - loop.time(), locked_s)
+            if suspension_s or loop.time() >= ends_at_s or self._turns.is_crowded:
+                return suspension_s
             count += 1
             if count % TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
         return 0
 
-    async def _call_some(self, lane: _Lane, lasts_s: float, locked_s: float) -> float:
+    async def _call_some(self, lane: _Lane, turn_s: float, locked_s: float) -> float:
         """Call the listener once or in a run; return the queue's suspension in seconds."""
         order = lane.order
         try:
-            if lane.runs is None or lane.call.watch.told:
+            if lane.runs is None or lane.call.watch.hooks:
                 messages = order.take(self._batch_max)
                 order.process_queue.last_consumed_at_ms = self._clock.now_ms()
                 return await self._settle(lane, messages, await lane.call.deliver(messages))
-            unfinished = await lane.runs.run(lasts_s, locked_s)
+            unfinished = await lane.runs.run(turn_s, locked_s)
             if unfinished is None:
                 return 0
             outcome = OrderedOutcome(await lane.call.finish(unfinished))
@@ -291,10 +291,10 @@ class OrderlyConsumption:
     ) -> float:
         """Apply the outcome of a call with `messages`; return the queue's suspension in seconds."""
         order, config = lane.order, self._config
-        for message, how in outcome.dead(messages, config.max_reconsume_times):
+        for message, redelivery in outcome.dead_letters(messages, config.max_reconsume_times):
             delivery = Delivery(order.process_queue, message)
-            if await self._acknowledgements.give_back(delivery, how):
-                order.forget(message)
+            if await self._acknowledgements.redeliver(delivery, redelivery):
+                order.remove(message)
         failed = [message for message in order.taken if outcome.is_failed(message)]
         for message in failed:
             message.reconsume_times += 1
@@ -305,7 +305,7 @@ class OrderlyConsumption:
         if outcome.is_committed:
             self._commit(order)
         if failed or outcome.is_rolled_back:
-            return outcome.rest_s(failed, config.suspend_queue_ms)
+            return outcome.suspension_s(failed, config.suspend_queue_ms)
         return 0
 
     def _commit(self, order: QueueOrder) -> None:

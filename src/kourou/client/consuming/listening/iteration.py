@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
-from kourou.client.consuming.acknowledging.giving_back import GivingBack
+from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
 from kourou.client.consuming.acknowledging.redelivery import (
     RetryLater,
     is_instruction,
@@ -43,7 +43,7 @@ class Iteration:
     Args:
         ready: source of the messages.
         acknowledgements: acknowledges messages that are done.
-        giving_back: has messages redelivered.
+        redeliverer: has messages redelivered.
         clock: time at which deliveries start.
         watch: reports each loop body to hooks and statistics.
 
@@ -55,13 +55,13 @@ class Iteration:
         self,
         ready: ReadyMessages,
         acknowledgements: Acknowledgements,
-        giving_back: GivingBack,
+        redeliverer: Redeliverer,
         clock: Clock,
         watch: ConsumeWatch,
     ) -> None:
         self._ready = ready
         self._acknowledgements = acknowledgements
-        self._giving_back = giving_back
+        self._redeliverer = redeliverer
         self._clock = clock
         self._watch = watch
         self._bodies: dict[Delivery, _Body] = {}
@@ -74,16 +74,16 @@ class Iteration:
         self.is_used = True
         return MessageLoop(self)
 
-    async def step(self, held: _Held, loop: asyncio.AbstractEventLoop) -> MessageExt:
+    async def step(self, current: _Current, loop: asyncio.AbstractEventLoop) -> MessageExt:
         """Acknowledge the message of a loop's last body, and return the next message.
 
         Raises:
             StopAsyncIteration: the consumer is closing.
         """
-        delivery, held.delivery = held.delivery, None
+        delivery, current.delivery = current.delivery, None
         if delivery is not None:
             self.end(delivery, loop, is_done=True)
-        delivery = held.delivery = await self.take(loop)
+        delivery = current.delivery = await self.take(loop)
         if delivery is None:
             raise StopAsyncIteration
         return delivery.message
@@ -93,8 +93,8 @@ class Iteration:
         """Wait for a message, and take it for a loop body; None when the consumer closes."""
         delivery = self._ready.take_now() or await self._ready.take()
         if delivery is not None:
-            told = self._watch.begin([delivery.message]) if self._watch.told else None
-            self._bodies[delivery] = (asyncio.current_task(loop), loop.time(), told)
+            began = self._watch.begin([delivery.message]) if self._watch.hooks else None
+            self._bodies[delivery] = (asyncio.current_task(loop), loop.time(), began)
             delivery.process_queue.start(delivery.message, self._clock.now_ms())
         return delivery
 
@@ -105,7 +105,7 @@ class Iteration:
         if delivery in self._given_back:
             self._given_back.remove(delivery)
             return
-        self._note(delivery, body, loop, None, is_done=is_done)
+        self._report(delivery, body, loop, None, is_done=is_done)
         if is_done:
             self._acknowledgements.acknowledge(delivery)
         else:
@@ -125,12 +125,12 @@ class Iteration:
                 f"message {message.msg_id} is not the current message of a loop over this "
                 "consumer, or was given back before; in a listener, raise instead"
             )
-        how = redelivery_of(error, message)
-        if how is None:
+        redelivery = redelivery_of(error, message)
+        if redelivery is None:
             raise UsageError(f"{type(error).__name__} names other messages than {message.msg_id}")
         self._given_back.add(delivery)
         loop = asyncio.get_running_loop()
-        self._note(delivery, self._bodies[delivery], loop, error, is_done=False)
+        self._report(delivery, self._bodies[delivery], loop, error, is_done=False)
         if not is_instruction(error):
             log.error(
                 "loop.failed topic=%s msg_id=%s reconsume_times=%d",
@@ -140,13 +140,13 @@ class Iteration:
                 exc_info=error,
             )
         try:
-            await self._giving_back.give_back(delivery, how)
+            await self._redeliverer.redeliver(delivery, redelivery)
         except BaseException:  # cancelled: it is unknown whether a broker accepted it
             delivery.process_queue.postpone(message)
             self._ready.put_first(Delivery(delivery.process_queue, message))
             raise
 
-    def _note(
+    def _report(
         self,
         delivery: Delivery,
         body: _Body,
@@ -156,9 +156,9 @@ class Iteration:
         is_done: bool,
     ) -> None:
         """Report the outcome of a body to hooks and statistics."""
-        _, began_s, told = body
-        if told is not None:
-            self._watch.end(told, error, is_done=is_done)
+        _, began_s, began = body
+        if began is not None:
+            self._watch.end(began, error, is_done=is_done)
         else:
             elapsed_ms = (loop.time() - began_s) * 1000
             self._watch.count(delivery.message.topic, 1, elapsed_ms, is_ok=is_done)
@@ -175,7 +175,7 @@ class Iteration:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Current:
     """The message that the body of one loop has, if any."""
 
     delivery: Delivery | None = None
@@ -189,11 +189,11 @@ class MessageLoop:
     loop iterations too late for a loop that follows.
 
     So no frame may refer to this object, because a stored traceback keeps its frames alive (Python
-    3.13). The coroutine of a step therefore refers only to `_Held`.
+    3.13). The coroutine of a step therefore refers only to `_Current`.
     """
 
     def __init__(self, iteration: Iteration) -> None:
-        self._held = _Held()
+        self._current = _Current()
         self._iteration = iteration
         self._loop = asyncio.get_running_loop()
 
@@ -201,10 +201,10 @@ class MessageLoop:
         return self
 
     def __anext__(self) -> Coroutine[object, object, MessageExt]:
-        return self._iteration.step(self._held, self._loop)
+        return self._iteration.step(self._current, self._loop)
 
     def __del__(self) -> None:
-        delivery = self._held.delivery
+        delivery = self._current.delivery
         if delivery is None or self._loop.is_closed():
             return
         end = functools.partial(self._iteration.end, delivery, self._loop, is_done=False)

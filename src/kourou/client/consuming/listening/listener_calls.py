@@ -27,7 +27,7 @@ Listener = Callable[[MessageExt], Awaitable[object] | object]
 BatchListener = Callable[[list[MessageExt]], Awaitable[object] | object]
 """Consumes messages of one queue: returning acknowledges all, raising has all redelivered."""
 
-_CUT_SHORT: Final[BaseException | None] = asyncio.CancelledError()
+_CANCELLED: Final[BaseException | None] = asyncio.CancelledError()
 """Outcome of a call that was cancelled before the listener returned or raised."""
 
 
@@ -90,7 +90,7 @@ class ListenerCall:
         """Finish the call that ended a run: await its result or log its error; return the error."""
         message = unfinished.delivery.message
         time_s = asyncio.get_running_loop().time
-        began_s, error = time_s() - unfinished.elapsed_s, _CUT_SHORT
+        began_s, error = time_s() - unfinished.elapsed_s, _CANCELLED
         try:
             error = await self._outcome(message, unfinished)
         finally:

@@ -26,7 +26,7 @@ from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
 
-THREAD_PATIENCE_S: Final = 0.001
+THREAD_WAKE_DELAY_S: Final = 0.001
 """Seconds between waking the first thread and waking the others. For a listener that blocks longer,
 this delay is negligible; one that does not block as long needs no second thread."""
 
@@ -91,7 +91,7 @@ class ListenerRuns:
         self._loop = asyncio.get_running_loop()
         self.time_s = self._loop.time if run_blocking is None else time.perf_counter
         self._done: deque[tuple[Delivery, float]] = deque()
-        self._is_loop_told = False
+        self._is_report_scheduled = False
         self._interrupted: list[bool] = []  # replaced when set: each run checks its own list
 
     def interrupt(self) -> None:
@@ -114,14 +114,14 @@ class ListenerRuns:
                 return await self._run_on_loop()
             return await self._run_blocking(self._run_on_thread)
         finally:
-            self._tell_done()
+            self._report_done()
 
     def _run_on_thread(self) -> Unfinished | None:
         # Looked up once, because the loop below is the cost of each message.
         take, listener, now_ms = self._take, self._listener, self._clock.now_ms
-        time_s, done, hooks = self.time_s, self._done, self._watch.told
+        time_s, done, hooks = self.time_s, self._done, self._watch.hooks
         interrupted = self._interrupted
-        known, is_done = self._returned.known, self._returned.is_done
+        accepted_types, is_done = self._returned.accepted_types, self._returned.is_done
         while not hooks and not interrupted:
             try:
                 delivery = take()
@@ -133,7 +133,7 @@ class ListenerRuns:
             began_s = time_s()
             try:
                 outcome = listener(message)
-                is_ended = outcome is None or type(outcome) in known or is_done(outcome)
+                is_ended = outcome is None or type(outcome) in accepted_types or is_done(outcome)
             except PROGRAM_ENDS:
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever it is
@@ -141,11 +141,11 @@ class ListenerRuns:
             if not is_ended:
                 return Unfinished(delivery, time_s() - began_s, outcome=outcome)
             done.append((delivery, time_s() - began_s))
-            # `_tell_done` resets the flag before it reads `done`, so no delivery is missed.
-            if not self._is_loop_told:
-                self._is_loop_told = True
+            # `_report_done` resets the flag before it reads `done`, so no delivery is missed.
+            if not self._is_report_scheduled:
+                self._is_report_scheduled = True
                 try:
-                    self._loop.call_soon_threadsafe(self._tell_done)
+                    self._loop.call_soon_threadsafe(self._report_done)
                 except RuntimeError:  # the loop is closed: nothing can be reported
                     return None
         return None
@@ -154,7 +154,7 @@ class ListenerRuns:
         """Yield to the event loop after `TURN_MESSAGES`, in case the listener never waits."""
         # No coroutine for each message besides the listener's own: it would cost as much.
         take, listener, now_ms = self._take, self._listener, self._clock.now_ms
-        time_s, done, hooks = self.time_s, self._done, self._watch.told
+        time_s, done, hooks = self.time_s, self._done, self._watch.hooks
         interrupted = self._interrupted
         is_done, me = self._returned.is_done, asyncio.current_task()
         count = 0
@@ -176,17 +176,17 @@ class ListenerRuns:
                     raise
                 return Unfinished(delivery, time_s() - began_s, error)
             done.append((delivery, time_s() - began_s))
-            if not self._is_loop_told:
-                self._is_loop_told = True
-                self._loop.call_soon(self._tell_done)
+            if not self._is_report_scheduled:
+                self._is_report_scheduled = True
+                self._loop.call_soon(self._report_done)
             count += 1
             if count % TURN_MESSAGES == 0:
                 await asyncio.sleep(0)
         return None
 
-    def _tell_done(self) -> None:
+    def _report_done(self) -> None:
         """Report deliveries done since the last call. Event loop only."""
-        self._is_loop_told = False
+        self._is_report_scheduled = False
         if not self._done:
             return
         ended: list[Delivery] = []

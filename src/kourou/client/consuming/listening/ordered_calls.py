@@ -124,7 +124,7 @@ class OrderedOutcome:
         """Return whether the message failed, so that it is delivered again or a dead letter."""
         return self.error is not None and redelivery_of(self.error, message) is not None
 
-    def dead(
+    def dead_letters(
         self, messages: Sequence[MessageExt], max_reconsume_times: int | None
     ) -> Iterator[tuple[MessageExt, Redelivery]]:
         """Yield the failed messages that become dead letters, and their redelivery.
@@ -135,30 +135,30 @@ class OrderedOutcome:
         if self.error is None:
             return
         for message in messages:
-            how = redelivery_of(self.error, message)
-            if how is None:
+            redelivery = redelivery_of(self.error, message)
+            if redelivery is None:
                 continue
             is_spent = (
                 max_reconsume_times is not None and message.reconsume_times >= max_reconsume_times
             )
-            if how.level < 0 or is_spent:
-                yield message, replace(how, level=-1, delay_ms=None)
+            if redelivery.level < 0 or is_spent:
+                yield message, replace(redelivery, level=-1, delay_ms=None)
 
-    def rest_s(self, messages: Sequence[MessageExt], suspend_queue_ms: int) -> float:
+    def suspension_s(self, messages: Sequence[MessageExt], suspend_queue_ms: int) -> float:
         """Return the queue's suspension in seconds before these messages are delivered again."""
-        rest_ms = self.delay_ms
+        suspension_ms = self.delay_ms
         if self.error is not None:
             for message in messages:
-                how = redelivery_of(self.error, message)
-                if how is not None and how.delay_ms is not None:
-                    rest_ms = how.delay_ms
-                elif how is not None and how.level > 0:
-                    rest_ms = DELAY_LEVELS_MS[min(how.level, len(DELAY_LEVELS_MS)) - 1]
-                if rest_ms is not None:
+                redelivery = redelivery_of(self.error, message)
+                if redelivery is not None and redelivery.delay_ms is not None:
+                    suspension_ms = redelivery.delay_ms
+                elif redelivery is not None and redelivery.level > 0:
+                    suspension_ms = DELAY_LEVELS_MS[min(redelivery.level, len(DELAY_LEVELS_MS)) - 1]
+                if suspension_ms is not None:
                     break
-        if rest_ms is None:
-            rest_ms = suspend_queue_ms
-        return min(max(rest_ms, SUSPENSION_MIN_MS), SUSPENSION_MAX_MS) / 1000
+        if suspension_ms is None:
+            suspension_ms = suspend_queue_ms
+        return min(max(suspension_ms, SUSPENSION_MIN_MS), SUSPENSION_MAX_MS) / 1000
 
 
 class OrderedCall(ListenerCall):

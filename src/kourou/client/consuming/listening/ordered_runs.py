@@ -43,33 +43,33 @@ class OrderedRuns:
         self._on_finished = on_finished
         self._runs = call.in_runs(self._next, self._finish, clock)
         self._time_s = self._runs.time_s
-        self._given: deque[Delivery] = deque()
+        self._deliveries: deque[Delivery] = deque()
         self._is_first = True
         self._ends_at_s = self._locked_until_s = 0.0
 
-    async def run(self, lasts_s: float, locked_s: float) -> Unfinished | None:
+    async def run(self, turn_s: float, locked_s: float) -> Unfinished | None:
         """Call the listener with the next messages until a call fails.
 
         On return, successful messages are finished, a failed one is still taken, and the others are
         put back.
 
         Args:
-            lasts_s: start no more calls after this many seconds, except the first.
+            turn_s: start no more calls after this many seconds, except the first.
             locked_s: start no call at all after this many seconds.
         """
         order, process_queue = self._order, self._order.process_queue
         now_s = self._time_s()
         self._is_first = True
-        self._ends_at_s, self._locked_until_s = now_s + lasts_s, now_s + locked_s
-        self._given.extend(
+        self._ends_at_s, self._locked_until_s = now_s + turn_s, now_s + locked_s
+        self._deliveries.extend(
             [Delivery(process_queue, message) for message in order.take(RUN_MESSAGES)]
         )
         unfinished = None
         try:
             unfinished = await self._runs.run()
         finally:
-            self._given.clear()  # an abandoned thread must not take more
-            order.put_back_behind(0 if unfinished is None else 1)
+            self._deliveries.clear()  # an abandoned thread must not take more
+            order.put_back_after(0 if unfinished is None else 1)
         return unfinished
 
     def interrupt(self) -> None:
@@ -82,7 +82,7 @@ class OrderedRuns:
         if now_s > self._locked_until_s or (now_s >= self._ends_at_s and not self._is_first):
             raise IndexError
         self._is_first = False
-        return self._given.popleft()
+        return self._deliveries.popleft()
 
     def _finish(self, deliveries: list[Delivery]) -> None:
         # If the run was abandoned, no messages are taken any more, and this finishes none.

@@ -22,12 +22,12 @@ class ReturnedValues:
     """Checks the return values of one listener.
 
     Attributes:
-        known: types that `is_done` has accepted already, for a look-up before calling it. Never
+        accepted_types: types that `is_done` has accepted, for a look-up before calling it. Never
             contains types of awaitables.
     """
 
     def __init__(self) -> None:
-        self.known: set[type] = {type(None)}
+        self.accepted_types: set[type] = {type(None)}
 
     def is_done(self, value: object) -> bool:
         """Return whether the listener has done its work; if not, `value` must be awaited.
@@ -39,13 +39,13 @@ class ReturnedValues:
             UsageError: `value` is a generator.
         """
         kind = type(value)
-        if kind in self.known:
+        if kind in self.accepted_types:
             return True
         if inspect.isawaitable(value):
             return False
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
             raise UsageError(f"the listener returned a generator, which has not run: {_REMEDY}")
-        self.known.add(kind)
+        self.accepted_types.add(kind)
         if value is not True:
             log.warning(
                 "listener.returned type=%s remedy=%s",

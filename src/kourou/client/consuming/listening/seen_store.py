@@ -22,7 +22,7 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 SETTLED_AFTER_MS: Final = 60 * 60 * 1000
 """A wall-clock time is trusted once the clock has advanced this many ms beyond it: a clock that is
 wrong for a shorter time deletes nothing."""
-_FORGET_EVERY: Final = 1_000
+_DELETE_EVERY: Final = 1_000
 """Handled messages between two deletions of old entries: one delete in a thousand transactions."""
 
 _TABLE: Final = """
@@ -139,7 +139,7 @@ class SeenInSqlite:
         self._keep_ms = keep_ms
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._until_forget = 0
+        self._until_delete = 0
         self._settled_ms = self._candidate_ms = 0
         # Threads of a consumer's pool share the connection; the lock admits one at a time.
         try:
@@ -175,7 +175,7 @@ class SeenInSqlite:
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
-                is_first = self._note(identity)
+                is_first = self._record(identity)
                 yield connection if is_first else None
                 _commit(connection)
             except BaseException:
@@ -190,21 +190,21 @@ class SeenInSqlite:
         with self._lock:
             self._connection.close()
 
-    def _note(self, identity: str) -> bool:
+    def _record(self, identity: str) -> bool:
         """Record `identity` in the open transaction; return whether it was new."""
         now_ms = self._clock.now_ms()
-        if self._until_forget == 0 or now_ms < self._candidate_ms:
-            self._forget_old(now_ms)
-            self._until_forget = _FORGET_EVERY
-        self._until_forget -= 1
+        if self._until_delete == 0 or now_ms < self._candidate_ms:
+            self._delete_old(now_ms)
+            self._until_delete = _DELETE_EVERY
+        self._until_delete -= 1
         # If the clock was set far back, the entry would look old once the clock is right again.
         at_ms = max(now_ms, self._settled_ms)
-        noted = self._connection.execute(
+        inserted = self._connection.execute(
             "INSERT OR IGNORE INTO kourou_seen (identity, at_ms) VALUES (?, ?)", (identity, at_ms)
         )
-        return noted.rowcount == 1
+        return inserted.rowcount == 1
 
-    def _forget_old(self, now_ms: int) -> None:
+    def _delete_old(self, now_ms: int) -> None:
         """Delete entries that are old by the settled time, and update the settled time."""
         execute = self._connection.execute
         query = "SELECT settled_ms, candidate_ms FROM kourou_seen_clock"

@@ -20,8 +20,8 @@ class Workers:
     """A pool of tasks that run the same coroutine.
 
     Args:
-        work: run by each task. It must call `is_wanted` wherever it can end, and must wait for work
-            between `begin_waiting` and `end_waiting`, where cancelling must lose nothing.
+        work: run by each task. It must call `should_continue` wherever it can end, and must wait
+            for work between `begin_waiting` and `end_waiting`, where cancelling must lose nothing.
         name: name of the tasks.
     """
 
@@ -55,7 +55,7 @@ class Workers:
         stopped = f"{len(reasons)} of {len(self._tasks)} workers of the listener have stopped"
         return [f"{stopped}, the last one: {reasons[-1]}; restart the consumer"]
 
-    def is_wanted(self) -> bool:
+    def should_continue(self) -> bool:
         """Return whether the calling task should continue."""
         return asyncio.current_task() not in self._leaving
 
@@ -71,12 +71,12 @@ class Workers:
         assert me is not None, "called by a worker"
         self._waiting.discard(me)
 
-    def others(self) -> list[asyncio.Task[None]]:
+    def other_tasks(self) -> list[asyncio.Task[None]]:
         """Return all unfinished tasks except the calling one."""
-        return others([*self._tasks, *self._leaving])
+        return other_tasks([*self._tasks, *self._leaving])
 
 
-def others(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+def other_tasks(tasks: Iterable[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
     """Return the unfinished tasks except the calling one."""
     try:
         me = asyncio.current_task()

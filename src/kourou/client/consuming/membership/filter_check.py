@@ -22,12 +22,12 @@ from kourou.model.subscription import TAG_EXPRESSION, SubscriptionData
 log = logging.getLogger(__name__)
 
 
-def by_properties(subscriptions: Iterable[SubscriptionData]) -> list[SubscriptionData]:
+def needing_check(subscriptions: Iterable[SubscriptionData]) -> list[SubscriptionData]:
     """Return the subscriptions that filter by properties, which brokers must check."""
     return [one for one in subscriptions if one.expression_type != TAG_EXPRESSION]
 
 
-async def find_and_check(
+async def look_up_and_check(
     instance: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData], timeout_ms: int
 ) -> None:
     """Look up the brokers of each topic filtered by properties, then run `check_filters`.
@@ -37,13 +37,13 @@ async def find_and_check(
     Raises:
         RemoteError: as `check_filters`.
     """
-    asked, deadline = by_properties(subscriptions), Deadline(timeout_ms)
-    for one in asked:
+    checked, deadline = needing_check(subscriptions), Deadline(timeout_ms)
+    for one in checked:
         try:
             await instance.routes.get(one.topic, deadline.remaining_s())
         except TransportError as error:
             log.warning("filter.not_checked topic=%s reason=%s", one.topic, error)
-    await check_filters(instance, group, asked, deadline)
+    await check_filters(instance, group, checked, deadline)
 
 
 async def check_filters(
@@ -61,8 +61,8 @@ async def check_filters(
         RequestNotSupportedError: a broker has filters by properties disabled, or is too old for
             them.
     """
-    asked = by_properties(subscriptions)
-    if not asked:
+    checked = needing_check(subscriptions)
+    if not checked:
         return
     addresses = instance.routes.broker_addresses(masters_only=True)
 
@@ -79,4 +79,4 @@ async def check_filters(
         except TransportError as error:
             log.warning("filter.not_checked broker=%s reason=%s", address, error)
 
-    await asyncio.gather(*(ask(address, one) for address in addresses for one in asked))
+    await asyncio.gather(*(ask(address, one) for address in addresses for one in checked))

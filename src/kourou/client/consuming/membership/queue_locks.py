@@ -35,48 +35,48 @@ BROKER_EXPIRY_S: Final = 60.0
 _SUSPENDED_MIN_S: Final = 0.1
 
 
-class LockTerms:
+class LockGrants:
     """Request times of the granted locks; pure. All times are seconds of one monotonic clock."""
 
     def __init__(self, expiry_s: float) -> None:
         self._expiry_s = expiry_s
-        self._asked_at_s: dict[MessageQueue, float] = {}
+        self._requested_at_s: dict[MessageQueue, float] = {}
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues whose locks were granted and neither refused nor released since, sorted."""
-        return sorted(self._asked_at_s)
+        return sorted(self._requested_at_s)
 
-    def held_s(self, queue: MessageQueue, now_s: float) -> float:
+    def valid_s(self, queue: MessageQueue, now_s: float) -> float:
         """Return for how many seconds the lock is still valid; negative: it is not valid.
 
         Later grants extend this time; a refusal ends it.
         """
-        asked_at_s = self._asked_at_s.get(queue)
-        return -math.inf if asked_at_s is None else asked_at_s + self._expiry_s - now_s
+        requested_at_s = self._requested_at_s.get(queue)
+        return -math.inf if requested_at_s is None else requested_at_s + self._expiry_s - now_s
 
     def is_held(self, queue: MessageQueue, now_s: float) -> bool:
         """Return whether the lock is valid, so that no other member can hold the queue."""
-        return self.held_s(queue, now_s) >= 0
+        return self.valid_s(queue, now_s) >= 0
 
-    def asked_at_s(self, queue: MessageQueue) -> float | None:
+    def requested_at_s(self, queue: MessageQueue) -> float | None:
         """Return the request time of the lock's last grant; None if the lock is not held."""
-        return self._asked_at_s.get(queue)
+        return self._requested_at_s.get(queue)
 
-    def grant(self, queue: MessageQueue, asked_at_s: float, now_s: float) -> bool:
-        """Record the grant of a lock that was requested at `asked_at_s`.
+    def grant(self, queue: MessageQueue, requested_at_s: float, now_s: float) -> bool:
+        """Record the grant of a lock that was requested at `requested_at_s`.
 
         Returns:
             False if another member may have held the lock since the previous grant, so that
             messages pulled under that grant must be discarded. True for a new lock.
         """
-        before_s = self._asked_at_s.get(queue)
-        self._asked_at_s[queue] = asked_at_s
-        return before_s is None or now_s - before_s <= BROKER_EXPIRY_S
+        previous_s = self._requested_at_s.get(queue)
+        self._requested_at_s[queue] = requested_at_s
+        return previous_s is None or now_s - previous_s <= BROKER_EXPIRY_S
 
     def drop(self, queue: MessageQueue) -> bool:
         """Record that the lock is no longer held; return whether it was held."""
-        return self._asked_at_s.pop(queue, None) is not None
+        return self._requested_at_s.pop(queue, None) is not None
 
 
 class QueueLocks:
@@ -103,11 +103,11 @@ class QueueLocks:
         self._instance = instance
         self._group = group
         self._config = config
-        self._terms = LockTerms(config.lock_expiry_ms / 1000)
+        self._grants = LockGrants(config.lock_expiry_ms / 1000)
         self._failing: set[str] = set()  # names of brokers whose last request failed
         # One request at a time to each broker: otherwise a lock request could overtake the unlock
         # request before it, and the lock would stay held.
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._request_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._is_closed = False
         self._read_suspended_s = suspended_s
         self._suspended_s = suspended_s()
@@ -115,16 +115,16 @@ class QueueLocks:
 
     def is_held(self, queue: MessageQueue) -> bool:
         """Return whether the lock is valid, so that no other member can hold the queue."""
-        return self._terms.is_held(queue, self._now_s())
+        return self._grants.is_held(queue, self._now_s())
 
-    def held_s(self, queue: MessageQueue) -> float:
+    def valid_s(self, queue: MessageQueue) -> float:
         """Return for how many seconds the lock is still valid; negative: it is not valid."""
-        return self._terms.held_s(queue, self._now_s())
+        return self._grants.valid_s(queue, self._now_s())
 
     def age_s(self, queue: MessageQueue) -> float | None:
         """Return the seconds since the held lock was requested; None if it is not held."""
-        asked_at_s = self._terms.asked_at_s(queue)
-        return None if asked_at_s is None else self._now_s() - asked_at_s
+        requested_at_s = self._grants.requested_at_s(queue)
+        return None if requested_at_s is None else self._now_s() - requested_at_s
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Request locks of these queues, held ones included; return the queues granted.
@@ -139,7 +139,7 @@ class QueueLocks:
 
     async def renew(self) -> None:
         """Renew all held locks."""
-        await asyncio.gather(*(self._lock(name, None) for name in _by_broker(self._terms.queues)))
+        await asyncio.gather(*(self._lock(name, None) for name in _by_broker(self._grants.queues)))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Release the held locks of these queues.
@@ -153,23 +153,25 @@ class QueueLocks:
     async def close(self) -> None:
         """Release all held locks, and request none from now on."""
         self._is_closed = True
-        await self.unlock(self._terms.queues)
+        await self.unlock(self._grants.queues)
 
     def drop(self, queue: MessageQueue) -> None:
         """Stop renewing the lock and let it expire: a listener call may still run under it."""
-        self._terms.drop(queue)
+        self._grants.drop(queue)
 
     async def _lock(
         self, broker_name: str, queues: list[MessageQueue] | None
     ) -> list[MessageQueue]:
         """Request locks from one broker, by default the held ones; return the queues granted."""
-        async with self._turns[broker_name]:
+        async with self._request_locks[broker_name]:
             if queues is None:  # read only now: a lock released meanwhile must not be renewed
-                queues = _by_broker(self._terms.queues).get(broker_name)
-            return await self._ask(broker_name, queues) if queues and not self._is_closed else []
+                queues = _by_broker(self._grants.queues).get(broker_name)
+            return (
+                await self._request(broker_name, queues) if queues and not self._is_closed else []
+            )
 
-    async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        asked_at_s = self._now_s()
+    async def _request(self, broker_name: str, queues: list[MessageQueue]) -> list[MessageQueue]:
+        requested_at_s = self._now_s()
         try:
             granted = await calls_consume.lock_queues(
                 self._instance.pool,
@@ -193,9 +195,9 @@ class QueueLocks:
         self._failing.discard(broker_name)
         for queue in queues:
             if queue in granted:
-                is_own = self._terms.grant(queue, asked_at_s, self._now_s())
+                is_own = self._grants.grant(queue, requested_at_s, self._now_s())
             else:
-                is_own = not self._terms.drop(queue)
+                is_own = not self._grants.drop(queue)
             if not is_own:
                 log.warning("queue.lock_lost group=%s queue=%s", self._group, queue)
                 if self.on_lost is not None:
@@ -203,8 +205,8 @@ class QueueLocks:
         return [queue for queue in queues if queue in granted]
 
     async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        async with self._turns[broker_name]:
-            held = [queue for queue in queues if self._terms.drop(queue)]
+        async with self._request_locks[broker_name]:
+            held = [queue for queue in queues if self._grants.drop(queue)]
             if not held:
                 return
             try:

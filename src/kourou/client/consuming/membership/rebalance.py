@@ -74,12 +74,12 @@ def plan_changes(
         UsageError: a user's strategy returned queues that the topic does not have, or something
             other than queues.
     """
-    share = allocate(queues, consumer_ids, self_id)
-    wanted = _checked(share, queues, allocate)
-    return plan_share(held, wanted, is_shared=len(consumer_ids) > 1)
+    assigned = allocate(queues, consumer_ids, self_id)
+    wanted = _checked(assigned, queues, allocate)
+    return queue_changes(held, wanted, is_shared=len(consumer_ids) > 1)
 
 
-def plan_share(
+def queue_changes(
     held: Collection[MessageQueue], wanted: Collection[MessageQueue], *, is_shared: bool = True
 ) -> QueueChanges:
     """Return the changes that turn the queues `held` into the queues `wanted`."""
@@ -88,25 +88,25 @@ def plan_share(
 
 
 def _checked(
-    share: object, queues: Sequence[MessageQueue], allocate: Allocate
+    assigned: object, queues: Sequence[MessageQueue], allocate: Allocate
 ) -> Sequence[MessageQueue]:
     """Return the strategy's result, validated. Kourou's own strategies are trusted, for speed."""
-    if _is_believed(allocate):
-        return cast("Sequence[MessageQueue]", share)
+    if _is_trusted(allocate):
+        return cast("Sequence[MessageQueue]", assigned)
     name = strategy_name(allocate)
-    if isinstance(share, str) or not isinstance(share, Collection):
-        raise UsageError(f"the strategy {name} returned {share!r}: expected a list of queues")
+    if isinstance(assigned, str) or not isinstance(assigned, Collection):
+        raise UsageError(f"the strategy {name} returned {assigned!r}: expected a list of queues")
     known = frozenset(queues)
-    for queue in share:
+    for queue in assigned:
         if queue not in known:
             raise UsageError(
                 f"the strategy {name} returned {queue!r}, which is not a queue of the topic"
             )
-    return tuple(share)
+    return tuple(assigned)
 
 
-def _is_believed(allocate: Allocate) -> bool:
+def _is_trusted(allocate: Allocate) -> bool:
     if isinstance(allocate, NearbyMachineRooms):
-        return _is_believed(allocate.inner)
+        return _is_trusted(allocate.inner)
     own = (ConsistentHash, ConfiguredQueues, MachineRooms)
     return isinstance(allocate, own) or allocate in (allocate_averagely, allocate_by_circle)

@@ -20,7 +20,7 @@ from kourou.client.consuming.membership.rebalance import (
     QueueChanges,
     java_order,
     plan_changes,
-    plan_share,
+    queue_changes,
 )
 from kourou.client.consuming.membership.server_assignment import ServerAssignment
 from kourou.client.consuming.strategies import find_strategy
@@ -40,10 +40,10 @@ class QueueHolder(Protocol):
     """Holds a member's queues, and starts and releases them for a pass.
 
     Attributes:
-        on_lost: set by the loop; called when a queue was dropped and a pass must start it again.
+        request_pass: set by the loop; called when a queue was dropped and must be started again.
     """
 
-    on_lost: Callable[[], None] | None
+    request_pass: Callable[[], None] | None
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
         """Return the queues held of one topic."""
@@ -51,7 +51,7 @@ class QueueHolder(Protocol):
     def topics(self) -> set[str]:
         """Return the topics of the queues held."""
 
-    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+    def note_assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Record the assigned queues of the topic that are not held; called in each pass."""
 
     async def apply(self, changes: QueueChanges) -> bool:
@@ -75,7 +75,7 @@ class RebalanceLoop:
         subscriptions: the topics, retry topic included; may change between passes. The queues of a
             removed topic are released.
         held: holds this member's queues.
-        is_alone: all queues are assigned to this member, regardless of other members.
+        is_broadcasting: all queues are assigned to this member, regardless of other members.
         assignment: queries the assignment from brokers; None: it is computed here.
 
     Attributes:
@@ -90,7 +90,7 @@ class RebalanceLoop:
         *,
         subscriptions: Mapping[str, object],
         held: QueueHolder,
-        is_alone: bool = False,
+        is_broadcasting: bool = False,
         assignment: ServerAssignment | None = None,
     ) -> None:
         self._instance = instance
@@ -100,8 +100,8 @@ class RebalanceLoop:
         self._allocate = find_strategy(config.allocation)
         self._queues: dict[str, tuple[TopicRoute, tuple[MessageQueue, ...]]] = {}  # by topic
         self._held = held
-        held.on_lost = self.wake
-        self._is_alone = is_alone
+        held.request_pass = self.wake
+        self._is_broadcasting = is_broadcasting
         self._assignment = assignment
         self.on_queues_changed: QueuesChanged | None = None
         self._woken = asyncio.Event()
@@ -201,10 +201,10 @@ class RebalanceLoop:
 
         A missing route is logged at INFO: the topic may not exist yet.
         """
-        is_told = type(self._failures.get(topic)) is type(error)
+        is_repeated = type(self._failures.get(topic)) is type(error)
         self._failures[topic] = error
         usual = logging.INFO if isinstance(error, NoRouteError) else logging.WARNING
-        level = logging.DEBUG if is_told else usual
+        level = logging.DEBUG if is_repeated else usual
         log.log(level, "rebalance.failed group=%s topic=%s reason=%s", self._group, topic, error)
 
     async def _rebalance(self, topic: str) -> bool:
@@ -213,7 +213,7 @@ class RebalanceLoop:
         route = await self._instance.routes.get(topic, timeout_s)
         queues = self._queues_of(topic, route)
         changes = await self._plan(topic, route, queues) if queues else None
-        self._held.note_wanted(topic, () if changes is None else changes.added)
+        self._held.note_assigned(topic, () if changes is None else changes.added)
         if changes is None:
             return False
         if changes.is_empty:
@@ -233,10 +233,10 @@ class RebalanceLoop:
         self, topic: str, route: TopicRoute, queues: Sequence[MessageQueue]
     ) -> QueueChanges | None:
         """Return the changes; None if no broker could tell the members or the assignment."""
-        if self._is_alone:
-            return plan_share(self._held.of_topic(topic), queues, is_shared=False)
+        if self._is_broadcasting:
+            return queue_changes(self._held.of_topic(topic), queues, is_shared=False)
         if self._assignment is not None:
-            return await self._plan_as_told(topic, self._some_broker(topic, route))
+            return await self._plan_by_broker(topic, self._some_broker(topic, route))
         ids = await self._consumer_ids(topic, route)
         if not ids:
             return None
@@ -247,7 +247,7 @@ class RebalanceLoop:
         is_shared = changes.is_shared or self._first_pass_done.is_set()
         return dataclasses.replace(changes, is_shared=is_shared)
 
-    async def _plan_as_told(self, topic: str, address: str) -> QueueChanges | None:
+    async def _plan_by_broker(self, topic: str, address: str) -> QueueChanges | None:
         """Return the changes by a broker's assignment; None if the broker has no assignment.
 
         A broker that revokes all queues may not know this member yet: it is sent a heartbeat and
@@ -255,17 +255,17 @@ class RebalanceLoop:
         """
         assert self._assignment is not None, "shares are computed here"
         held = self._held.of_topic(topic)
-        share = await self._assignment.share(topic, address)
-        if held and share == [] and await self._instance.heartbeat(address):
-            share = await self._assignment.share(topic, address)
-        return None if share is None else plan_share(held, share)
+        assigned = await self._assignment.assigned_queues(topic, address)
+        if held and assigned == [] and await self._instance.heartbeat(address):
+            assigned = await self._assignment.assigned_queues(topic, address)
+        return None if assigned is None else queue_changes(held, assigned)
 
     def _queues_of(self, topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
         """Return the topic's queues; the list is cached for as long as the route is the same."""
-        known = self._queues.get(topic)
-        if known is None or known[0] is not route:
-            known = self._queues[topic] = (route, tuple(subscribe_queues(topic, route)))
-        return known[1]
+        cached = self._queues.get(topic)
+        if cached is None or cached[0] is not route:
+            cached = self._queues[topic] = (route, tuple(subscribe_queues(topic, route)))
+        return cached[1]
 
     async def _change(
         self, topic: str, queues: Collection[MessageQueue], changes: QueueChanges
@@ -294,9 +294,9 @@ class RebalanceLoop:
         queues.
         """
         address = self._some_broker(topic, route)
-        ids = await self._ask(topic, address)
+        ids = await self._query_members(topic, address)
         if self._instance.client_id not in ids and await self._instance.heartbeat(address):
-            ids = await self._ask(topic, address)
+            ids = await self._query_members(topic, address)
         return ids
 
     def _some_broker(self, topic: str, route: TopicRoute) -> str:
@@ -305,7 +305,7 @@ class RebalanceLoop:
             raise NoRouteError(f"no broker of topic {topic} has an address")
         return self._instance.runtime.random.choice(addresses)
 
-    async def _ask(self, topic: str, address: str) -> list[str]:
+    async def _query_members(self, topic: str, address: str) -> list[str]:
         try:
             return await calls_consume.consumer_ids(
                 self._instance.pool,

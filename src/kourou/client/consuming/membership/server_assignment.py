@@ -39,7 +39,7 @@ class ServerAssignment:
     """
 
     @classmethod
-    def wanted(
+    def create(
         cls,
         instance: ClientInstance,
         group: str,
@@ -64,14 +64,14 @@ class ServerAssignment:
         self._subscriptions = subscriptions
         self._popped: dict[str, str] = {}  # added retry topic -> its topic
 
-    async def share(self, topic: str, address: str) -> list[MessageQueue] | None:
+    async def assigned_queues(self, topic: str, address: str) -> list[MessageQueue] | None:
         """Return this member's assigned queues of a topic, sorted; None: keep the held queues.
 
         Raises:
             UsageError: the broker requires that the topic is popped.
             TransportError, RemoteError: the query failed.
         """
-        self._forget_left()
+        self._remove_unsubscribed()
         asked = QueryAssignment(topic, self._group, self._instance.client_id, self._strategy)
         try:
             found = await calls_consume.assigned_queues(
@@ -101,7 +101,7 @@ class ServerAssignment:
             self._subscriptions[retries] = parse_tags(retries, SUB_ALL, now_ms)
             self._popped[retries] = topic
 
-    def _forget_left(self) -> None:
+    def _remove_unsubscribed(self) -> None:
         for retries, topic in list(self._popped.items()):
             if topic not in self._subscriptions:
                 del self._popped[retries]

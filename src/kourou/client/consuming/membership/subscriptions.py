@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections import UserDict
 
-from kourou.client.consuming.membership.filter_check import check_filters, find_and_check
+from kourou.client.consuming.membership.filter_check import check_filters, look_up_and_check
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
 from kourou.errors import NoRouteError, RemoteError, UsageError
@@ -46,23 +46,23 @@ def subscription_of(
 
 
 class Subscriptions(UserDict[str, SubscriptionData]):
-    """Subscriptions by topic, retry topic included; empty before `fix`.
+    """Subscriptions by topic, retry topic included; empty before `activate_all`.
 
     Args:
         instance: the client's connections and routes.
         group: the consumer group.
 
     Attributes:
-        wanted: subscriptions that the program requested, by topic; without version.
+        requested: subscriptions that the program requested, by topic; without version.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
         self._instance = instance
         self._group = group
-        self.wanted: dict[str, SubscriptionData] = {}
+        self.requested: dict[str, SubscriptionData] = {}
 
-    def want(self, topic: str, tags: str | None, sql: str | None = None) -> None:
+    def request(self, topic: str, tags: str | None, sql: str | None = None) -> None:
         """Record a subscription that the program requests.
 
         Raises:
@@ -70,44 +70,44 @@ class Subscriptions(UserDict[str, SubscriptionData]):
             FilterSyntaxError, UsageError: as `subscription_of`.
         """
         check_topic(topic)
-        self.wanted[topic] = subscription_of(topic, tags, sql)
+        self.requested[topic] = subscription_of(topic, tags, sql)
 
-    async def renew(self, topic: str, timeout_ms: int) -> bool:
+    async def activate(self, topic: str, timeout_ms: int) -> bool:
         """Activate the requested subscription of a topic, once brokers have checked its filter.
 
         Returns:
             False if a broker refused the filter or the program changed the subscription meanwhile.
         """
-        wanted = self.wanted.get(topic)
-        if wanted is None:
+        requested = self.requested.get(topic)
+        if requested is None:
             return False
         try:
-            await find_and_check(self._instance, self._group, (wanted,), timeout_ms)
+            await look_up_and_check(self._instance, self._group, (requested,), timeout_ms)
         except RemoteError as error:
             log.warning(
                 "subscription.refused group=%s topic=%s reason=%s", self._group, topic, error
             )
             return False
-        if self.wanted.get(topic) is not wanted:
+        if self.requested.get(topic) is not requested:
             return False
-        known, now_ms = self.data.get(topic), self._instance.runtime.clock.now_ms()
-        version = now_ms if known is None else max(now_ms, known.sub_version + 1)
-        self.data[topic] = dataclasses.replace(wanted, sub_version=version)
+        current, now_ms = self.data.get(topic), self._instance.runtime.clock.now_ms()
+        version = now_ms if current is None else max(now_ms, current.sub_version + 1)
+        self.data[topic] = dataclasses.replace(requested, sub_version=version)
         return True
 
-    def leave(self, topic: str) -> bool:
+    def remove(self, topic: str) -> bool:
         """Remove a topic; return whether its subscription was active, that is, sent to brokers."""
-        self.wanted.pop(topic, None)
+        self.requested.pop(topic, None)
         return self.data.pop(topic, None) is not None
 
-    def fix(self, *, is_retrying: bool) -> None:
+    def activate_all(self, *, is_retrying: bool) -> None:
         """Activate all requested subscriptions and, if `is_retrying`, the group's retry topic."""
         now_ms = self._instance.runtime.clock.now_ms()
-        wanted = dict(self.wanted)
+        requested = dict(self.requested)
         if is_retrying:
             topic = retry_topic(self._group)
-            wanted[topic] = SubscriptionData(topic)
-        for topic, subscription in wanted.items():
+            requested[topic] = SubscriptionData(topic)
+        for topic, subscription in requested.items():
             self.data[topic] = dataclasses.replace(subscription, sub_version=now_ms)
 
     async def look_up_routes(self, timeout_ms: int) -> None:
@@ -120,7 +120,7 @@ class Subscriptions(UserDict[str, SubscriptionData]):
             RemoteError: as `check_filters`.
         """
         deadline = Deadline(timeout_ms)
-        for topic in list(self.wanted):
+        for topic in list(self.requested):
 
             async def look_up(topic: str = topic) -> None:
                 try:

@@ -59,7 +59,7 @@ class LocalOffsets(OffsetsInMemory):
         self._directory = f"{client_id}/{group}"
         self._offload = offload
         self._file = ConfigFile(disk, f"{self._directory}/offsets.json", decode_reset_offsets)
-        self._kept: dict[MessageQueue, int] = {}
+        self._persisted: dict[MessageQueue, int] = {}
         self._saved = b""
         self._unlock: Callable[[], None] | None = None
         self._is_closed = False
@@ -100,7 +100,7 @@ class LocalOffsets(OffsetsInMemory):
             zero_if_new: ignored: no broker is involved.
         """
         del zero_if_new
-        return self._kept.get(queue)
+        return self._persisted.get(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the offsets of these queues; the file keeps those of other queues.
@@ -112,13 +112,13 @@ class LocalOffsets(OffsetsInMemory):
         for queue in queues:
             offset = self._offsets.get(queue)
             if offset is not None:
-                self._kept[queue] = offset
-        if not self._kept:
+                self._persisted[queue] = offset
+        if not self._persisted:
             return
         try:
             async with self._saving:
                 # Encoded under the lock, so that changes made while waiting are included.
-                data = dumps({"offsetTable": dict(sorted(self._kept.items()))}, pretty=True)
+                data = dumps({"offsetTable": dict(sorted(self._persisted.items()))}, pretty=True)
                 if data != self._saved:
                     await self._offload(self._file.save, data)
                     self._saved = data
@@ -137,12 +137,12 @@ class LocalOffsets(OffsetsInMemory):
             self._disk.sync_directory("")
         self._unlock = self._disk.lock(f"{self._directory}/lock")
         data = self._file.load()
-        self._kept = {} if data is None else decode_reset_offsets(data)
+        self._persisted = {} if data is None else decode_reset_offsets(data)
         if self._is_closed:  # `open` was cancelled, and the consumer closed meanwhile
             self.close()
 
 
-def make_offsets(
+def create_offsets(
     instance: ClientInstance, group: str, config: PushConsumerConfig, disk: Disk | None = None
 ) -> Offsets:
     """Return the offset store of a consumer: at brokers or, if it broadcasts, in a local file.

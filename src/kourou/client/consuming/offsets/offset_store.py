@@ -93,8 +93,8 @@ class OffsetsInMemory:
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         """Record that all messages below `offset` are done; a lower offset is ignored."""
-        known = self._offsets.get(queue)
-        if known is None or offset > known:
+        current = self._offsets.get(queue)
+        if current is None or offset > current:
             self._offsets[queue] = offset
 
     def overwrite(self, queue: MessageQueue, offset: int) -> None:

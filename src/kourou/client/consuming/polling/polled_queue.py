@@ -29,17 +29,17 @@ class PolledQueue:
         next_offset: the queue offset to pull next; None until the start offset is known.
         size_bytes: total size of the bodies held.
         max_offset: the queue offset of the next message to be stored, as of the last pull.
-        given_at_ms: time at which messages were last returned, in epoch milliseconds; 0: never.
+        polled_at_ms: time at which messages were last returned, in epoch milliseconds; 0: never.
     """
 
     __slots__ = (
-        "_given_from",
         "_messages",
         "_start",
-        "given_at_ms",
+        "_unacknowledged_from",
         "is_paused",
         "max_offset",
         "next_offset",
+        "polled_at_ms",
         "queue",
         "size_bytes",
     )
@@ -50,9 +50,9 @@ class PolledQueue:
         self.next_offset: int | None = None
         self.size_bytes = 0
         self.max_offset: int | None = None
-        self.given_at_ms = 0
+        self.polled_at_ms = 0
         self._messages: deque[MessageExt] = deque()
-        self._given_from: int | None = None  # first returned and unacknowledged offset
+        self._unacknowledged_from: int | None = None  # first returned and unacknowledged offset
         self._start: int | None = None  # the group's committed offset at the start
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class PolledQueue:
     @property
     def done_offset(self) -> int | None:
         """The queue offset below which all is acknowledged; None until the start is known."""
-        return self.position if self._given_from is None else self._given_from
+        return self.position if self._unacknowledged_from is None else self._unacknowledged_from
 
     def begin(self, offset: int, *, is_committed: bool = True) -> None:
         """Start at a queue offset; with `is_committed` it is the group's committed offset.
@@ -102,7 +102,7 @@ class PolledQueue:
         """
         self._messages.clear()
         self.size_bytes = 0
-        self._given_from = None
+        self._unacknowledged_from = None
         self._start = None
         self.next_offset = offset
 
@@ -117,15 +117,15 @@ class PolledQueue:
         taken = [self._messages.popleft() for _ in range(min(limit, len(self._messages)))]
         if taken:
             self.size_bytes -= sum(len(message.body) for message in taken)
-            if self._given_from is None:
-                self._given_from = taken[0].queue_offset
+            if self._unacknowledged_from is None:
+                self._unacknowledged_from = taken[0].queue_offset
         return taken
 
     @property
-    def is_given(self) -> bool:
+    def is_unacknowledged(self) -> bool:
         """Whether messages were returned that are not acknowledged."""
-        return self._given_from is not None
+        return self._unacknowledged_from is not None
 
     def acknowledge(self) -> None:
         """Acknowledge all returned messages."""
-        self._given_from = None
+        self._unacknowledged_from = None

@@ -17,7 +17,7 @@ from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.polling.polled_queue import PolledQueue
 from kourou.client.consuming.polling.queue_reader import QueueReader
 from kourou.client.consuming.polling.queue_turns import HANDOVER_S, QueueTurns
-from kourou.client.consuming.pulling.pulled_messages import PulledSome
+from kourou.client.consuming.pulling.pulled_messages import OnPulled
 from kourou.client.instance import ClientInstance
 from kourou.errors import RemoteError, UsageError
 from kourou.model.message import MessageExt
@@ -55,7 +55,7 @@ class PolledQueues:
         turns_of: returns the turns of a queue with a callback, which is not pulled here, or None.
 
     Attributes:
-        on_lost: unused here: a queue whose offset the broker refuses recovers in its own task.
+        request_pass: unused here: a queue whose offset the broker refuses recovers in its own task.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PolledQueues:
         *,
         subscriptions: Mapping[str, SubscriptionData],
         offsets: Offsets,
-        on_pulled: PulledSome,
+        on_pulled: OnPulled,
         turns_of: Callable[[PolledQueue], QueueTurns | None],
     ) -> None:
         self._instance = instance
@@ -81,10 +81,10 @@ class PolledQueues:
         self._arrived = asyncio.Event()
         self._leaving: set[PolledQueue] = set()  # released with unacknowledged messages
         self._acknowledged = asyncio.Event()
-        self._changing = asyncio.Lock()  # a queue must be released before it is restarted
+        self._change_lock = asyncio.Lock()  # a queue must be released before it is restarted
         self._is_closed = False
         self._failure: RemoteError | None = None
-        self.on_lost: Callable[[], None] | None = None
+        self.request_pass: Callable[[], None] | None = None
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -122,18 +122,18 @@ class PolledQueues:
         """
         return self._get(queue).queue
 
-    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+    def note_assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Do nothing: a queue is held already during its handover delay, and a release ends it."""
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others, whose start offsets are determined by their tasks."""
-        async with self._changing:
+        async with self._change_lock:
             await self._apply(changes.released, changes.added, is_shared=changes.is_shared)
         return True
 
     async def replace(self, wanted: Collection[MessageQueue]) -> None:
         """Hold exactly these queues; those held already continue."""
-        async with self._changing:
+        async with self._change_lock:
             held = self._polled.keys()
             await self._apply(sorted(held - set(wanted)), sorted(set(wanted) - held))
 
@@ -159,7 +159,7 @@ class PolledQueues:
                 cached_msg_count=len(polled.queue),
                 cached_msg_size_in_mib=polled.queue.size_bytes // MIB,
                 last_pull_timestamp=polled.reader.last_pull_at_ms,
-                last_consume_timestamp=polled.queue.given_at_ms,
+                last_consume_timestamp=polled.queue.polled_at_ms,
             )
             for queue, polled in sorted(self._polled.items())
         }
@@ -171,7 +171,7 @@ class PolledQueues:
 
     async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets, lower or higher."""
-        async with self._changing:
+        async with self._change_lock:
             queues = [queue for queue in wanted if queue in self._polled]
             for queue in queues:
                 if self._polled[queue].turns is None:
@@ -180,7 +180,7 @@ class PolledQueues:
                 log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
             await self._offsets.persist(queues)
 
-    def reread(self, topic: str) -> None:
+    def restart_pulls(self, topic: str) -> None:
         """Restart the pulls of the topic's queues with its new subscription; keep held messages."""
         for queue in self.of_topic(topic):
             polled = self._polled[queue]
@@ -273,17 +273,17 @@ class PolledQueues:
 
     async def close(self) -> None:
         """Stop pulls and polls, and wait for their tasks."""
-        self.stop_giving()
+        self.stop_polls()
         await self._stop(list(self._polled.values()))
 
-    def stop_giving(self) -> None:
+    def stop_polls(self) -> None:
         """Make `take` return without waiting."""
         self._is_closed = True
         self._arrived.set()
 
     def abort(self) -> None:
         """Stop pulls and polls without waiting for their tasks."""
-        self.stop_giving()
+        self.stop_polls()
         for polled in self._polled.values():
             polled.reading.cancel()
 
@@ -317,7 +317,7 @@ class PolledQueues:
             polled = self._ready.popleft()
             if not polled.is_paused and len(polled):
                 taken += polled.take(max_messages - len(taken))
-                polled.given_at_ms = now_ms
+                polled.polled_at_ms = now_ms
             if len(polled):
                 self._ready.append(polled)
             if len(taken) == max_messages:
@@ -343,8 +343,8 @@ class PolledQueues:
             on_pulled=self._on_pulled,
         )
         turns = self._turns_of(polled)
-        rest_s = HANDOVER_S if is_shared else 0.0
-        work = _run_after(rest_s, reader) if turns is None else turns.run(rest_s)
+        delay_s = HANDOVER_S if is_shared else 0.0
+        work = _run_after(delay_s, reader) if turns is None else turns.run(delay_s)
         reading = asyncio.create_task(work, name=f"read {polled.queue}")
         self._polled[polled.queue] = _Polled(polled, reader, reading, turns)
 
@@ -362,14 +362,14 @@ class PolledQueues:
         self._drop_ready(polled.queue)
         await self._stop([polled])
         if self._config.auto_commit:
-            await self._let_end(polled.queue)
+            await self._await_acknowledgement(polled.queue)
             await self._commit([polled])
         self._offsets.forget(queue)
         log.info("queue.released group=%s queue=%s", self._group, queue)
 
-    async def _let_end(self, queue: PolledQueue) -> None:
+    async def _await_acknowledgement(self, queue: PolledQueue) -> None:
         """Wait at most `_PATIENCE_S` for the poll that acknowledges the queue's messages."""
-        if not queue.is_given or self._is_closed:
+        if not queue.is_unacknowledged or self._is_closed:
             return
         self._leaving.add(queue)
         try:
@@ -385,14 +385,14 @@ class PolledQueues:
             self._ready.remove(polled)
 
     async def _stop(self, some: Collection[_Polled]) -> None:
-        await asyncio.gather(*(one.turns.leave() for one in some if one.turns is not None))
+        await asyncio.gather(*(one.turns.stop() for one in some if one.turns is not None))
         for one in some:
             one.reading.cancel()
         await asyncio.gather(*(one.reading for one in some), return_exceptions=True)
 
 
-async def _run_after(rest_s: float, reader: QueueReader) -> None:
+async def _run_after(delay_s: float, reader: QueueReader) -> None:
     """Read a queue after its handover delay, so that a previous owner can release it."""
-    if rest_s:
-        await asyncio.sleep(rest_s)
+    if delay_s:
+        await asyncio.sleep(delay_s)
     await reader.run()

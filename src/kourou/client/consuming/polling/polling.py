@@ -106,7 +106,7 @@ class Polling(QueueAccess, Consumer):
         finally:
             self._is_polling = False
         if messages:
-            self._note(messages)
+            self._report(messages)
         return messages
 
     async def __aiter__(self) -> AsyncIterator[MessageExt]:
@@ -256,7 +256,7 @@ class Polling(QueueAccess, Consumer):
             self._threads = ListenerThreads(self._config.schedule_threads, f"kourou-{self.group}")
         return QueueTurns(polled, callback, self._threads, self._config.schedule_delay_ms)
 
-    def _note(self, messages: list[MessageExt]) -> None:
+    def _report(self, messages: list[MessageExt]) -> None:
         """Count returned messages, and call the hooks once for each topic."""
         by_topic: dict[str, list[MessageExt]] = {}
         for message in messages:

@@ -256,11 +256,11 @@ class QueueAccess(CallingClient):
             UsageError: `error` names other messages.
             TransportError, RemoteError: as `pull`; the message may be redelivered nevertheless.
         """
-        how = redelivery_of(RetryLater() if error is None else error, message)
-        if how is None:
+        redelivery = redelivery_of(RetryLater() if error is None else error, message)
+        if redelivery is None:
             raise UsageError(f"{type(error).__name__} names other messages than {message.msg_id}")
         timeout_ms = self._config.request_timeout_ms
-        if how.delay_ms is not None:
+        if redelivery.delay_ms is not None:
             try:
                 await send_to_retry_topic(
                     self._instance,
@@ -268,10 +268,12 @@ class QueueAccess(CallingClient):
                     message,
                     max_reconsume_times=None,
                     timeout_s=timeout_ms / 1000,
-                    how=how,
+                    redelivery=redelivery,
                 )
             except (RemoteError, NoRouteError):  # no scheduled messages, or no retry topic yet
-                how = replace(how, level=level_not_shorter(how.delay_ms), delay_ms=None)
+                redelivery = replace(
+                    redelivery, level=level_not_shorter(redelivery.delay_ms), delay_ms=None
+                )
             else:
                 return
         queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
@@ -283,10 +285,10 @@ class QueueAccess(CallingClient):
                 address,
                 self.group,
                 message,
-                delay_level=how.level,
+                delay_level=redelivery.level,
                 max_reconsume_times=None,
                 timeout_s=deadline.remaining_s(),
-                reason=how.reason,
+                reason=redelivery.reason,
             ),
         )
 

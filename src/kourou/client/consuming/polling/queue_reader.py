@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.consuming.acknowledging.acknowledgements import bury
+from kourou.client.consuming.acknowledging.acknowledgements import store_dead_letter
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.polling.polled_queue import PolledQueue
 from kourou.client.consuming.pulling.pulled_messages import (
-    PulledSome,
-    bury_all,
-    chosen,
+    OnPulled,
+    apply_filter,
     restore_topic,
+    store_dead_letters,
 )
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
@@ -82,7 +82,7 @@ class QueueReader:
         offsets: Offsets,
         held_all: Callable[[], int],
         on_arrived: Callable[[PolledQueue], None],
-        on_pulled: PulledSome,
+        on_pulled: OnPulled,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -98,7 +98,7 @@ class QueueReader:
         self._on_pulled = on_pulled
         self.is_failing = False
         self._was_deleted = False  # answered TOPIC_NOT_EXIST, and no pull since
-        self._has_rested = False  # not pulled for a while: the topic may be another
+        self._was_idle = False  # not pulled for a while: the topic may be another
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
@@ -110,7 +110,7 @@ class QueueReader:
         """Pull until cancelled, which leaves no message half processed."""
         while True:
             if self._polled.is_paused and self._polled.next_offset is not None:
-                self._has_rested = True
+                self._was_idle = True
                 self._resumed.clear()
                 await self._resumed.wait()
                 continue
@@ -123,7 +123,7 @@ class QueueReader:
                 log.exception("pull.broken queue=%s", self._queue)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
-                self._has_rested = True
+                self._was_idle = True
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _find_start(self) -> int:
@@ -147,33 +147,33 @@ class QueueReader:
     async def _step(self) -> int:
         """Pull once unless above a limit; return the delay before the next pull in ms."""
         polled = self._polled
-        asked = polled.next_offset
-        if asked is None:
+        requested_offset = polled.next_offset
+        if requested_offset is None:
             return await self._find_start()
         if self._holds_too_much():
             return self._config.flow_control_delay_ms
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
-        result = await self._pull(asked)
-        self._has_rested = False
+        result = await self._pull(requested_offset)
+        self._was_idle = False
         if self.is_failing:
-            log.info("pull.recovered queue=%s offset=%d", self._queue, asked)
+            log.info("pull.recovered queue=%s offset=%d", self._queue, requested_offset)
             self.is_failing = False
         self._broker_id = result.suggested_broker_id
         polled.max_offset = result.max_offset
         if self._was_deleted:
             # The topic was deleted and created again, so our offset is meaningless.
-            await self._begin_again(asked)
+            await self._begin_again(requested_offset)
             return 0
         if result.status is PullStatus.OFFSET_ILLEGAL:
-            await self._correct(result, asked)
+            await self._correct(result, requested_offset)
             # If the broker names the offset that it refused, do not repeat it immediately.
-            return 0 if result.next_offset != asked else self._config.pull_error_delay_ms
+            return 0 if result.next_offset != requested_offset else self._config.pull_error_delay_ms
         # First, before any change of state: if decoding fails, the same offset is pulled again.
-        messages, next_offset, problem = await bury_all(result, self._bury)
+        messages, next_offset, problem = await store_dead_letters(result, self._store_dead_letter)
         for message in messages if is_retry_topic(self._queue.topic) else ():
             restore_topic(message)
-        messages = chosen(self._config.message_filter, messages)
+        messages = apply_filter(self._config.message_filter, messages)
         self.problem = problem
         polled.put(messages, next_offset)
         if messages:
@@ -182,22 +182,28 @@ class QueueReader:
             self._on_arrived(polled)
         return 0 if problem is None else _UNREADABLE_DELAY_MS
 
-    async def _bury(self, queue: MessageQueue, undecodable: UndecodableMessage) -> bool:
+    async def _store_dead_letter(
+        self, queue: MessageQueue, undecodable: UndecodableMessage
+    ) -> bool:
         timeout_s = self._config.request_timeout_ms / 1000
-        return await bury(self._instance, self._group, queue, undecodable, timeout_s=timeout_s)
+        return await store_dead_letter(
+            self._instance, self._group, queue, undecodable, timeout_s=timeout_s
+        )
 
-    async def _correct(self, answer: PullResult, asked: int) -> None:
-        """Continue at the offset that the broker names, because it does not have offset `asked`.
+    async def _correct(self, answer: PullResult, requested_offset: int) -> None:
+        """Continue at the offset that the broker names: it does not have `requested_offset`.
 
         If the broker names a higher offset, messages have expired, and held ones stay valid. If the
         queue ends before our offset, `find_offset_in_bounds` determines the next offset.
         """
         offset = answer.next_offset
-        log.warning("pull.offset_moved queue=%s from=%d to=%d", self._queue, asked, offset)
-        if offset >= asked:
+        log.warning(
+            "pull.offset_moved queue=%s from=%d to=%d", self._queue, requested_offset, offset
+        )
+        if offset >= requested_offset:
             self._polled.put((), offset)
             return
-        if asked > answer.max_offset:
+        if requested_offset > answer.max_offset:
             offset = await self._find_again()
         self._polled.move(offset)
 
@@ -207,10 +213,12 @@ class QueueReader:
         )
         return offset
 
-    async def _begin_again(self, asked: int) -> None:
+    async def _begin_again(self, requested_offset: int) -> None:
         """Continue at the group's start offset in the topic that was created again."""
         start = await self._find_again()
-        log.warning("queue.made_anew queue=%s offset=%d start=%d", self._queue, asked, start)
+        log.warning(
+            "queue.made_anew queue=%s offset=%d start=%d", self._queue, requested_offset, start
+        )
         self._was_deleted = False
         self._polled.move(start)
 
@@ -233,7 +241,7 @@ class QueueReader:
         )
         # After a failure not held, to learn at once whether the broker still has our offset.
         wait_ms = None if self.is_failing else config.wait_ms
-        is_verified = self._has_rested and not self._was_deleted
+        is_verified = self._was_idle and not self._was_deleted
         return await calls_consume.pull(
             self._instance.pool,
             address,

@@ -53,30 +53,30 @@ class QueueTurns:
         self._callback = callback
         self._run_blocking = run_blocking
         self._delay_ms = delay_ms
-        self._is_leaving = False
+        self._is_stopping = False
         self._is_failing = False
-        self._resting = asyncio.Event()
-        self._resting.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    async def run(self, rest_s: float = 0.0) -> None:
-        """Run turns until cancelled or `leave` is called, the first after `rest_s` seconds."""
-        await asyncio.sleep(rest_s)
-        while not self._is_leaving:
+    async def run(self, delay_s: float = 0.0) -> None:
+        """Run turns until cancelled or `stop` is called, the first after `delay_s` seconds."""
+        await asyncio.sleep(delay_s)
+        while not self._is_stopping:
             delay_ms = self._delay_ms
             if not self._polled.is_paused:
-                self._resting.clear()
+                self._idle.clear()
                 try:
                     delay_ms = await self._turn()
                 finally:
-                    self._resting.set()
+                    self._idle.set()
             await asyncio.sleep(delay_ms / 1000)
 
-    async def leave(self) -> None:
+    async def stop(self) -> None:
         """Start no more turns, and wait at most `LEAVE_S` for the running one."""
-        self._is_leaving = True
+        self._is_stopping = True
         try:
             async with asyncio.timeout(LEAVE_S):
-                await self._resting.wait()
+                await self._idle.wait()
         except TimeoutError:
             log.warning("queue_turn.abandoned queue=%s", self._polled.queue)
 
@@ -88,11 +88,11 @@ class QueueTurns:
         except asyncio.CancelledError as error:
             if me is not None and me.cancelling():
                 raise
-            self._note_failure(error)  # raised by something that it awaited
+            self._log_failure(error)  # raised by something that it awaited
         except BaseException as error:
             if ends_caller(error, me):
                 raise
-            self._note_failure(error)
+            self._log_failure(error)
         else:
             self._is_failing = False
             return delay_ms
@@ -100,21 +100,21 @@ class QueueTurns:
 
     async def _call(self, queue: MessageQueue) -> int:
         if inspect.iscoroutinefunction(self._callback):
-            told = await self._callback(queue)
+            result = await self._callback(queue)
         else:
-            told = await self._run_blocking(self._callback, queue)
-            if inspect.isawaitable(told):
-                told = await cast(Awaitable[object], told)
-        if told is None:
+            result = await self._run_blocking(self._callback, queue)
+            if inspect.isawaitable(result):
+                result = await cast(Awaitable[object], result)
+        if result is None:
             return self._delay_ms
-        if type(told) is not int or not 0 <= told <= DELAY_MAX_MS:
+        if type(result) is not int or not 0 <= result <= DELAY_MAX_MS:
             raise UsageError(
-                f"the callback returned {told!r}: allowed are None, and 0 to {DELAY_MAX_MS} ms "
+                f"the callback returned {result!r}: allowed are None, and 0 to {DELAY_MAX_MS} ms "
                 "until the next turn"
             )
-        return told
+        return result
 
-    def _note_failure(self, error: BaseException) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         level = logging.DEBUG if self._is_failing else logging.ERROR
         self._is_failing = True
         log.log(level, "queue_turn.failed queue=%s", self._polled.queue, exc_info=error)

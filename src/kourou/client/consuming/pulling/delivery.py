@@ -23,7 +23,7 @@ class Delivery:
         self.message = message
 
     @property
-    def is_wanted(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the process queue still holds it: not revoked, sent back or done."""
         return self.process_queue.holds(self.message)
 
@@ -46,18 +46,18 @@ class ReadyMessages:
     """Messages of all queues that are ready for delivery, in the order of their arrival.
 
     Its size is bounded by the flow control of the pulls. When messages arrive, one waiting taker is
-    woken immediately, and after `patience_s` as many more as messages are left. Waking all takers
+    woken immediately, and after `wake_delay_s` as many more as messages are left. Waking all takers
     at once would cost more than most messages: if consuming takes no time, the first taker has
     taken all messages before the others run.
 
     Attributes:
-        patience_s: seconds before more takers are woken; 0: in the next loop iteration.
+        wake_delay_s: seconds before more takers are woken; 0: in the next loop iteration.
         pop: takes the next message, still held or not; raises IndexError if there is none. May be
             called from any thread. `ProcessQueue.start` returns whether it is still held.
     """
 
     def __init__(self) -> None:
-        self.patience_s = 0.0
+        self.wake_delay_s = 0.0
         self._is_waking = False
         self._deliveries: deque[Delivery] = deque()
         self.pop = self._deliveries.popleft
@@ -120,13 +120,13 @@ class ReadyMessages:
             if delivery.process_queue.holds(delivery.message):
                 return delivery
 
-    def take_more(self, process_queue: ProcessQueue, limit: int) -> list[Delivery]:
+    def take_same_queue(self, process_queue: ProcessQueue, limit: int) -> list[Delivery]:
         """Take at most `limit` messages of the same queue from the front, without waiting."""
         taken: list[Delivery] = []
         waiting = self._deliveries
         while len(taken) < limit and waiting and waiting[0].process_queue is process_queue:
             delivery = waiting.popleft()
-            if delivery.is_wanted:
+            if delivery.is_held:
                 taken.append(delivery)
         return taken
 
@@ -160,8 +160,8 @@ class ReadyMessages:
         if self._takers and not self._is_waking:
             self._is_waking = True
             loop = asyncio.get_running_loop()
-            if self.patience_s:
-                loop.call_later(self.patience_s, self._wake_others)
+            if self.wake_delay_s:
+                loop.call_later(self.wake_delay_s, self._wake_others)
             else:
                 loop.call_soon(self._wake_others)
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from kourou.client.background import why_ended
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.membership.handover_delays import HandoverDelays
 from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance import QueueChanges
-from kourou.client.consuming.membership.resting import Rests
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
-from kourou.client.consuming.pulling.pulled_messages import Bury, PulledSome
+from kourou.client.consuming.pulling.pulled_messages import OnPulled, StoreDeadLetter
 from kourou.client.consuming.pulling.queue_puller import QueuePuller
 from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
@@ -59,10 +59,10 @@ class HeldQueues:
         consumption: receives pulled messages; may be replaced before the first queue starts.
         offsets: offset store of the held queues.
         on_pulled: counts pulls that found messages.
-        bury: stores unreadable messages as dead letters.
+        store_dead_letter: stores unreadable messages as dead letters.
 
     Attributes:
-        on_lost: called when a queue was dropped and the next rebalance pass must start it again.
+        request_pass: called when a queue was dropped and must be started by a rebalance pass.
         consumption: as given, or its replacement.
         flow: flow control of the pulls.
         locks: set if queues must be locked before they are started.
@@ -77,8 +77,8 @@ class HeldQueues:
         subscriptions: Mapping[str, SubscriptionData],
         consumption: Consumption,
         offsets: Offsets,
-        on_pulled: PulledSome,
-        bury: Bury,
+        on_pulled: OnPulled,
+        store_dead_letter: StoreDeadLetter,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -89,13 +89,13 @@ class HeldQueues:
         self.locks: QueueLocks | None = None
         self._offsets = offsets
         self._on_pulled = on_pulled
-        self._bury = bury
+        self._store_dead_letter = store_dead_letter
         self._held: dict[MessageQueue, _Held] = {}
         self._leaving: dict[MessageQueue, _Held] = {}  # being released
-        self._rests = Rests(config.handover_ms / 1000)
-        self._cut: set[MessageQueue] = set()  # queues that ended before this member's offset
-        self._changing = asyncio.Lock()  # a queue must be released before it is restarted
-        self.on_lost: Callable[[], None] | None = None
+        self._handover_delays = HandoverDelays(config.handover_ms / 1000)
+        self._truncated: set[MessageQueue] = set()  # queues that ended before this member's offset
+        self._change_lock = asyncio.Lock()  # a queue must be released before it is restarted
+        self.request_pass: Callable[[], None] | None = None
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -151,9 +151,9 @@ class HeldQueues:
         """Return the topics of the queues held."""
         return {queue.topic for queue in self._held}
 
-    def note_wanted(self, topic: str, queues: Collection[MessageQueue]) -> None:
+    def note_assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Cancel the handover delay of the topic's other queues: they are assigned elsewhere."""
-        self._rests.note_wanted(topic, queues)
+        self._handover_delays.note_assigned(topic, queues)
 
     async def apply(self, changes: QueueChanges) -> bool:
         """Release queues and start others.
@@ -166,7 +166,7 @@ class HeldQueues:
             TransportError, RemoteError: a start offset could not be determined. That queue is not
                 started; the others are.
         """
-        async with self._changing:
+        async with self._change_lock:
             _, (is_whole, *outcomes) = await asyncio.gather(
                 asyncio.gather(*map(self._release, changes.released)),
                 self._start(changes.added, is_shared=changes.is_shared),
@@ -182,15 +182,15 @@ class HeldQueues:
         Their process queues are dropped first, so that deliveries in progress no longer move the
         offset. A message that a listener is processing may be delivered again at the same time.
         """
-        async with self._changing:
+        async with self._change_lock:
             queues = [queue for queue in wanted if queue in self._held]
             for queue in queues:
                 self._held[queue].process_queue.drop()
                 self._offsets.overwrite(queue, wanted[queue])
                 log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
             await asyncio.gather(*map(self._release, queues))
-        if queues and self.on_lost is not None:
-            self.on_lost()
+        if queues and self.request_pass is not None:
+            self.request_pass()
 
     async def persist(self) -> None:
         """Commit the offsets of all held queues whose broker answers and whose lock is valid."""
@@ -207,8 +207,8 @@ class HeldQueues:
 
     async def release_all(self) -> None:
         """Release all queues, leaving ones too, without waiting for listeners."""
-        releases = [self._release(queue, patience_s=0, is_last=True) for queue in self.queues]
-        leaving = [self._leave(queue, held, 0) for queue, held in self._leaving.items()]
+        releases = [self._release(queue, timeout_s=0, is_last=True) for queue in self.queues]
+        leaving = [self._finish_leaving(queue, held, 0) for queue, held in self._leaving.items()]
         await asyncio.gather(*releases, *leaving)
         if self.locks is not None:
             await self.locks.close()
@@ -221,7 +221,7 @@ class HeldQueues:
         self._held.clear()
         self._leaving.clear()
 
-    def lose(self, queue: MessageQueue) -> None:
+    def drop_lost(self, queue: MessageQueue) -> None:
         """Drop a queue that another member may have consumed meanwhile, without committing.
 
         Results of running listener calls are ignored.
@@ -240,9 +240,9 @@ class HeldQueues:
 
     def _may_commit(self, queue: MessageQueue, held: _Held) -> bool:
         """Return whether the offset in memory may replace the broker's."""
-        return not held.puller.is_failing and self._is_own(queue)
+        return not held.puller.is_failing and self._is_exclusive(queue)
 
-    def _is_own(self, queue: MessageQueue) -> bool:
+    def _is_exclusive(self, queue: MessageQueue) -> bool:
         """Return whether no other member can have consumed the queue since it was started."""
         return self.locks is None or self.locks.is_held(queue)
 
@@ -261,7 +261,7 @@ class HeldQueues:
             granted = await self.locks.lock(free)
             free = [queue for queue in free if queue in granted]
         elif is_shared:
-            free = [queue for queue in free if self._has_rested(queue)]
+            free = [queue for queue in free if self._is_handover_over(queue)]
         try:
             outcomes = await asyncio.gather(*map(self._add, free), return_exceptions=True)
         finally:
@@ -269,22 +269,22 @@ class HeldQueues:
                 await self.locks.unlock([queue for queue in free if queue not in self._held])
         return [len(free) == len(queues), *outcomes]
 
-    def _has_rested(self, queue: MessageQueue) -> bool:
+    def _is_handover_over(self, queue: MessageQueue) -> bool:
         """Return whether the queue's handover delay is over; if not, request a pass at its end.
 
         The current pass does not wait for it, because it must release other queues.
         """
         loop = asyncio.get_running_loop()
-        left_s = self._rests.left_s(queue, loop.time())
-        if left_s and self.on_lost is not None:
-            loop.call_later(left_s, self.on_lost)
-        return not left_s
+        remaining_s = self._handover_delays.remaining_s(queue, loop.time())
+        if remaining_s and self.request_pass is not None:
+            loop.call_later(remaining_s, self.request_pass)
+        return not remaining_s
 
     async def _add(self, queue: MessageQueue) -> None:
         self._offsets.forget(queue)  # another member may have committed since
-        find = find_offset_in_bounds if queue in self._cut else find_start_offset
+        find = find_offset_in_bounds if queue in self._truncated else find_start_offset
         offset, is_committed = await find(self._instance, self._offsets, queue, self._config)
-        self._cut.discard(queue)
+        self._truncated.discard(queue)
         if not is_committed:
             # Committed immediately: after a crash before the first message, the group must not
             # start behind messages that arrived meanwhile.
@@ -300,19 +300,19 @@ class HeldQueues:
             subscriptions=self._subscriptions,
             process_queue=process_queue,
             offset=offset,
-            ready=self.consumption,
+            consumption=self.consumption,
             offsets=self._offsets,
-            is_own=self._is_own,
+            is_exclusive=self._is_exclusive,
             on_offset_illegal=self._restart,
             on_pulled=self._on_pulled,
-            bury=self._bury,
+            store_dead_letter=self._store_dead_letter,
         )
         pulling = asyncio.create_task(puller.run(), name=f"pull {queue}")
         self._held[queue] = _Held(process_queue, puller, pulling, offset)
         log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
 
     async def _release(
-        self, queue: MessageQueue, *, patience_s: float | None = None, is_last: bool = False
+        self, queue: MessageQueue, *, timeout_s: float | None = None, is_last: bool = False
     ) -> None:
         """Release a queue; with `is_last`, even if listener calls still run."""
         held = self._held.pop(queue, None)
@@ -321,27 +321,29 @@ class HeldQueues:
         self._leaving[queue] = held
         held.pulling.cancel()
         await asyncio.gather(held.pulling, return_exceptions=True)
-        if patience_s is None:
-            patience_s = self._config.handover_ms / 4000
-        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+        if timeout_s is None:
+            timeout_s = self._config.handover_ms / 4000
+        is_idle = await self.consumption.drain(held.process_queue, timeout_s)
         if is_idle or is_last or self.locks is None:
-            await self._end(queue, held, is_idle=is_idle)
+            await self._finish_release(queue, held, is_idle=is_idle)
             return
         # Another member would be a second owner: the lock is kept until the listener call ends.
         log.info("queue.leaving group=%s queue=%s", self._group, queue)
-        patience_s = self._config.consume_timeout_ms / 1000
-        self._instance.tasks.start(lambda: self._leave(queue, held, patience_s), f"leave {queue}")
+        timeout_s = self._config.consume_timeout_ms / 1000
+        self._instance.tasks.start(
+            lambda: self._finish_leaving(queue, held, timeout_s), f"leave {queue}"
+        )
 
-    async def _leave(self, queue: MessageQueue, held: _Held, patience_s: float) -> None:
-        """Finish a leaving queue when its listener call has ended, or after `patience_s`."""
-        is_idle = await self.consumption.drain(held.process_queue, patience_s)
+    async def _finish_leaving(self, queue: MessageQueue, held: _Held, timeout_s: float) -> None:
+        """Finish a leaving queue when its listener call has ended, or after `timeout_s`."""
+        is_idle = await self.consumption.drain(held.process_queue, timeout_s)
         if not is_idle:
             log.warning("listener.abandoned queue=%s", queue)
-        await self._end(queue, held, is_idle=is_idle)
-        if self.on_lost is not None:
-            self.on_lost()
+        await self._finish_release(queue, held, is_idle=is_idle)
+        if self.request_pass is not None:
+            self.request_pass()
 
-    async def _end(self, queue: MessageQueue, held: _Held, *, is_idle: bool) -> None:
+    async def _finish_release(self, queue: MessageQueue, held: _Held, *, is_idle: bool) -> None:
         """Drop the queue, commit its offset, and unlock it."""
         held.process_queue.drop()
         if held.is_ended:
@@ -362,17 +364,19 @@ class HeldQueues:
         self._offsets.forget(queue)
         del self._leaving[queue]
 
-    def _restart(self, process_queue: ProcessQueue, answer: PullResult, asked: int) -> None:
-        """Restart a queue whose broker does not have the offset `asked`.
+    def _restart(
+        self, process_queue: ProcessQueue, answer: PullResult, requested_offset: int
+    ) -> None:
+        """Restart a queue whose broker does not have the offset `requested_offset`.
 
         Deliveries in progress must not move the offset any more: they belong to the old bounds. If
         the queue ends before our offset, `find_offset_in_bounds` determines the next offset.
         """
         queue = process_queue.queue
         process_queue.drop()
-        if asked > answer.max_offset:
+        if requested_offset > answer.max_offset:
             self._offsets.forget(queue)
-            self._cut.add(queue)
+            self._truncated.add(queue)
         else:
             self._offsets.overwrite(queue, answer.next_offset)
         held = self._held.get(queue)
@@ -383,11 +387,11 @@ class HeldQueues:
         """Release a dropped queue, and request a rebalance pass to start it again."""
 
         async def restart() -> None:
-            async with self._changing:
+            async with self._change_lock:
                 if self._held.get(queue) is held:
                     await self._release(queue)
-            if self.on_lost is not None:
-                self.on_lost()
+            if self.request_pass is not None:
+                self.request_pass()
 
         self._instance.tasks.start(restart, f"restart {queue}")
 

@@ -32,9 +32,9 @@ class ProcessQueue:
     """
 
     __slots__ = (
+        "_checks",
         "_end",
         "_highest",
-        "_looks",
         "_messages",
         "_on_idle",
         "_order",
@@ -55,8 +55,8 @@ class ProcessQueue:
         self._messages: dict[int, MessageExt] = {}
         # Offsets, ascending; those no longer in _messages are removed lazily.
         self._order: deque[int] = deque()
-        self._started: dict[int, int] = {}  # offset -> value of _looks when its delivery started
-        self._looks = 0
+        self._started: dict[int, int] = {}  # offset -> value of _checks when its delivery started
+        self._checks = 0
         self._highest = -1
         self._end: int | None = None
         self._on_idle: Callable[[], None] | None = None
@@ -128,7 +128,7 @@ class ProcessQueue:
         offset = message.queue_offset
         if self._messages.get(offset) is not message:
             return False
-        self._started[offset] = self._looks
+        self._started[offset] = self._checks
         self.last_consumed_at_ms = now_ms
         return True
 
@@ -138,8 +138,8 @@ class ProcessQueue:
         If the queue is draining, the message is left to the next owner.
         """
         if self._started.pop(message.queue_offset, None) is not None and self.is_draining:
-            self._leave_to_others([message.queue_offset])
-            self._tell_idle()
+            self._drop_messages([message.queue_offset])
+            self._notify_idle()
 
     def remove(self, message: MessageExt) -> int | None:
         """Remove `message`, which is done; return the committable queue offset.
@@ -194,11 +194,11 @@ class ProcessQueue:
         could be set. Checks from the lowest offset and stops at the first message that is not
         overdue, so that removing the result advances the committable offset. At most `limit`.
         """
-        looks, self._looks = self._looks, self._looks + 1
+        checks, self._checks = self._checks, self._checks + 1
         found: list[MessageExt] = []
         for offset in sorted(self._messages):
             started = self._started.get(offset)
-            if len(found) == limit or started is None or started >= looks:
+            if len(found) == limit or started is None or started >= checks:
                 break
             found.append(self._messages[offset])
         return found
@@ -213,7 +213,7 @@ class ProcessQueue:
             on_idle: called once when none remain; not called if none remain now.
         """
         self.is_draining = True
-        self._leave_to_others([one for one in self._messages if one not in self._started])
+        self._drop_messages([one for one in self._messages if one not in self._started])
         if self._messages:
             self._on_idle = on_idle
         return bool(self._messages)
@@ -225,9 +225,9 @@ class ProcessQueue:
         self._order.clear()
         self._started.clear()
         self.size_bytes = 0
-        self._tell_idle()
+        self._notify_idle()
 
-    def _leave_to_others(self, offsets: list[int]) -> None:
+    def _drop_messages(self, offsets: list[int]) -> None:
         """Drop the messages at these queue offsets without marking them as done."""
         for offset in offsets:
             self.size_bytes -= len(self._messages.pop(offset).body)
@@ -237,12 +237,12 @@ class ProcessQueue:
     def _drained(self) -> int | None:
         """Return the committable queue offset of a draining queue."""
         if not self._messages:
-            self._tell_idle()
+            self._notify_idle()
             return self._end
         lowest = self._lowest()
         return lowest if self._end is None else min(lowest, self._end)
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         if self._on_idle is not None and not self._messages:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()

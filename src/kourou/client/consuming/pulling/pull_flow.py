@@ -27,34 +27,34 @@ class PullFlow:
 
     def __init__(self, config: PushConsumerConfig) -> None:
         self.config = config
-        self._held: Counter[str] = Counter()  # queues by topic
+        self._queue_counts: Counter[str] = Counter()  # queues by topic
         self._paused: set[MessageQueue] = set()
         self._is_paused = False
         self._resumed = asyncio.Event()
 
-    def enter(self, queue: MessageQueue) -> None:
+    def add(self, queue: MessageQueue) -> None:
         """Count a queue that this member pulls."""
-        self._held[queue.topic] += 1
+        self._queue_counts[queue.topic] += 1
 
-    def leave(self, queue: MessageQueue) -> None:
+    def remove(self, queue: MessageQueue) -> None:
         """Stop counting a queue."""
-        self._held[queue.topic] -= 1
-        if not self._held[queue.topic]:
-            del self._held[queue.topic]
+        self._queue_counts[queue.topic] -= 1
+        if not self._queue_counts[queue.topic]:
+            del self._queue_counts[queue.topic]
 
     def count_limit(self, topic: str) -> int:
         """Return the number of held messages above which a queue of the topic is not pulled."""
         limit = self.config.pull_threshold_topic_count
         if limit is None:
             return self.config.pull_threshold_count
-        return topic_share(limit, self._held[topic])
+        return topic_share(limit, self._queue_counts[topic])
 
     def size_limit_bytes(self, topic: str) -> int:
         """Return the number of held bytes above which a queue of the topic is not pulled."""
         limit = self.config.pull_threshold_topic_size_bytes
         if limit is None:
             return self.config.pull_threshold_size_bytes
-        return topic_share(limit, self._held[topic])
+        return topic_share(limit, self._queue_counts[topic])
 
     def is_full(self, held: ProcessQueue) -> bool:
         """Return whether a process queue exceeds a limit, so that it is not pulled."""

@@ -19,15 +19,17 @@ from kourou.protocol.message_decoding import UndecodableMessage
 
 log = logging.getLogger(__name__)
 
-PulledSome = Callable[[str, int, float], None]
+OnPulled = Callable[[str, int, float], None]
 """Called with a topic, the number of messages that a pull found, and its duration in ms."""
 
 
-Bury = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
+StoreDeadLetter = Callable[[MessageQueue, UndecodableMessage], Awaitable[bool]]
 """Stores an unreadable message of a queue as a dead letter; returns whether it was accepted."""
 
 
-def chosen(message_filter: MessageFilter | None, messages: list[MessageExt]) -> list[MessageExt]:
+def apply_filter(
+    message_filter: MessageFilter | None, messages: list[MessageExt]
+) -> list[MessageExt]:
     """Return the messages that a user's filter accepts, in queue order; all if it raises."""
     if message_filter is None or not messages:
         return messages
@@ -47,7 +49,9 @@ def restore_topic(message: MessageExt) -> None:
         message.topic = message.properties.get(names.RETRY_TOPIC) or message.topic
 
 
-async def bury_all(result: PullResult, bury: Bury) -> tuple[list[MessageExt], int, str | None]:
+async def store_dead_letters(
+    result: PullResult, store_dead_letter: StoreDeadLetter
+) -> tuple[list[MessageExt], int, str | None]:
     """Store the unreadable messages of a pull as dead letters.
 
     Returns:
@@ -56,7 +60,7 @@ async def bury_all(result: PullResult, bury: Bury) -> tuple[list[MessageExt], in
         at that message.
     """
     for one in result.undecodable if result.status is PullStatus.FOUND else ():
-        if not await bury(result.queue, one):
+        if not await store_dead_letter(result.queue, one):
             stop = one.message.queue_offset
             problem = (
                 f"message {one.message.msg_id} is unreadable ({one.error}) and was not accepted "

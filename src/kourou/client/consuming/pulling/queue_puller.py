@@ -17,11 +17,11 @@ from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.pulling.pull_flow import PullFlow
 from kourou.client.consuming.pulling.pulled_messages import (
-    Bury,
-    PulledSome,
-    bury_all,
-    chosen,
+    OnPulled,
+    StoreDeadLetter,
+    apply_filter,
     restore_topic,
+    store_dead_letters,
 )
 from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult, PullStatus
@@ -53,7 +53,7 @@ installed or the broker's disk is repaired."""
 
 
 class QueuePuller:
-    """Pulls one queue into its process queue, and passes new messages to `ready`.
+    """Pulls one queue into its process queue, and passes new messages to `consumption`.
 
     Args:
         instance: the client's connections and routes.
@@ -62,14 +62,14 @@ class QueuePuller:
         subscriptions: by topic, as sent in heartbeats; may change meanwhile.
         process_queue: holds the messages until they are done.
         offset: the queue offset to start at.
-        ready: delivers the messages.
+        consumption: delivers the messages.
         offsets: committed with pulls; advanced where no messages are left to consume.
-        is_own: returns whether no other member can hold the queue, so that offsets may be
+        is_exclusive: returns whether no other member can hold the queue, so that offsets may be
             committed.
         on_offset_illegal: called with the broker's response and the requested offset if the broker
             does not have that offset. It must drop the process queue, which ends the puller.
         on_pulled: counts pulls that found messages.
-        bury: stores unreadable messages as dead letters.
+        store_dead_letter: stores unreadable messages as dead letters.
 
     Attributes:
         is_failing: the broker did not answer the last pull, or refused it. It may have lost the end
@@ -89,12 +89,12 @@ class QueuePuller:
         subscriptions: Mapping[str, SubscriptionData],
         process_queue: ProcessQueue,
         offset: int,
-        ready: Consumption,
+        consumption: Consumption,
         offsets: Offsets,
-        is_own: Callable[[MessageQueue], bool],
+        is_exclusive: Callable[[MessageQueue], bool],
         on_offset_illegal: Callable[[ProcessQueue, PullResult, int], None],
-        on_pulled: PulledSome,
-        bury: Bury,
+        on_pulled: OnPulled,
+        store_dead_letter: StoreDeadLetter,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -105,16 +105,16 @@ class QueuePuller:
         self._subscription = subscriptions[self._queue.topic]
         self._is_retry = is_retry_topic(self._queue.topic)
         self._offset = offset
-        self._ready = ready
+        self._consumption = consumption
         self._offsets = offsets
-        self._is_own = is_own
+        self._is_exclusive = is_exclusive
         self._on_offset_illegal = on_offset_illegal
         self._on_pulled = on_pulled
-        self._bury = bury
+        self._store_dead_letter = store_dead_letter
         self._broker_id = MASTER_ID
         self.is_failing = False
         self._was_deleted = False  # answered TOPIC_NOT_EXIST, and no pull since
-        self._has_rested = False  # not pulled for a while: the topic may be another
+        self._was_idle = False  # not pulled for a while: the topic may be another
         self.problem: str | None = None
         self.max_offset: int | None = None
         self.last_pull_at_ms = 0
@@ -125,11 +125,11 @@ class QueuePuller:
 
     async def run(self) -> None:
         """Pull until the process queue is dropped. Cancelling leaves no message half processed."""
-        self._flow.enter(self._queue)
+        self._flow.add(self._queue)
         try:
             await self._run()
         finally:
-            self._flow.leave(self._queue)
+            self._flow.remove(self._queue)
 
     async def _run(self) -> None:
         while not self._process_queue.is_dropped:
@@ -142,13 +142,13 @@ class QueuePuller:
                 log.exception("pull.broken queue=%s offset=%d", self._queue, self._offset)
                 delay_ms = self._config.pull_error_delay_ms
             if delay_ms:
-                self._has_rested = True
+                self._was_idle = True
                 await asyncio.sleep(delay_ms / 1000)
 
     async def _step(self) -> int:
         """Pull once unless paused or above a limit; return the delay before the next pull in ms."""
         if self._flow.is_paused(self._queue):
-            self._has_rested = True
+            self._was_idle = True
             await self._flow.resumed(self._queue)
             return 0
         if self._flow.is_full(self._process_queue):
@@ -157,7 +157,7 @@ class QueuePuller:
         began_s = asyncio.get_running_loop().time()
         result = await self._pull()
         self.max_offset = result.max_offset
-        self._has_rested = False
+        self._was_idle = False
         if self._process_queue.is_dropped or self._is_by_an_old_subscription():
             return 0
         if self.is_failing:
@@ -169,8 +169,8 @@ class QueuePuller:
             # the queue ended before our offset, even if it has grown beyond it already.
             self._was_deleted = False
             log.warning("queue.made_anew queue=%s offset=%d", self._queue, self._offset)
-            asked = max(self._offset, result.max_offset + 1)
-            self._on_offset_illegal(self._process_queue, result, asked)
+            requested_offset = max(self._offset, result.max_offset + 1)
+            self._on_offset_illegal(self._process_queue, result, requested_offset)
             return self._config.pull_error_delay_ms
         if result.status is PullStatus.OFFSET_ILLEGAL:
             log.warning(
@@ -188,10 +188,10 @@ class QueuePuller:
     async def _accept(self, result: PullResult, began_s: float) -> int:
         """Process the result of a pull; return the delay before the next pull in ms."""
         # First, before any change of state: if decoding fails, the same offset is pulled again.
-        messages, next_offset, problem = await bury_all(result, self._bury)
-        messages = chosen(self._config.message_filter, messages)
+        messages, next_offset, problem = await store_dead_letters(result, self._store_dead_letter)
+        messages = apply_filter(self._config.message_filter, messages)
         self.problem = problem
-        self._take(messages, next_offset)
+        self._hold(messages, next_offset)
         if messages:
             elapsed_ms = (asyncio.get_running_loop().time() - began_s) * 1000
             self._on_pulled(self._queue.topic, len(messages), elapsed_ms)
@@ -208,12 +208,12 @@ class QueuePuller:
         self._subscription = self._subscriptions.get(self._queue.topic, before)
         return self._subscription is not before
 
-    def _take(self, messages: list[MessageExt], next_offset: int) -> None:
+    def _hold(self, messages: list[MessageExt], next_offset: int) -> None:
         if self._is_retry:
             for message in messages:
                 restore_topic(message)
         added = self._process_queue.put(messages)
-        self._ready.put(self._process_queue, added)
+        self._consumption.put(self._process_queue, added)
         self._offset = next_offset
         self._process_queue.advance(self._offset)
         if not len(self._process_queue):
@@ -228,12 +228,12 @@ class QueuePuller:
             self._offsets.is_remote
             and self._broker_id == MASTER_ID
             and not self.is_failing
-            and self._is_own(queue)
+            and self._is_exclusive(queue)
         )
         commit = self._offsets.get(queue) if is_committing else None
         # Verified only after a pause, because it costs the broker a little. A pull that is held
         # when the topic is deleted is answered by the deletion.
-        is_verified = self._has_rested and not self._was_deleted
+        is_verified = self._was_idle and not self._was_deleted
         return await calls_consume.pull(
             self._instance.pool,
             address,

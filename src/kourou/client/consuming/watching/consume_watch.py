@@ -24,7 +24,7 @@ class ConsumeWatch:
         stats: counts each consumption.
 
     Attributes:
-        told: the hooks. If there are none, callers may use `count` instead of `begin` and `end`.
+        hooks: the hooks. If there are none, callers may use `count` instead of `begin` and `end`.
         count: `ConsumerStats.count_consumed`.
     """
 
@@ -35,7 +35,7 @@ class ConsumeWatch:
         self._consume_timeout_ms = consume_timeout_ms
         self._hooks = hooks
         # Used once for each message, so they are attributes, not methods.
-        self.told = hooks.added
+        self.hooks = hooks.added
         self.count = stats.count_consumed
         self._stats = stats
 

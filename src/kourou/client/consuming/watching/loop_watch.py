@@ -8,7 +8,7 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 LATE_S: Final = 3.0
 """Seconds of delay that are reported. Brokers remove a client after 120 s without heartbeat."""
 
@@ -18,8 +18,8 @@ async def watch_loop() -> None:
     loop = asyncio.get_running_loop()
     late_s = 0.0
     while late_s < LATE_S:
-        due_s = loop.time() + LOOK_INTERVAL_S
-        await asyncio.sleep(LOOK_INTERVAL_S)
+        due_s = loop.time() + CHECK_INTERVAL_S
+        await asyncio.sleep(CHECK_INTERVAL_S)
         late_s = loop.time() - due_s
     log.warning(
         "event_loop.blocked late_s=%.1f reason=%s",

@@ -33,7 +33,7 @@ def running_properties(
     Options that are None are omitted. Times are in ms, as in our config.
     """
     is_pushed = isinstance(config, PushConsumerConfig)
-    told = {
+    properties = {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
         "PROP_CONSUMEORDERLY": str(is_ordered).lower(),
         "PROP_CONSUME_TYPE": (ConsumeType.PASSIVELY if is_pushed else ConsumeType.ACTIVELY).value,
@@ -41,15 +41,15 @@ def running_properties(
         "PROP_CONSUMER_START_TIMESTAMP": str(began_at_ms),
     }
     if isinstance(config, PushConsumerConfig):
-        told["PROP_THREADPOOL_CORE_SIZE"] = str(config.consume_threads)
+        properties["PROP_THREADPOOL_CORE_SIZE"] = str(config.consume_threads)
     for one in dataclasses.fields(config):
         key = one.metadata.get("key")
         value = getattr(config, one.name)
         if key is not None and value is not None:
             text = _text(value)
             if text is not None:
-                told[key] = text
-    return told
+                properties[key] = text
+    return properties
 
 
 def as_status(stats: TopicStats) -> ConsumeStatus:

@@ -26,7 +26,7 @@ class TopicWatch:
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
         self._listeners: dict[str, list[TopicQueuesChanged]] = {}
-        self._known: dict[str, list[MessageQueue]] = {}
+        self._queues: dict[str, list[MessageQueue]] = {}
 
     def add(self, topic: str, listener: TopicQueuesChanged) -> None:
         """Call `listener` whenever the topic's queues change; not for its current queues."""
@@ -48,9 +48,9 @@ class TopicWatch:
     async def _compare(self, topic: str) -> None:
         route = await self._instance.routes.get(topic, self._instance.request_timeout_s)
         queues = subscribe_queues(topic, route)
-        known = self._known.get(topic)
-        self._known[topic] = queues
-        if known is None or queues == known:
+        previous = self._queues.get(topic)
+        self._queues[topic] = queues
+        if previous is None or queues == previous:
             return
         for listener in self._listeners[topic]:
             try:

@@ -10,7 +10,7 @@ from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
 from kourou.client.instance import ClientInstance
 
 
-class GivingBack:
+class Redeliverer:
     """Has failed messages redelivered.
 
     Args:
@@ -32,12 +32,12 @@ class GivingBack:
         self._ready = ready
         self._delay_s = delay_ms / 1000
 
-    async def give_back(self, delivery: Delivery, how: Redelivery) -> None:
+    async def redeliver(self, delivery: Delivery, redelivery: Redelivery) -> None:
         """Send the message back or, if no broker accepts it, redeliver it from memory later."""
-        if not await self._acknowledgements.give_back(delivery, how):
-            self._deliver_later(delivery, how)
+        if not await self._acknowledgements.redeliver(delivery, redelivery):
+            self._deliver_later(delivery, redelivery)
 
-    def _deliver_later(self, delivery: Delivery, how: Redelivery) -> None:
+    def _deliver_later(self, delivery: Delivery, redelivery: Redelivery) -> None:
         """Redeliver the message from memory after the delay; it stays held until then.
 
         If its listener asked for a delay or a dead letter, the message is not redelivered from
@@ -53,10 +53,10 @@ class GivingBack:
         async def give_back() -> None:
             while True:
                 await asyncio.sleep(self._delay_s)
-                if await self._acknowledgements.give_back(delivery, how):
+                if await self._acknowledgements.redeliver(delivery, redelivery):
                     return
 
-        if how.is_asked_for:
+        if redelivery.is_requested:
             self._instance.tasks.start(give_back, "give back again")
         else:
             message.reconsume_times += 1

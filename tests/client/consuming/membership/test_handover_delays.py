@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from kourou.client.consuming.membership.resting import Rests
+from kourou.client.consuming.membership.handover_delays import HandoverDelays
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -17,35 +17,35 @@ OTHER = MessageQueue("T", "a", 1)
 
 
 def test_the_handover_delay_starts_when_the_queue_is_first_assigned() -> None:
-    rests = Rests(2.0)
-    assert rests.left_s(QUEUE, 100.0) == 2.0
-    assert rests.left_s(QUEUE, 101.5) == 0.5
-    assert rests.left_s(OTHER, 101.5) == 2.0
-    assert rests.left_s(QUEUE, 102.0) == 0.0
+    rests = HandoverDelays(2.0)
+    assert rests.remaining_s(QUEUE, 100.0) == 2.0
+    assert rests.remaining_s(QUEUE, 101.5) == 0.5
+    assert rests.remaining_s(OTHER, 101.5) == 2.0
+    assert rests.remaining_s(QUEUE, 102.0) == 0.0
     assert len(rests) == 1
-    assert rests.left_s(QUEUE, 103.0) == 2.0, "it was started, lost, and is wanted again"
+    assert rests.remaining_s(QUEUE, 103.0) == 2.0, "it was started, lost, and is wanted again"
 
 
 def test_a_cancelled_handover_delay_starts_over() -> None:
-    rests = Rests(2.0)
-    rests.left_s(QUEUE, 100.0)
-    rests.left_s(OTHER, 100.0)
-    rests.note_wanted("U", ())
-    rests.note_wanted("T", (OTHER,))
-    assert rests.left_s(QUEUE, 101.0) == 2.0
-    assert rests.left_s(OTHER, 101.0) == 1.0
+    rests = HandoverDelays(2.0)
+    rests.remaining_s(QUEUE, 100.0)
+    rests.remaining_s(OTHER, 100.0)
+    rests.note_assigned("U", ())
+    rests.note_assigned("T", (OTHER,))
+    assert rests.remaining_s(QUEUE, 101.0) == 2.0
+    assert rests.remaining_s(OTHER, 101.0) == 1.0
 
 
 def test_a_handover_delay_not_checked_for_long_starts_over() -> None:
-    rests = Rests(2.0)
-    rests.left_s(QUEUE, 100.0)
-    assert rests.left_s(QUEUE, 111.9) == 0.0
-    rests.left_s(QUEUE, 120.0)
-    assert rests.left_s(QUEUE, 132.0) == 2.0
+    rests = HandoverDelays(2.0)
+    rests.remaining_s(QUEUE, 100.0)
+    assert rests.remaining_s(QUEUE, 111.9) == 0.0
+    rests.remaining_s(QUEUE, 120.0)
+    assert rests.remaining_s(QUEUE, 132.0) == 2.0
 
 
 def test_without_handover_delay_a_queue_is_started_at_once() -> None:
-    assert Rests(0.0).left_s(QUEUE, 100.0) == 0.0
+    assert HandoverDelays(0.0).remaining_s(QUEUE, 100.0) == 0.0
 
 
 def _ids(consumer: PushConsumer) -> list[int]:
