@@ -148,8 +148,8 @@ class Bench:
     async def _sync_queues(self) -> None:
         """Run a checkpoint round, as the loop does every minute."""
         later_ms = self.runtime.clock.now_ms() + 10 * self.config.store.queue_sync_interval_ms
-        began_at = read_checkpoint(self.disk).numbers.queues_offset
-        while read_checkpoint(self.disk).numbers.queues_offset == began_at:
+        began_at = read_checkpoint(self.disk).java_values.queues_offset
+        while read_checkpoint(self.disk).java_values.queues_offset == began_at:
             self.parts.commit.flush(later_ms)
             await asyncio.sleep(0)
 

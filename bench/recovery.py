@@ -104,7 +104,7 @@ def build(root: Path, wanted: StoreToBuild) -> None:
             break
         while not store.flush(at_ms):
             _commit(store)
-        offset = read_checkpoint(disk).numbers.queues_offset
+        offset = read_checkpoint(disk).java_values.queues_offset
         if offset != at:
             at, before_s, moved_s = offset, moved_s, second
             period_s = moved_s - before_s

@@ -19,7 +19,7 @@ from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.log.record_seal import SEAL_BYTES
 from kourou.store.message_store import MessageStore
-from kourou.store.timer.placing import out_ms
+from kourou.store.timer.slot_choice import out_ms
 from kourou.testing.cluster import Cluster
 from tests.limits.lives import (
     STORE,

@@ -34,7 +34,7 @@ from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
 from kourou.store.paths import ABORT, COMMITLOG
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 
 log = logging.getLogger(__name__)
 
@@ -357,7 +357,7 @@ def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
     sizes: dict[str, int] = {}
     if path.is_dir():
         with closing(OsDisk(path)) as disk:
-            sizes = sizes_made_with(disk)
+            sizes = detect_sizes(disk)
     for name, size in sizes.items():
         if (asked := getattr(config.store, name)) != size:
             log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, asked)

@@ -36,7 +36,7 @@ from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.recovery.queue_totals import begin_totals, with_file_count
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort
-from kourou.store.state.checkpoint import CheckpointKeeper, create_checkpoint, load_checkpoint
+from kourou.store.state.checkpoint import CheckpointWriter, create_checkpoint, load_checkpoint
 from kourou.store.state.store_state import ClosedState, StoreState, StoreStateFile
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class StoreFiles:
     disk: Disk
     log: CommitLog
     queues: ConsumeQueueTable
-    checkpoint: CheckpointKeeper
+    checkpoint: CheckpointWriter
     state_file: StoreStateFile
     state: StoreState
     recovery: RecoveryReport
@@ -128,7 +128,7 @@ def _load(
         disk,
         commitlog,
         queues,
-        CheckpointKeeper(disk, config, queues, checkpoint, now_ms),
+        CheckpointWriter(disk, config, queues, checkpoint, now_ms),
         state_file,
         _open_state(state, commitlog, queues, config, report.end),
         report,
@@ -206,12 +206,12 @@ def close_files(files: StoreFiles, last_visible: AppendedRecord | None, now_ms: 
     disk, commitlog, queues = files.disk, files.log, files.queues
     queues.flush()
     queues.sync()
-    files.checkpoint.sync_rest()
+    files.checkpoint.sync_remaining()
     if last_visible is not None:
-        files.checkpoint.everything_is_durable(last_visible)
+        files.checkpoint.advance_to_end(last_visible)
     if files.index is not None:
         files.index.close(commitlog.synced_position, now_ms)
-        files.checkpoint.index_is_durable(files.index.durable_at_ms)
+        files.checkpoint.set_index_durable(files.index.durable_at_ms)
     files.checkpoint.write()
     disk.sync(CHECKPOINT)
     closed = ClosedState(commitlog.written_position, sum(queue.max_offset for queue in queues))

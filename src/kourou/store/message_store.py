@@ -232,7 +232,7 @@ class MessageStore(StoreWriter):
             if not is_unfinished:
                 self._checkpoint.begin_round(self._flush_target, now_ms)
             if self.index is not None:
-                self._checkpoint.index_is_durable(self.index.durable_at_ms)
+                self._checkpoint.set_index_durable(self.index.durable_at_ms)
             self._try_write(self._checkpoint.write)
         self._guard.check_space()
         return not is_unfinished

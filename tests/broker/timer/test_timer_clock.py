@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.model import properties as names
 from kourou.store.timer.layouts import SLOTS
-from kourou.store.timer.placing import ROLL_WINDOW_SLOTS_MAX
+from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS_MAX
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk

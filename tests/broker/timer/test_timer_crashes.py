@@ -14,8 +14,8 @@ from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.protocol.message_layout import RecordDraft
 from kourou.store.config import StoreConfig
-from kourou.store.timer.remaking import forget_timers
 from kourou.store.timer.timer_log import TIMER_LOG
+from kourou.store.timer.timer_rebuild import remove_timer_files
 from kourou.store.timer.wheel_files import TIMER_CHECK
 from kourou.store.tools.check import check_store
 from kourou.store.tools.rebuild import rebuild
@@ -203,7 +203,7 @@ def test_power_cuts_neither_lose_nor_repeat_messages(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "lose", [lose_check_file, lose_timer_log, lose_first_files, forget_timers, rebuild_all]
+    "lose", [lose_check_file, lose_timer_log, lose_first_files, remove_timer_files, rebuild_all]
 )
 @pytest.mark.parametrize("seed", [201, 202, 203])
 def test_missing_timer_files_are_rebuilt_from_the_log(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.store.index.index_sizes import index_sizes
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 from kourou.testing.disk import SimDisk
 from tests.store.golden import NAMES, load
 from tests.store.rig import CONFIG, Rig
@@ -15,13 +15,13 @@ from tests.store.rig import CONFIG, Rig
 def test_javas_sizes_are_detected_from_its_files(name: str) -> None:
     golden = load(name)
     assert index_sizes(golden.disk) == {"index_slots": 200, "index_entries": 800}
-    assert sizes_made_with(golden.disk).items() >= index_sizes(golden.disk).items()
+    assert detect_sizes(golden.disk).items() >= index_sizes(golden.disk).items()
 
 
 def test_recorded_sizes_take_precedence() -> None:
     rig = Rig()
     rig.store.close(rig.now_ms)
-    found = sizes_made_with(rig.disk)
+    found = detect_sizes(rig.disk)
     sizes = (found["index_slots"], found["index_entries"])
     assert sizes == (CONFIG.index_slots, CONFIG.index_entries)
 

@@ -95,7 +95,7 @@ def test_opening_a_store_after_java_renews_the_copy() -> None:
     rig = Rig()
     last = rig.put()
     rig.store.close(0)
-    numbers = read_checkpoint(rig.disk).numbers._replace(log_at_ms=77)
+    numbers = read_checkpoint(rig.disk).java_values._replace(log_at_ms=77)
     rig.disk.write("checkpoint", 0, [encode_checkpoint(numbers)])
     rig.disk.write("abort.bak", 0, [b"1"])
     rig.open()
@@ -136,7 +136,7 @@ def test_a_clean_stop_leaves_the_last_record_and_its_time(rig: Rig) -> None:
         synced_position=last.end,
         queue_files=1,
     )
-    assert read_checkpoint(rig.disk).numbers == checkpoint.java_values
+    assert read_checkpoint(rig.disk).java_values == checkpoint.java_values
     assert rig.disk.size("checkpoint") == 4096
     rig.open()
 

@@ -33,7 +33,7 @@ def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
 
 def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
     files = TimerFiles(disk, 1 << 20)
-    assert files.lost(files.check.queue_offset, was_kourou=False) is None
+    assert files.rebuild_reason(files.check.queue_offset, was_kourou=False) is None
     files.recover(NOW_MS, lambda _: None, was_clean=was_clean)
     return files
 
@@ -70,7 +70,7 @@ def test_a_wrong_count_in_a_slot_of_java_is_corrected() -> None:
     count = files.wheel.count
     slot = max(files.wheel.slots())
     disk, _ = java_s_timer()
-    at = files.wheel.place_of(slot.second)
+    at = files.wheel.file_offset_of(slot.second)
     disk.write("timerwheel", at, [SLOT.pack(*slot._replace(first=slot.last + 1, messages=77), 0)])
 
     again = opened(disk, was_clean=False)

@@ -20,7 +20,7 @@ from kourou.store.timer.layouts import (
     encode_check,
     encode_unit,
 )
-from kourou.store.timer.placing import SlotChoice, choose_slot, exact_due_ms, out_ms
+from kourou.store.timer.slot_choice import SlotChoice, choose_slot, exact_due_ms, out_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TimerLog
 from kourou.store.timer.wheel_files import TIMER_WHEEL
@@ -37,7 +37,7 @@ def unit(number: int, second: int = 0) -> TimerUnit:
 def opened(disk: SimDisk, *, was_clean: bool = False) -> TimerFiles:
     disk.make_directory("config")
     files = TimerFiles(disk, FILE_BYTES)
-    assert files.lost(0, was_kourou=True) is None
+    assert files.rebuild_reason(0, was_kourou=True) is None
     files.recover(NOW_MS, lambda _: None, was_clean=was_clean)
     return files
 
@@ -47,7 +47,7 @@ def flush(files: TimerFiles, scan_from: int = 0) -> None:
     plan = files.plan_flush(NOW_MS, scan_from, 0)
     assert plan is not None
     files.run_flush(plan)
-    files.flushed(plan)
+    files.flush_succeeded(plan)
 
 
 def chains(files: TimerFiles) -> dict[int, list[int]]:

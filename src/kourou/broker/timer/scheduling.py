@@ -28,7 +28,7 @@ from kourou.model import properties as names
 from kourou.model.recall_handle import RecallHandle
 from kourou.model.topic import TIMER_TOPIC, is_retry_topic
 from kourou.protocol.codes import ResponseCode
-from kourou.store.timer.placing import out_ms
+from kourou.store.timer.slot_choice import out_ms
 
 _TIMER_TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)

@@ -8,7 +8,7 @@ from typing import Final
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.store.timer.layouts import BLANK, UNIT_BYTES
-from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, ROLL_WINDOW_SLOTS_MAX
+from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS, ROLL_WINDOW_SLOTS_MAX
 from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 _YEAR_S: Final = 366 * 86_400

@@ -1,7 +1,7 @@
 """Counts of scheduled messages: waiting, by topic, and put into and taken out of the wheel.
 
 As in Java, the waiting messages are saved in `config/timermetrics`. After a kill, and after Java,
-whose counts drift, they are counted again if that is quick (`kourou.store.timer.counting`).
+whose counts drift, they are counted again if that is quick (`kourou.store.timer.topic_counts`).
 
 Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 """

@@ -14,7 +14,7 @@ from kourou.model.topic import TIMER_TOPIC
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetRequest, GetResult, MessageStore
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
-from kourou.store.timer.placing import SlotChoice, choose_slot, roll_window_ms
+from kourou.store.timer.slot_choice import SlotChoice, choose_slot, roll_window_ms
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
 

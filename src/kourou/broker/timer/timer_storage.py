@@ -20,13 +20,13 @@ from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.log.property_search import position_before
 from kourou.store.message_store import MessageStore
-from kourou.store.timer.counting import count_by_topic
 from kourou.store.timer.delivered import DeliveryKey, delivered_since
 from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS
-from kourou.store.timer.placing import roll_window_ms
-from kourou.store.timer.remaking import find_waiting, forget_timers, remake_timers
+from kourou.store.timer.slot_choice import roll_window_ms
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
+from kourou.store.timer.timer_rebuild import find_waiting, rebuild_timers, remove_timer_files
 from kourou.store.timer.timer_record import RecallKey, read_timer_record
+from kourou.store.timer.topic_counts import count_by_topic
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class TimerStorage:
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
         self._is_recount_due = not run.was_clean or files.check.scan_from is None
         topic_end = self._store.max_offset(TIMER_TOPIC, 0)
-        reason = files.lost(topic_end, was_kourou=run.was_kourou)
+        reason = files.rebuild_reason(topic_end, was_kourou=run.was_kourou)
         if reason is not None:
             return self._remade(reason)
         now_ms = self._clock.now_ms()
@@ -123,8 +123,8 @@ class TimerStorage:
         """Rebuild the files from the whole commit log."""
         log.warning("timer_files.lost reason=%s", reason)
         config, store = self._config.now, self._store
-        forget_timers(self._disk)
-        return remake_timers(
+        remove_timer_files(self._disk)
+        return rebuild_timers(
             self._disk,
             find_waiting(self._disk, config.store.commitlog_segment_bytes),
             store.read_record,
@@ -166,7 +166,7 @@ class TimerStorage:
             files.flush_failed(plan)
             log.warning("timers.not_noted error=%s", error)
         else:
-            files.flushed(plan)
+            files.flush_succeeded(plan)
 
     def _topic_of(self, physical_offset: int) -> str | None:
         try:
@@ -211,7 +211,7 @@ class TimerStorage:
         except BaseException:
             files.flush_failed(plan)
             raise
-        files.flushed(plan)
+        files.flush_succeeded(plan)
         self._flushes += 1
         if self._flushes % SAVE_COUNTS_EVERY == 0:
             await self._counts.persist()

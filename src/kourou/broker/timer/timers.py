@@ -280,7 +280,7 @@ class Timers:
                 if not slot.is_done:
                     return
                 del slots[second]
-                files.done(second)
+                files.mark_done(second)
             elif following is not None and following <= second:
                 return  # the slot has not been loaded
             else:
@@ -450,4 +450,4 @@ class Timers:
             return  # the slots are unchanged: the next start delivers their remaining messages
         for second in [one for one in slots if one <= last]:
             del slots[second]
-        files.done(last)
+        files.mark_done(last)

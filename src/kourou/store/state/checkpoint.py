@@ -10,7 +10,7 @@ each queue file written since the previous one.
 The file begins with Java's six fields. Kourou's own copy adds a checksum, the synced position of
 the log, which advances each second, and the number of queue files when the round began: a start
 that finds fewer rebuilds the queues from the whole log (`kourou.store.recovery.queue_totals`).
-The last broker determines the valid numbers:
+The last broker determines the valid fields:
 
     last     copy        valid
     Kourou   complete    the copy
@@ -60,12 +60,12 @@ class CheckpointFile(NamedTuple):
     """Contents of the file.
 
     Attributes:
-        numbers: Java's six fields.
+        java_values: Java's six fields.
         copy: Kourou's copy; None if it is absent or damaged.
         is_damaged: there is a copy, and its checksum is wrong.
     """
 
-    numbers: Checkpoint
+    java_values: Checkpoint
     copy: Checkpoint | None
     is_damaged: bool
 
@@ -83,15 +83,15 @@ def read_checkpoint(disk: Disk) -> CheckpointFile:
 
 def load_checkpoint(disk: Disk) -> Checkpoint:
     """Return the valid checkpoint; all 0, which is always safe, if the store has none."""
-    numbers, copy, is_damaged = read_checkpoint(disk)
+    java_values, copy, is_damaged = read_checkpoint(disk)
     if not read_last_run(disk).was_kourou:
-        return numbers
+        return java_values
     if is_damaged:
         log.warning("checkpoint.damaged path=%s file=%s byte=%d", disk.root, CHECKPOINT, COPY_AT)
         return Checkpoint()
     if copy is None:
-        return numbers
-    if copy.java_values != numbers:
+        return java_values
+    if copy.java_values != java_values:
         log.warning("checkpoint.differed path=%s file=%s byte=0", disk.root, CHECKPOINT)
     return copy
 
@@ -108,7 +108,7 @@ def create_checkpoint(disk: Disk) -> None:
         disk.truncate(CHECKPOINT, CHECKPOINT_BYTES)
 
 
-class CheckpointKeeper:
+class CheckpointWriter:
     """Advances the checkpoint as files become durable, and writes it.
 
     Attributes:
@@ -183,9 +183,9 @@ class CheckpointKeeper:
         self._planned.difference_update(plan.queue_files)
         if not self._waiting and not self._planned and target.end <= synced_position:
             self._target = None
-            self._queues_are_durable(target)
+            self._set_queues_durable(target)
 
-    def sync_rest(self) -> None:
+    def sync_remaining(self) -> None:
         """Sync the remaining files of the round and end it; the checkpoint does not move."""
         names = (*self._waiting, *self._planned)
         directories = {name for new_in in self._waiting.values() for name in new_in}
@@ -194,19 +194,19 @@ class CheckpointKeeper:
         self._planned.clear()
         self._target = None
 
-    def everything_is_durable(self, last: AppendedRecord) -> None:
+    def advance_to_end(self, last: AppendedRecord) -> None:
         """Move the checkpoint to the last record; the log and all queues must be synced."""
         self._files = (count_files(self._queues), self._queues.deleted_files)
-        self._queues_are_durable(last)
+        self._set_queues_durable(last)
         self._log_at_ms = max(self._log_at_ms, last.store_at_ms)
         self._synced_position = max(self._synced_position, last.end)
 
-    def index_is_durable(self, at_ms: int) -> None:
+    def set_index_durable(self, at_ms: int) -> None:
         """Record the store time up to which the key index is durable."""
         if at_ms != self.value.index_at_ms:
             self.value = self.value._replace(index_at_ms=at_ms)
 
-    def _queues_are_durable(self, last: AppendedRecord) -> None:
+    def _set_queues_durable(self, last: AppendedRecord) -> None:
         self.value = self.value._replace(
             queues_at_ms=max(self.value.queues_at_ms, last.store_at_ms),
             queues_offset=max(self.value.queues_offset, last.physical_offset),

@@ -43,7 +43,7 @@ _REMEDY: Final = "restore it from a copy, or remove both to start without their 
 
 
 @dataclass(slots=True)
-class _Found:
+class _ConfigCopy:
     """One of the two files; if it is unusable, `text` is None and `problem` gives the reason."""
 
     name: str
@@ -90,7 +90,7 @@ class ConfigFile:
             CorruptRecordError: files exist and none is good. They are left unchanged.
         """
         self._is_loaded = True
-        first, second = self._find(self.name), self._find(self._backup)
+        first, second = self._read_copy(self.name), self._read_copy(self._backup)
         texts = [found.text for found in (first, second) if found.text is not None]
         self._sequence = max((text.sequence for text in texts), default=0)
         is_older = len(texts) == 2 and is_newer(texts[1], texts[0])
@@ -144,20 +144,20 @@ class ConfigFile:
         if not self._disk.exists(self._backup):
             replace(self._disk, self._backup, text, backup=None)
 
-    def _find(self, name: str) -> _Found:
+    def _read_copy(self, name: str) -> _ConfigCopy:
         """Read one of the files and verify its seal."""
         try:
             text = self._disk.read(name, 0, self._disk.size(name))
         except FileNotFoundError:
-            return _Found(name, None, _MISSING)
+            return _ConfigCopy(name, None, _MISSING)
         if not text:
-            return _Found(name, None, "is empty")
+            return _ConfigCopy(name, None, "is empty")
         try:
-            return _Found(name, unseal(text))
+            return _ConfigCopy(name, unseal(text))
         except MalformedBodyError as error:
-            return _Found(name, None, f"is bad: {error}")
+            return _ConfigCopy(name, None, f"is bad: {error}")
 
-    def _contents(self, found: _Found) -> bytes | None:
+    def _contents(self, found: _ConfigCopy) -> bytes | None:
         """Return the file's contents; None if they are bad or do not parse."""
         if found.text is None:
             return None
@@ -168,7 +168,7 @@ class ConfigFile:
             return None
         return found.text.data
 
-    def _refuse_bad(self, first: _Found, second: _Found) -> None:
+    def _refuse_bad(self, first: _ConfigCopy, second: _ConfigCopy) -> None:
         """Raise, unless both files are missing."""
         bad, other = (first, second) if second.problem == _MISSING else (second, first)
         if bad.problem != _MISSING:

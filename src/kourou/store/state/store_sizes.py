@@ -20,7 +20,7 @@ from kourou.store.paths import (
     parse_file_name,
     topic_directory,
 )
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 
 _SEGMENT_BYTES_MIN: Final = 64
 
@@ -49,7 +49,7 @@ class LogFile(NamedTuple):
 
 def find_sizes(disk: Disk) -> StoreSizes:
     """Return the file sizes of a store in any condition: recorded, else usual, else default."""
-    recorded = sizes_made_with(disk)
+    recorded = detect_sizes(disk)
     defaults = StoreConfig()
     segment = recorded.get("commitlog_segment_bytes", 0)
     if segment < _SEGMENT_BYTES_MIN:

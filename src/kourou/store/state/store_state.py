@@ -103,11 +103,11 @@ class StoreStateFile:
         if state is None:
             return None
         for name in SIZE_FIELDS:
-            made_with, asked = getattr(state, name), getattr(config, name)
-            if made_with != asked:
+            recorded, configured = getattr(state, name), getattr(config, name)
+            if recorded != configured:
                 raise StoreConfigError(
-                    f"{self._root} was created with {name} = {made_with}, which cannot change to "
-                    f"{asked}: configure {made_with}"
+                    f"{self._root} was created with {name} = {recorded}, which cannot change to "
+                    f"{configured}: configure {recorded}"
                 )
         return state
 

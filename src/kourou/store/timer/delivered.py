@@ -46,11 +46,11 @@ def delivered_since(disk: Disk, segment_bytes: int, start: int) -> tuple[Counter
     until_ms = 0
     for header, text in records_with_property(disk, segment_bytes, start, names.TIMER_DEQUEUE_MS):
         properties = decode_properties(text)
-        found[delivery_key(taken_out_for(header, properties), properties)] += 1
+        found[delivery_key(target_topic(header, properties), properties)] += 1
         until_ms = max(until_ms, header.store_at_ms)
     return found, until_ms
 
 
-def taken_out_for(header: RecordHeader, properties: Mapping[str, str]) -> str:
+def target_topic(header: RecordHeader, properties: Mapping[str, str]) -> str:
     """Return the target topic of a record that was taken from the wheel."""
     return properties.get(names.REAL_TOPIC, "") if is_set_aside(header) else header.topic

@@ -57,10 +57,10 @@ _KINDS_MAX: Final = 0xF
 
 CHECK_BYTES: Final = 4096
 _CHECK: Final = struct.Struct(">7q")
-_OURS: Final = struct.Struct(">8sqI")
-_OURS_AT: Final = 64
+_KOUROU_PART: Final = struct.Struct(">8sqI")
+_KOUROU_PART_AT: Final = 64
 _MAGIC: Final = b"KOUTIMER"
-_COVERED: Final = _OURS_AT + 16
+_COVERED: Final = _KOUROU_PART_AT + 16
 
 
 class TimerUnit(NamedTuple):
@@ -156,18 +156,18 @@ def encode_check(check: TimerCheck) -> bytes:
     head = _CHECK.pack(*check[:7])
     if check.scan_from is None:
         return head
-    covered = head.ljust(_OURS_AT, b"\0") + _MAGIC + check.scan_from.to_bytes(8, "big")
+    covered = head.ljust(_KOUROU_PART_AT, b"\0") + _MAGIC + check.scan_from.to_bytes(8, "big")
     return covered + crc32(covered).to_bytes(4, "big")
 
 
-def has_bad_note(data: bytes) -> bool:
+def has_wrong_checksum(data: bytes) -> bool:
     """Return whether a check file has Kourou's part with a wrong checksum.
 
     Either Java has written its fields since, or the file is damaged.
     """
-    if len(data) < _OURS_AT + _OURS.size:
+    if len(data) < _KOUROU_PART_AT + _KOUROU_PART.size:
         return False
-    magic, _, checksum = _OURS.unpack_from(data, _OURS_AT)
+    magic, _, checksum = _KOUROU_PART.unpack_from(data, _KOUROU_PART_AT)
     return bool(magic == _MAGIC and checksum != crc32(data[:_COVERED]))
 
 
@@ -176,9 +176,9 @@ def decode_check(data: bytes) -> TimerCheck:
     if len(data) < _CHECK.size:
         return TimerCheck()
     check = TimerCheck(*_CHECK.unpack_from(data))
-    if len(data) < _OURS_AT + _OURS.size:
+    if len(data) < _KOUROU_PART_AT + _KOUROU_PART.size:
         return check
-    magic, scan_from, checksum = _OURS.unpack_from(data, _OURS_AT)
+    magic, scan_from, checksum = _KOUROU_PART.unpack_from(data, _KOUROU_PART_AT)
     if magic != _MAGIC or checksum != crc32(data[:_COVERED]):
         return check
     return check._replace(scan_from=scan_from)

@@ -13,8 +13,8 @@ A flush has these steps, so that a crash at any point can be recovered:
 A start truncates the timer log at the position of the check file, and appends the later units again
 from the timer topic. After Java it keeps the later units, as Java does: Java never writes its wheel
 in parts. The check file is written only when the commit log is synced up to the positions in it.
-Files that do not contain all waiting messages (`lost`, `lacks_units`) are rebuilt from the commit
-log by `remaking.py`.
+Files that lack waiting messages (`rebuild_reason`, `lacks_units`) are rebuilt from the commit log
+by `timer_rebuild.py`.
 
 Source: TimerMessageStore.recover and TimerFlushService, apache/rocketmq 5.5.0.
 """
@@ -39,7 +39,7 @@ from kourou.store.timer.layouts import (
     TimerUnit,
     encode_check,
 )
-from kourou.store.timer.placing import BLANK_SLOTS, SlotChoice
+from kourou.store.timer.slot_choice import BLANK_SLOTS, SlotChoice
 from kourou.store.timer.timer_log import TIMER_LOG, TimerLog
 from kourou.store.timer.wheel import TimerWheel
 from kourou.store.timer.wheel_files import (
@@ -115,7 +115,7 @@ class TimerFiles:
         self._has_wheel_file = disk.exists(TIMER_WHEEL)
         self._has_check_file = disk.exists(TIMER_CHECK)
 
-    def lost(self, topic_end: int, *, was_kourou: bool) -> str | None:
+    def rebuild_reason(self, topic_end: int, *, was_kourou: bool) -> str | None:
         """Return the reason why the files do not contain all waiting messages; None if they do.
 
         Args:
@@ -142,7 +142,7 @@ class TimerFiles:
         return any(0 <= slot.first < first for slot in self.wheel.slots())
 
     def recover(self, now_ms: int, queue_offset_of: QueueOffsetOf, *, was_clean: bool) -> None:
-        """Make wheel and log consistent with the check file; only call it if `lost` returned None.
+        """Make wheel and log consistent with the check file, after `rebuild_reason` returned None.
 
         Args:
             now_ms: the current time.
@@ -161,32 +161,32 @@ class TimerFiles:
             self.read_at_ms = now_at_ms - back_ms if has_log else now_at_ms
         self.queue_offset = max(0, check.queue_offset)
         if check.scan_from is not None:
-            self._recover_ours(was_clean=was_clean)
+            self._recover_kourou(was_clean=was_clean)
         else:
-            self._recover_javas(queue_offset_of)
+            self._recover_java(queue_offset_of)
 
     # Recovery
 
-    def _recover_ours(self, *, was_clean: bool) -> None:
+    def _recover_kourou(self, *, was_clean: bool) -> None:
         end = self.check.log_position
         self._load_wheel()
         self.scan_from = self.check.scan_from
         if was_clean:
             self.log.start_at(end)
             return
-        self._lead_back(end)
+        self._unlink_units_from(end)
         self._write_wheel(self.wheel.take_dirty())
-        self.log.cut(end)
+        self.log.truncate(end)
 
-    def _recover_javas(self, queue_offset_of: QueueOffsetOf) -> None:
+    def _recover_java(self, queue_offset_of: QueueOffsetOf) -> None:
         snapshot = self._load_wheel()
         first = self.log.segments.first
         start = max(first, min(self.check.log_position, snapshot))
         end, last = start, None
         for position, unit in self.log.scan(start):
-            self._take_up(position, unit)
+            self._add_missing_unit(position, unit)
             end, last = position + UNIT_BYTES, unit
-        self._lead_back(end)
+        self._unlink_units_from(end)
         if last is None and end > first:
             last = self.log.unit(end - UNIT_BYTES)
         known = queue_offset_of(last.physical_offset) if last is not None else None
@@ -194,7 +194,7 @@ class TimerFiles:
             self.queue_offset = max(self.queue_offset, known + 1)
         self._count_slots()
         self._write_wheel(self.wheel.take_dirty())
-        self.log.cut(end)
+        self.log.truncate(end)
         for name in self._disk.list(""):
             if name != TIMER_WHEEL and is_wheel_file(name):
                 self._disk.unlink(name)
@@ -212,7 +212,7 @@ class TimerFiles:
                 self.wheel.put(slot._replace(first=first, messages=messages))
                 self.wheel.count += messages - slot.messages
 
-    def _take_up(self, position: int, unit: TimerUnit) -> None:
+    def _add_missing_unit(self, position: int, unit: TimerUnit) -> None:
         """Add a unit to its slot, if the slot does not contain it yet and is not done."""
         if unit.second * PRECISION_MS < self.read_at_ms:
             return
@@ -226,32 +226,32 @@ class TimerFiles:
         if self._disk.exists(name) and self._disk.size(name) == WHEEL_BYTES:
             self.wheel = read_wheel(self._disk, name, self.read_at_ms // PRECISION_MS)
             if name != TIMER_WHEEL:
-                self.wheel.all_dirty()
+                self.wheel.mark_all_dirty()
             return position
         if self.check.log_position > self.log.segments.first:
-            self._make_wheel(self.check.log_position)
+            self._rebuild_wheel(self.check.log_position)
         return position
 
-    def _make_wheel(self, end: int) -> None:
+    def _rebuild_wheel(self, end: int) -> None:
         """Rebuild the wheel from all units of the log before `end`."""
         log.warning("timer_wheel.rebuilt until=%d", end)
         self.wheel = TimerWheel()
         for position, unit in self.log.scan(self.log.segments.first):
             if position >= end:
                 break
-            self._take_up(position, unit)
+            self._add_missing_unit(position, unit)
 
-    def _lead_back(self, end: int) -> None:
+    def _unlink_units_from(self, end: int) -> None:
         """Unlink units at or behind `end` from all slots."""
         try:
             for slot in self.wheel.slots():
                 if slot.last >= end:
-                    self._lead_slot_back(slot, end)
+                    self._unlink_slot_units(slot, end)
         except CorruptRecordError as error:
             log.warning("timer_wheel.damaged reason=%s", error)
-            self._make_wheel(end)
+            self._rebuild_wheel(end)
 
-    def _lead_slot_back(self, slot: TimerSlot, end: int) -> None:
+    def _unlink_slot_units(self, slot: TimerSlot, end: int) -> None:
         messages = slot.messages
         last = -1
         for position, unit in self.log.chain(slot.last):
@@ -285,9 +285,9 @@ class TimerFiles:
         self.is_changed = True
         return position
 
-    def done(self, second: int) -> None:
+    def mark_done(self, second: int) -> None:
         """Mark all slots up to and including this one as done."""
-        self.wheel.done(second)
+        self.wheel.mark_done(second)
         self.read_at_ms = (second + 1) * PRECISION_MS
         self.is_changed = True
 
@@ -335,15 +335,15 @@ class TimerFiles:
         self._sync([TIMER_CHECK], [] if self._has_check_file else ["config"])
         self._has_check_file = True
 
-    def flushed(self, plan: FlushPlan) -> None:
+    def flush_succeeded(self, plan: FlushPlan) -> None:
         """Record that `run_flush` succeeded."""
         self.check = plan.check
 
     def flush_failed(self, plan: FlushPlan) -> None:
         """Record that `run_flush` raised: the next plan includes the contents of this one."""
         self.is_changed = True
-        self.wheel.not_written(plan.pages)
-        self.log.not_synced(plan.files, plan.directories)
+        self.wheel.mark_dirty(plan.pages)
+        self.log.mark_unsynced(plan.files, plan.directories)
 
     def _sync(self, files: Sequence[str], directories: Sequence[str]) -> None:
         try:

@@ -38,31 +38,33 @@ class TimerLog:
         position: end of the log; a unit that does not fit there goes to the next file.
     """
 
-    def __init__(self, disk: Disk, file_bytes: int, *, keeps_all: bool = False) -> None:
+    def __init__(
+        self, disk: Disk, file_bytes: int, *, keeps_files_behind_gap: bool = False
+    ) -> None:
         """Open the existing files.
 
         Args:
             disk: holds the store.
             file_bytes: size of a file; the size of existing files takes precedence.
-            keeps_all: do not remove files behind a gap.
+            keeps_files_behind_gap: do not remove files behind a gap.
 
         Raises:
             StoreConfigError: the files have different sizes, or names that do not match the size.
         """
         self._disk = disk
-        self.segments = SegmentList(disk, TIMER_LOG, _size_there(disk) or file_bytes)
+        self.segments = SegmentList(disk, TIMER_LOG, _existing_size(disk) or file_bytes)
         behind_gap = self.segments.load()
-        if not keeps_all:
+        if not keeps_files_behind_gap:
             self.segments.remove(behind_gap)
         self.position = self.segments.first
-        self._kept: list[bytes] = []  # unwritten units and blanks, from `_kept_at` on
-        self._kept_at = self.position
+        self._unwritten: list[bytes] = []  # unwritten units and blanks, from `_unwritten_at` on
+        self._unwritten_at = self.position
         self._durable_end = self.segments.end
         self._unsynced: set[str] = set()
 
     def start_at(self, position: int) -> None:
-        """Set the end of the log to `position`; call `cut` to remove later units."""
-        self.position = self._kept_at = position
+        """Set the end of the log to `position`; call `truncate` to remove later units."""
+        self.position = self._unwritten_at = position
 
     def next_position(self) -> int:
         """Return the position of the next unit."""
@@ -78,11 +80,11 @@ class TimerLog:
         """
         position = self.next_position()
         if position != self.position:
-            self._kept.append(BLANK.pack(position - self.position, 0, BLANK_KIND))
+            self._unwritten.append(BLANK.pack(position - self.position, 0, BLANK_KIND))
             self.position = position  # now, so that a retry after a failure adds no second blank
         if position >= self.segments.end:
             self._begin_file(position)
-        self._kept.append(encode_unit(unit))
+        self._unwritten.append(encode_unit(unit))
         self.position = position + UNIT_BYTES
         return position
 
@@ -91,7 +93,7 @@ class TimerLog:
         if self.segments.first == self.segments.end:
             self._disk.make_directory(TIMER_LOG)
         self.segments.create(position)
-        self._kept_at = position
+        self._unwritten_at = position
 
     def write(self) -> None:
         """Write appended units, which then survive a kill of this process.
@@ -99,12 +101,12 @@ class TimerLog:
         Raises:
             OSError: some may be written; the next call writes all of them again.
         """
-        if self._kept:
-            name = self.segments.name(self._kept_at)
+        if self._unwritten:
+            name = self.segments.name(self._unwritten_at)
             self._unsynced.add(name)
-            self._disk.write(name, self._kept_at % self.segments.file_bytes, self._kept)
-            self._kept = []
-        self._kept_at = self.position
+            self._disk.write(name, self._unwritten_at % self.segments.file_bytes, self._unwritten)
+            self._unwritten = []
+        self._unwritten_at = self.position
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """Return the files and directories to sync so that all written units are durable."""
@@ -113,13 +115,13 @@ class TimerLog:
         self._durable_end = self.segments.end
         return files, directories
 
-    def not_synced(self, files: list[str], directories: list[str]) -> None:
+    def mark_unsynced(self, files: list[str], directories: list[str]) -> None:
         """Mark files and directories from `take_unsynced` as unsynced again."""
         self._unsynced.update(name for name in files if self._disk.exists(name))
         if directories:
             self._durable_end = -1
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Truncate the log at `position`, durably.
 
         Raises:
@@ -223,7 +225,7 @@ class TimerLog:
         return count
 
 
-def _size_there(disk: Disk) -> int:
+def _existing_size(disk: Disk) -> int:
     """Return the size of the existing files; 0 if there are none.
 
     Empty files are ignored: a crash leaves them, if the directory entry was durable first.

@@ -18,13 +18,13 @@ from kourou.protocol.message_layout import RecordDraft, RecordHeader, draft_from
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, TimerUnit
-from kourou.store.timer.placing import SlotChoice, exact_due_ms
+from kourou.store.timer.slot_choice import SlotChoice, exact_due_ms
 
 _TIME_DIGITS_MAX: Final = 15
 _QUEUE_DIGITS_MAX: Final = 9
 _DELAY_MS_MAX: Final = 2**31 - 1
 """Limit of a signed 32-bit field: 24 days."""
-_NOWHERE: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
+_INVALID_TARGETS: Final = ("", TRANS_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 
 RecallKey = tuple[str, str]
 """Topic and unique id of a recalled message."""
@@ -100,7 +100,7 @@ def read_timer_record(record: bytes) -> TimerRecord:
     queue_id = properties.get(names.REAL_QID, "")
     if (
         header.topic != TIMER_TOPIC
-        or topic in _NOWHERE
+        or topic in _INVALID_TARGETS
         or not _is_number(queue_id, _QUEUE_DIGITS_MAX)
         or not _is_time(time)
     ):
@@ -109,12 +109,12 @@ def read_timer_record(record: bytes) -> TimerRecord:
             f"{header.topic}, time {time[:40]!r}, target topic {topic!r}, target queue "
             f"{queue_id[:40]!r}"
         )
-    due_at_ms = told_due_ms(properties)
+    due_at_ms = due_ms_of(properties)
     assert due_at_ms is not None, "it is a time"
     return TimerRecord(header, record, properties, int(time), due_at_ms, topic, int(queue_id))
 
 
-def told_due_ms(properties: Mapping[str, str]) -> int | None:
+def due_ms_of(properties: Mapping[str, str]) -> int | None:
     """Return the exact due time of a message of the timer topic; None if it has none."""
     time, told = properties.get(names.TIMER_OUT_MS, ""), properties.get(names.TIMER_DELIVER_MS, "")
     if not _is_time(time):

@@ -42,14 +42,14 @@ class TimerWheel:
         """
         for at, data in pages:
             page = bytearray(data.ljust(PAGE_BYTES, b"\0"))
-            number, is_kept = at // PAGE_BYTES, False
+            number, is_used = at // PAGE_BYTES, False
             for index, (second, begin, _, count, _) in enumerate(SLOT.iter_unpack(page)):
-                is_there = first <= second < first + SLOTS and begin >= 0
-                if is_there and second % SLOTS == number * _PAGE_SLOTS + index:
+                is_pending = first <= second < first + SLOTS and begin >= 0
+                if is_pending and second % SLOTS == number * _PAGE_SLOTS + index:
                     self._seconds.append(second)
                     self.count += count
-                    is_kept = True
-            if is_kept:
+                    is_used = True
+            if is_used:
                 self._pages[number] = page
         heapify(self._seconds)
 
@@ -62,7 +62,7 @@ class TimerWheel:
         found, first, last, count, _ = SLOT.unpack_from(page, index * _BYTES)
         return TimerSlot(found, first, last, count) if found == second and last >= 0 else None
 
-    def place_of(self, second: int) -> int:
+    def file_offset_of(self, second: int) -> int:
         """Return the file offset of the slot of a second."""
         return second % SLOTS * _BYTES
 
@@ -113,7 +113,7 @@ class TimerWheel:
             heappush(heap, second)
         return found
 
-    def done(self, second: int) -> None:
+    def mark_done(self, second: int) -> None:
         """Mark all slots up to this second as done, and drop their pages once written."""
         before = -1
         while self._seconds and self._seconds[0] <= second:
@@ -133,10 +133,10 @@ class TimerWheel:
         dirty, self._dirty = sorted(self._dirty), set()
         return [(number * PAGE_BYTES, bytes(self._pages[number])) for number in dirty]
 
-    def all_dirty(self) -> None:
+    def mark_all_dirty(self) -> None:
         """Mark all pages as changed."""
         self._dirty.update(self._pages)
 
-    def not_written(self, pages: Sequence[tuple[int, bytes]]) -> None:
+    def mark_dirty(self, pages: Sequence[tuple[int, bytes]]) -> None:
         """Mark pages from `take_dirty` as changed again, because they were not written."""
         self._dirty.update(at // PAGE_BYTES for at, _ in pages if at // PAGE_BYTES in self._pages)

@@ -14,7 +14,7 @@ from kourou.store.timer.layouts import (
     SLOT,
     TimerCheck,
     decode_check,
-    has_bad_note,
+    has_wrong_checksum,
 )
 from kourou.store.timer.wheel import PAGE_BYTES, TimerWheel
 
@@ -44,7 +44,7 @@ def is_check_damaged(disk: Disk) -> bool:
     Raises:
         OSError: the file cannot be read.
     """
-    return disk.exists(TIMER_CHECK) and has_bad_note(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
+    return disk.exists(TIMER_CHECK) and has_wrong_checksum(disk.read(TIMER_CHECK, 0, CHECK_BYTES))
 
 
 def newest_wheel(disk: Disk, log_position: int) -> tuple[str, int]:

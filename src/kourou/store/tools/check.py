@@ -47,7 +47,7 @@ from kourou.store.queues.queue_kinds import batch_topics
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.state.checkpoint import read_checkpoint
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX, ConfigFile
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 from kourou.store.state.store_sizes import find_sizes, is_queue_id, log_files
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.timer_log import TIMER_LOG
@@ -99,7 +99,7 @@ class _Check:
         self._findings: list[Finding] = []
         # Read first: the part that it declares durable stays so during the check.
         self._checkpoint_file = read_checkpoint(disk)
-        self._checkpoint = self._checkpoint_file.numbers
+        self._checkpoint = self._checkpoint_file.java_values
         if self._checkpoint_file.copy is not None and read_last_run(disk).was_kourou:
             self._checkpoint = self._checkpoint_file.copy
         self._sizes = find_sizes(disk)
@@ -111,11 +111,11 @@ class _Check:
 
     def run(self) -> CheckReport:
         if not self._is_live and self._disk.exists(ABORT):
-            self._find(ABORT, 0, "the store was not closed cleanly: opening it recovers it")
+            self._report(ABORT, 0, "the store was not closed cleanly: opening it recovers it")
         rules = self._check_config()
         self._load(self._log)
         self._load_queues()
-        watched = {self._checkpoint.queues_offset, self._checkpoint_file.numbers.queues_offset}
+        watched = {self._checkpoint.queues_offset, self._checkpoint_file.java_values.queues_offset}
         log = LogCheck(
             self._disk, self._log, rules, self._bounds, self._queue, watched, self._timers.take
         )
@@ -128,14 +128,14 @@ class _Check:
         if not self._is_live:
             self._check_index(log)
         return CheckReport(
-            self._still_there() if self._is_live else self._findings,
+            self._without_removed_files() if self._is_live else self._findings,
             log.records,
             len(self._queues),
             log.end - self._log.first,
             self._timers.waiting,
         )
 
-    def _find(self, file: str, offset: int, problem: str) -> None:
+    def _report(self, file: str, offset: int, problem: str) -> None:
         self._findings.append(Finding(file, offset, problem))
 
     # A store in use ----------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Check:
             pass  # the segment expired, or is missing: the walk over the log reports that
         return LogBounds(max(end, self._checkpoint.synced_position), at if at > 0 else -1)
 
-    def _still_there(self) -> list[Finding]:
+    def _without_removed_files(self) -> list[Finding]:
         """Return the findings without those of files that expired or were deleted meanwhile."""
         first = self._log.name(log_files(self._disk, COMMITLOG)[0].start) if self._log.end else ""
         deleted = self._deleted_below()
@@ -199,7 +199,7 @@ class _Check:
             data = ConfigFile(self._disk, name, _parse).load()
         except KourouError as error:
             if Finding(name, 0, str(error)) not in self._findings:
-                self._find(name, 0, str(error))
+                self._report(name, 0, str(error))
             return None
         return None if data is None else _parse(data)
 
@@ -210,10 +210,12 @@ class _Check:
         try:
             behind_gap = segments.load()
         except KourouError as error:
-            self._find(segments.directory, 0, str(error))
+            self._report(segments.directory, 0, str(error))
             return
         if behind_gap:
-            self._find(segments.name(segments.end), 0, "the file is missing, and later ones exist")
+            self._report(
+                segments.name(segments.end), 0, "the file is missing, and later ones exist"
+            )
         for start in segments.starts():
             name = segments.name(start)
             try:
@@ -221,19 +223,19 @@ class _Check:
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
-                self._find(name, 0, f"cannot be read: {error.strerror}")
+                self._report(name, 0, f"cannot be read: {error.strerror}")
                 continue
             if self._is_live and start + segments.file_bytes == segments.end:
                 continue  # it may be in creation
             if size != segments.file_bytes:
-                self._find(name, size, f"{size} bytes long, must be {segments.file_bytes}")
+                self._report(name, size, f"{size} bytes long, must be {segments.file_bytes}")
 
     def _load_queues(self) -> None:
         for root in _ROOTS:
             for topic in self._disk.list(root):
                 for name in self._disk.list(f"{root}/{topic}"):
                     if not is_queue_id(name):
-                        self._find(f"{root}/{topic}/{name}", 0, "the name is not a queue id")
+                        self._report(f"{root}/{topic}/{name}", 0, "the name is not a queue id")
                     elif (root == BATCH_CONSUMEQUEUE) == (topic in self._batch_topics):
                         self._queue(topic, int(name))
 
@@ -258,12 +260,12 @@ class _Check:
     # The index and the checkpoint --------------------------------------------------------------
 
     def _check_index(self, log: LogCheck) -> None:
-        sizes = sizes_made_with(self._disk)
+        sizes = detect_sizes(self._disk)
         layout = IndexLayout(sizes.get("index_slots", 0), sizes.get("index_entries", 0))
         if not self._disk.list(INDEX):
             return
         if layout.slots <= 0 or layout.entries <= 0:
-            self._find(INDEX, 0, "the number of slots and entries of its files is unknown")
+            self._report(INDEX, 0, "the number of slots and entries of its files is unknown")
             return
         segment_bytes = self._sizes.segment_bytes
         is_complete = self._is_index_complete and not log.has_damage
@@ -272,7 +274,7 @@ class _Check:
                 self._disk, layout, segment_bytes, log.end, is_complete=is_complete
             )
         except (KourouError, OSError) as error:
-            self._find(INDEX, 0, f"cannot be read: {error}")
+            self._report(INDEX, 0, f"cannot be read: {error}")
 
     @property
     def _is_index_complete(self) -> bool:
@@ -287,18 +289,18 @@ class _Check:
         return state is not None and state.closed is not None and state.index_position is None
 
     def _check_checkpoint(self, log: LogCheck) -> None:
-        numbers = self._checkpoint_file.numbers
+        numbers = self._checkpoint_file.java_values
         if self._checkpoint_file.is_damaged:
-            self._find(CHECKPOINT, COPY_AT, "the checksum of Kourou's copy is wrong")
+            self._report(CHECKPOINT, COPY_AT, "the checksum of Kourou's copy is wrong")
         if self._is_live:
             return  # the broker rewrites it each second
         places = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
         for file_offset, at in dict(places).items():
             if at >= log.end > 0 or (at > self._log.first and at not in log.starts_seen):
-                self._find(CHECKPOINT, file_offset, f"no record begins at log position {at}")
+                self._report(CHECKPOINT, file_offset, f"no record begins at log position {at}")
         for file_offset, value in ((0, numbers.log_at_ms), (8, numbers.queues_at_ms)):
             if value > log.last_store_at_ms:
-                self._find(
+                self._report(
                     CHECKPOINT,
                     file_offset,
                     f"time {value} is later than the log's last record ({log.last_store_at_ms})",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kourou.disk import Disk
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, QueueEntry
 from kourou.store.log.segment_list import SegmentList
-from kourou.store.tools.check_queue import Damages
+from kourou.store.tools.check_queue import LogDamage
 from kourou.store.tools.findings import Finding
 
 _READ_ENTRIES = 512
@@ -42,33 +42,33 @@ class BatchQueueCheck:
         entry: QueueEntry,
         store_at_ms: int,
         count: int,
-        damages: Damages,
+        log_damage: LogDamage,
     ) -> None:
         """Check the entry of the queue's next record, which has `count` messages."""
         if self._next < 0 or queue_offset == 0:
             self._next = self._find_first(entry.physical_offset)
         else:
-            self._skip_damaged(damages)
+            self._skip_damaged(log_damage)
             if queue_offset != self._next_offset:
-                self._find(
+                self._report(
                     f"the next record in the log has offset {queue_offset}, not {self._next_offset}"
                 )
         wanted = (*entry, store_at_ms, queue_offset, count)
         found = self._entry(self._next)
         if found is None or found[:6] != wanted:
             text = "nothing" if found is None else str(found[:6])
-            self._find(f"the entry is {text}, must be {wanted}")
+            self._report(f"the entry is {text}, must be {wanted}")
         self._next += 1
         self._next_offset = queue_offset + count
 
-    def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
+    def finish(self, log_damage: LogDamage, *, is_live: bool) -> list[Finding]:
         """Check the queue behind its last record; return the findings."""
         if not is_live:
             if self._next < 0:
                 self._next = self._find_first(self._log_first)
-            self._skip_damaged(damages)
+            self._skip_damaged(log_damage)
             if self._entry(self._next) is not None:
-                self._find("this entry and later ones have no record")
+                self._report("this entry and later ones have no record")
         if self._findings_left_out:
             last = self._findings[-1]
             text = f"and {self._findings_left_out} more problems of this queue"
@@ -84,13 +84,13 @@ class BatchQueueCheck:
             number += 1
         return number
 
-    def _skip_damaged(self, damages: Damages) -> None:
+    def _skip_damaged(self, log_damage: LogDamage) -> None:
         """Skip the entries of damaged records; report each."""
-        while damages.has_damage and (found := self._entry(self._next)) is not None:
-            damage = damages.damaged_at(found[0])
+        while log_damage.has_damage and (found := self._entry(self._next)) is not None:
+            damage = log_damage.damage_at(found[0])
             if damage is None:
                 return
-            self._find(
+            self._report(
                 f"the batch cannot be read: the log is damaged at position {damage.position}"
             )
             self._next += 1
@@ -124,7 +124,7 @@ class BatchQueueCheck:
         except OSError:
             return b""
 
-    def _find(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if len(self._findings) >= _FINDINGS_MAX:
             self._findings_left_out += 1
             return

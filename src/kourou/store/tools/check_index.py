@@ -97,7 +97,7 @@ class _Check:
             header = read_header(self._disk, name, self._layout)
         except CorruptRecordError as error:
             if not is_empty(self._disk, name):
-                self._find(name, error.offset, error.reason)
+                self._report(name, error.offset, error.reason)
             return
         newest: array[int] = array("i", bytes(SLOT_BYTES * self._layout.slots))
         self._check_entries(name, header, newest)
@@ -117,9 +117,9 @@ class _Check:
                     problem = f"its previous entry is {previous}, must be {newest[slot]}"
                 newest[slot] = index
                 if problem:
-                    self._find(name, at + INDEX_ENTRY_BYTES * (index - first), problem)
+                    self._report(name, at + INDEX_ENTRY_BYTES * (index - first), problem)
         if header.used_slots != sum(map(bool, newest)):
-            self._find(
+            self._report(
                 name, 32, f"{header.used_slots} used slots, must be {sum(map(bool, newest))}"
             )
 
@@ -136,7 +136,7 @@ class _Check:
             for slot, (entry, number) in enumerate(zip(found, expected, strict=True), first):
                 if entry != number:
                     problem = f"slot {slot} names entry {entry}, must name {number}"
-                    self._find(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
+                    self._report(name, HEADER_BYTES + SLOT_BYTES * slot, problem)
 
     def _problem(
         self, header: IndexHeader, number: int, key_hash: int, offset: int, seconds: int
@@ -203,7 +203,7 @@ class _Check:
             return []
         return self._hashes.of_record(record.topic, record.properties)
 
-    def _find(self, name: str, file_offset: int, problem: str) -> None:
+    def _report(self, name: str, file_offset: int, problem: str) -> None:
         self._found_in_file += 1
         if self._found_in_file <= _FINDINGS_MAX:
             self.findings.append(Finding(f"{INDEX}/{name}", file_offset, problem))

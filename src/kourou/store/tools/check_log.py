@@ -40,19 +40,19 @@ class TopicRules(NamedTuple):
 
     Attributes:
         deleted_below: for each deleted topic, the position below which its records have no entry.
-        known: existing topics; None: every topic counts as existing.
+        existing: existing topics; None: every topic counts as existing.
     """
 
     deleted_below: dict[str, int]
-    known: frozenset[str] | None
+    existing: frozenset[str] | None
 
-    def has_queue(self, topic: str, queue_id: int, at: int) -> bool:
+    def needs_entry(self, topic: str, queue_id: int, at: int) -> bool:
         """Tell whether a record at log position `at` must have an entry in the queue."""
         return (
             queue_id >= 0
             and is_safe_topic(topic)
             and at >= self.deleted_below.get(topic, 0)
-            and (self.known is None or topic in self.known)
+            and (self.existing is None or topic in self.existing)
         )
 
 
@@ -106,9 +106,9 @@ class LogCheck:
                     self._check_record(piece.header, piece.buffer)
             elif self._bounds.log is not None:
                 self._damages.append(piece._replace(problem="zeros"))
-        self._find_damages()
+        self._report_damage()
 
-    def damaged_at(self, position: int) -> LogPiece | None:
+    def damage_at(self, position: int) -> LogPiece | None:
         """Return the damage that contains the position, if the pass has reached it."""
         return next(
             (one for one in reversed(self._damages) if one.position <= position < one.end), None
@@ -119,7 +119,7 @@ class LogCheck:
         """Tell whether the pass has reached any damage."""
         return bool(self._damages)
 
-    def _find_damages(self) -> None:
+    def _report_damage(self) -> None:
         """Report the damage; behind the last record, different kinds of it are one cause."""
         end_name = ""
         for piece in self._damages:
@@ -162,7 +162,7 @@ class LogCheck:
         targets = [(topic, header.queue_id, header.queue_offset)]
         targets += [(name, 0, offset) for name, offset in light_queues(properties)]
         for name, queue_id, queue_offset in targets:
-            if not self._rules.has_queue(name, queue_id, at if name == topic else 1 << 62):
+            if not self._rules.needs_entry(name, queue_id, at if name == topic else 1 << 62):
                 continue
             queue = self._queue_of(name, queue_id)
             if isinstance(queue, BatchQueueCheck):

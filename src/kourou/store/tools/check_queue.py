@@ -19,14 +19,14 @@ _JUMP_MAX = 100_000
 _NOTHING = QueueEntry(0, 0, 0)
 
 
-class Damages(Protocol):
+class LogDamage(Protocol):
     """The damage of the log, as far as the pass over it has come."""
 
     @property
     def has_damage(self) -> bool:
         """Tell whether there is any."""
 
-    def damaged_at(self, position: int) -> LogPiece | None:
+    def damage_at(self, position: int) -> LogPiece | None:
         """Return the damage that contains the position."""
 
 
@@ -55,15 +55,15 @@ class QueueCheck:
         self._findings_left_out = 0
 
     def expect(
-        self, queue_offset: int, entry: QueueEntry, damages: Damages, *, is_code_known: bool
+        self, queue_offset: int, entry: QueueEntry, log_damage: LogDamage, *, is_code_known: bool
     ) -> None:
         """Check the entry of the queue's next record."""
         if self._next is None or queue_offset == 0:
             # Offset 0: the topic was created again. The entries of the deleted one are unknown.
             self._findings.clear()
-            self._check_before(queue_offset, damages)
-        elif queue_offset != self._next and not self._is_damaged(queue_offset, damages):
-            self._find(
+            self._check_before(queue_offset, log_damage)
+        elif queue_offset != self._next and not self._is_damaged(queue_offset, log_damage):
+            self._report(
                 queue_offset,
                 f"the next record in the log has offset {queue_offset}, not {self._next}",
             )
@@ -75,30 +75,30 @@ class QueueCheck:
             found = found._replace(tags_code=entry.tags_code)
         if units is not None and found == entry:
             code = entry.tags_code if is_code_known else None
-            self._note(units.find(queue_offset, address, code))
+            self._add_finding(units.find(queue_offset, address, code))
         elif found != entry:
-            self._find(queue_offset, f"the entry is {tuple(found)}, must be {tuple(entry)}")
+            self._report(queue_offset, f"the entry is {tuple(found)}, must be {tuple(entry)}")
 
-    def _is_damaged(self, queue_offset: int, damages: Damages) -> bool:
+    def _is_damaged(self, queue_offset: int, log_damage: LogDamage) -> bool:
         """Tell whether the missing records before `queue_offset` are damaged; report each."""
         start = self._next
-        if start is None or not damages.has_damage or not 0 < queue_offset - start < _JUMP_MAX:
+        if start is None or not log_damage.has_damage or not 0 < queue_offset - start < _JUMP_MAX:
             return False
         for offset in range(start, queue_offset):
-            damage = damages.damaged_at(self._entry(offset).physical_offset)
+            damage = log_damage.damage_at(self._entry(offset).physical_offset)
             if damage is None:
-                self._find(offset, "the record is missing, and its entry names no damaged bytes")
+                self._report(offset, "the record is missing, and its entry names no damaged bytes")
             else:
-                self._find_damaged(offset, damage)
+                self._report_damaged(offset, damage)
         return True
 
-    def finish(self, damages: Damages, *, is_live: bool) -> list[Finding]:
+    def finish(self, log_damage: LogDamage, *, is_live: bool) -> list[Finding]:
         """Check the queue behind its last record; return the findings."""
         if not is_live:
             if self._next is None:
-                self._next = self._check_before(self._end, damages)
-            elif damages.has_damage:
-                self._skip_damaged(damages)
+                self._next = self._check_before(self._end, log_damage)
+            elif log_damage.has_damage:
+                self._skip_damaged(log_damage)
             self._check_behind(self._next)
         if self._findings_left_out:
             last = self._findings[-1]
@@ -106,14 +106,14 @@ class QueueCheck:
             self._findings.append(Finding(last.file, last.offset, text))
         return self._findings
 
-    def _skip_damaged(self, damages: Damages) -> None:
+    def _skip_damaged(self, log_damage: LogDamage) -> None:
         """Skip the entries of damaged records at the queue's end; report each."""
         assert self._next is not None
         while (entry := self._entry(self._next)).size > 0 and self._next < self._end:
-            damage = damages.damaged_at(entry.physical_offset)
+            damage = log_damage.damage_at(entry.physical_offset)
             if damage is None:
                 return
-            self._find_damaged(self._next, damage)
+            self._report_damaged(self._next, damage)
             self._next += 1
 
     def _check_behind(self, queue_offset: int) -> None:
@@ -121,7 +121,7 @@ class QueueCheck:
         position = max(queue_offset * ENTRY_BYTES, self._segments.first)
         while position < self._segments.end:
             if self._used_bytes(position):
-                self._find(position // ENTRY_BYTES, "entries from this offset on have no record")
+                self._report(position // ENTRY_BYTES, "entries from this offset on have no record")
                 return
             position += self._segments.file_bytes - position % self._segments.file_bytes
 
@@ -135,7 +135,7 @@ class QueueCheck:
     def _end(self) -> int:
         return self._segments.end // ENTRY_BYTES
 
-    def _check_before(self, stop: int, damages: Damages) -> int:
+    def _check_before(self, stop: int, log_damage: LogDamage) -> int:
         """Check the entries below `stop`, whose records must be older than the log.
 
         Returns:
@@ -146,12 +146,12 @@ class QueueCheck:
             entry = self._entry(offset)
             if entry.size == BLANK_ENTRY_SIZE and entry.physical_offset == 0:
                 continue
-            damage = damages.damaged_at(entry.physical_offset) if entry.size > 0 else None
+            damage = log_damage.damage_at(entry.physical_offset) if entry.size > 0 else None
             if damage is not None:
-                self._find_damaged(offset, damage)
+                self._report_damaged(offset, damage)
             elif not (entry.size > 0 and last < entry.physical_offset < self._log_first):
                 if stop < self._end:
-                    self._find(offset, f"the entry {tuple(entry)} names no record of this queue")
+                    self._report(offset, f"the entry {tuple(entry)} names no record of this queue")
                 return offset
             last = entry.physical_offset
         return min(stop, self._end)
@@ -181,16 +181,16 @@ class QueueCheck:
             return  # a missing or unreadable file counts as empty
         self._buffer = data[: len(data) - len(data) % ENTRY_BYTES]
 
-    def _find_damaged(self, queue_offset: int, damage: LogPiece) -> None:
+    def _report_damaged(self, queue_offset: int, damage: LogPiece) -> None:
         text = f"the message cannot be read: the log is damaged at position {damage.position}"
-        self._find(queue_offset, text)
+        self._report(queue_offset, text)
 
-    def _find(self, queue_offset: int, problem: str) -> None:
+    def _report(self, queue_offset: int, problem: str) -> None:
         position = queue_offset * ENTRY_BYTES
         name, at = self._segments.name(position), position % self._segments.file_bytes
-        self._note(Finding(name, at, f"offset {queue_offset}: {problem}"))
+        self._add_finding(Finding(name, at, f"offset {queue_offset}: {problem}"))
 
-    def _note(self, finding: Finding | None) -> None:
+    def _add_finding(self, finding: Finding | None) -> None:
         if finding is None:
             return
         if len(self._findings) >= _FINDINGS_MAX:

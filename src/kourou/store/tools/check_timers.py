@@ -32,9 +32,9 @@ from kourou.store.timer.layouts import (
     WHEEL_BYTES,
     TimerSlot,
 )
-from kourou.store.timer.remaking import WaitingTimers
 from kourou.store.timer.timer_log import LOG_FILE_BYTES, TIMER_LOG, TimerLog
-from kourou.store.timer.timer_record import read_timer_record, told_due_ms
+from kourou.store.timer.timer_rebuild import WaitingTimers
+from kourou.store.timer.timer_record import due_ms_of, read_timer_record
 from kourou.store.timer.wheel_files import (
     TIMER_CHECK,
     TIMER_WHEEL,
@@ -77,10 +77,10 @@ class TimersCheck:
         self._check = read_check(disk)
         self._has_check = disk.exists(TIMER_CHECK)
         try:
-            self._log = TimerLog(disk, LOG_FILE_BYTES, keeps_all=True)
+            self._log = TimerLog(disk, LOG_FILE_BYTES, keeps_files_behind_gap=True)
             self._read_wheel()
         except (KourouError, OSError) as error:
-            self._find(TIMER_LOG, 0, f"cannot be read: {error}; {_REMEDY}")
+            self._report(TIMER_LOG, 0, f"cannot be read: {error}; {_REMEDY}")
 
     # Wheel and timer log -------------------------------------------------------------------------
 
@@ -88,36 +88,36 @@ class TimersCheck:
         check, segments = self._check, self._log.segments
         if self._has_check and not self._is_live and self._disk.size(TIMER_CHECK) != CHECK_BYTES:
             size = self._disk.size(TIMER_CHECK)
-            self._find(TIMER_CHECK, size, f"{size} bytes long, must be {CHECK_BYTES}")
+            self._report(TIMER_CHECK, size, f"{size} bytes long, must be {CHECK_BYTES}")
         is_ours = not self._is_live and read_last_run(self._disk).was_kourou
         if is_ours and is_check_damaged(self._disk):
             text = "its checksum is wrong"
-            self._find(TIMER_CHECK, 80, f"{text}; the next start, or {_REMEDY}")
+            self._report(TIMER_CHECK, 80, f"{text}; the next start, or {_REMEDY}")
             return
         if check.log_position > segments.end:
             text = f"{TIMER_LOG} ends at byte {segments.end}, before {check.log_position}"
-            self._find(TIMER_CHECK, 8, f"{text}; the next start, or {_REMEDY}")
+            self._report(TIMER_CHECK, 8, f"{text}; the next start, or {_REMEDY}")
             return
         name, _ = newest_wheel(self._disk, check.log_position)
         if not self._disk.exists(name):
             if check.log_position > segments.first:
-                self._find(
+                self._report(
                     name, 0, "the file is missing: the next start rebuilds it from the timer log"
                 )
             return
         size = self._disk.size(name)
         if size != WHEEL_BYTES:
             text = f"{size} bytes long, must be {WHEEL_BYTES}"
-            self._find(name, size, f"{text}: the next start rebuilds it from the timer log")
+            self._report(name, size, f"{text}: the next start rebuilds it from the timer log")
             return
         if check.scan_from is None and has_finer_slots(self._disk):
             text = "its slots are shorter than a second (timerPrecisionMs)"
-            self._find(name, 0, f"{text}; the next start of Kourou, or {_REMEDY}")
+            self._report(name, 0, f"{text}; the next start of Kourou, or {_REMEDY}")
             return
         wheel = read_wheel(self._disk, name, check.read_at_ms // PRECISION_MS)
         self.waiting = wheel.count
         for slot in wheel.slots():
-            self._check_slot(name, wheel.place_of(slot.second), slot)
+            self._check_slot(name, wheel.file_offset_of(slot.second), slot)
 
     def _check_slot(self, name: str, at: int, slot: TimerSlot) -> None:
         """Check the chain of a slot."""
@@ -130,13 +130,13 @@ class TimersCheck:
                 self._units[unit.physical_offset] = position
                 if unit.second != slot.second:
                     text = f"its unit at byte {position} of {TIMER_LOG} is of second {unit.second}"
-                    self._find(name, at, f"second {slot.second}: {text}; {_REMEDY}")
+                    self._report(name, at, f"second {slot.second}: {text}; {_REMEDY}")
                     return
         except (CorruptRecordError, OSError) as error:
-            self._find(name, at, f"second {slot.second}: its chain is broken: {error}; {_REMEDY}")
+            self._report(name, at, f"second {slot.second}: its chain is broken: {error}; {_REMEDY}")
             return
         if is_ours and (first, messages) != (slot.first, slot.messages):
-            self._find(
+            self._report(
                 name,
                 at,
                 f"second {slot.second}: the slot says first unit {slot.first}, {slot.messages} "
@@ -164,7 +164,7 @@ class TimersCheck:
         if unit.size != header.total_size:
             wrong.append(f"has {unit.size} bytes, not {header.total_size}")
         if not unit.is_roll:  # otherwise due_at_ms is the time of the roll
-            due_at_ms = told_due_ms(said)
+            due_at_ms = due_ms_of(said)
             if unit.due_at_ms not in (0, due_at_ms):
                 wrong.append(f"is due at {unit.due_at_ms}, not {due_at_ms}")
             if unit.is_delete != (names.TIMER_DEL_UNIQKEY in said):
@@ -172,7 +172,7 @@ class TimersCheck:
         if wrong:
             name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
             text = f"by the unit, its message {', and '.join(wrong)}"
-            self._find(name, at, f"{text}; {_REMEDY}")
+            self._report(name, at, f"{text}; {_REMEDY}")
 
     def finish(self, log_first: int) -> list[Finding]:
         """Return the findings, after the last record of a log that begins at `log_first`."""
@@ -181,11 +181,11 @@ class TimersCheck:
             has_files = self._disk.list(TIMER_LOG) or self._disk.exists(TIMER_WHEEL)
             if topic_end and has_files and not self._is_live:
                 text = f"the file is missing or empty, but {TIMER_TOPIC} has messages"
-                self._find(TIMER_CHECK, 0, f"{text}: the next start, or {_REMEDY}")
+                self._report(TIMER_CHECK, 0, f"{text}: the next start, or {_REMEDY}")
             return self._findings
         if 0 < topic_end < self._check.queue_offset and not self._is_live:
             text = f"queue offset {self._check.queue_offset} is behind the end of {TIMER_TOPIC}"
-            self._find(TIMER_CHECK, 16, f"{text}, {topic_end}; {_REMEDY}")
+            self._report(TIMER_CHECK, 16, f"{text}, {topic_end}; {_REMEDY}")
         self._check_units(log_first)
         if self._check.scan_from is not None:
             self._check_records()
@@ -206,11 +206,11 @@ class TimersCheck:
                 text = f"{offset}, which has expired: its message is lost"
             else:
                 text = f"{offset}, where there is no record of {TIMER_TOPIC}; {_REMEDY}"
-            self._find(name, at, f"the unit names commit log position {text}")
+            self._report(name, at, f"the unit names commit log position {text}")
 
     def _check_records(self) -> None:
         """Report waiting messages without a unit."""
-        for place in (*self._records.places(), *self._records.delete_places()):
+        for place in (*self._records.positions(), *self._records.recall_positions()):
             if place in self._units:
                 continue
             try:
@@ -223,11 +223,11 @@ class TimersCheck:
                 continue  # not in the timer log yet; or its slot is done and it was recalled
             due = f"due at {timer.due_at_ms}, for topic {timer.topic}"
             name, _ = newest_wheel(self._disk, 0)
-            self._find(
+            self._report(
                 name, 0, f"offset {offset} of {TIMER_TOPIC}, {due}, is in no slot; {_REMEDY}"
             )
 
-    def _find(self, file: str, offset: int, problem: str) -> None:
+    def _report(self, file: str, offset: int, problem: str) -> None:
         if len(self._findings) >= _FINDINGS_MAX:
             self._left_out += 1
         else:

@@ -28,7 +28,7 @@ from kourou.store.formats import (
 from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log
 from kourou.store.paths import parse_file_name
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 from kourou.store.state.store_sizes import LogFile, find_sizes
 from kourou.store.tools.dump_units import UNIT_LAYOUTS, dump_index, dump_units, dump_units_ext
 
@@ -106,7 +106,7 @@ def dump_file(
     if kind is FileKind.LOG:
         return _dump_log(disk, name, start, stop)
     if kind is FileKind.INDEX:
-        slots = slots or sizes_made_with(disk).get("index_slots")
+        slots = slots or detect_sizes(disk).get("index_slots")
         return dump_index(disk, name, start, stop, slots)
     if kind is FileKind.EXTENSION:
         return dump_units_ext(disk, name, start, stop)

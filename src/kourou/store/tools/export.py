@@ -99,7 +99,7 @@ class Selection:
     begin_ms: int = 0
     end_ms: int | None = None
 
-    def takes(self, header: RecordHeader) -> bool:
+    def matches(self, header: RecordHeader) -> bool:
         """Tell whether the record is selected."""
         if self.queue_id is not None and header.queue_id != self.queue_id:
             return False
@@ -141,7 +141,7 @@ def export_messages(
             header is not None
             and is_visible(header.sys_flag)
             and piece.position >= deleted.get(header.topic, 0)
-            and wanted.takes(header)
+            and wanted.matches(header)
         ):
             yield from map(to_row, _messages(piece))
 

@@ -29,8 +29,8 @@ from kourou.protocol.bodies_topics import (
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import TOPICS
 from kourou.store.state.config_file import ConfigFile
+from kourou.store.tools.closed_store import config_of
 from kourou.store.tools.export import Row, to_draft
-from kourou.store.tools.mending import config_of
 
 _FREE_BYTES_MIN: Final = 32 * 1024 * 1024
 """Space to leave on the device, so that the store can be closed and opened again."""
@@ -39,7 +39,7 @@ _WRITE_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Imported:
+class ImportResult:
     """Result of an import.
 
     Attributes:
@@ -55,7 +55,7 @@ class Imported:
     grown_topics: list[str] = field(default_factory=list)
 
 
-def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -> Imported:
+def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -> ImportResult:
     """Append the rows' messages, durably, and register their topics.
 
     Args:
@@ -71,7 +71,7 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
     """
     config = replace(config_of(disk), free_bytes_min=_FREE_BYTES_MIN)
     store = MessageStore.open(disk, config, now_ms, pid=pid)
-    done = Imported()
+    done = ImportResult()
     try:
         topics = _Topics(disk, done, now_ms)
         try:
@@ -114,7 +114,7 @@ class _Topics:
         CorruptRecordError: the table cannot be read.
     """
 
-    def __init__(self, disk: Disk, done: Imported, now_ms: int) -> None:
+    def __init__(self, disk: Disk, done: ImportResult, now_ms: int) -> None:
         self.done = done
         self._now_ms = now_ms
         self._file = ConfigFile(disk, TOPICS, decode_topic_config_table)

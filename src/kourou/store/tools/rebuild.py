@@ -40,19 +40,19 @@ from kourou.store.queues.dispatch import is_visible, light_queues
 from kourou.store.queues.topic_names import named_topics
 from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
-from kourou.store.timer.remaking import WaitingTimers
-from kourou.store.tools.mending import (
+from kourou.store.timer.timer_rebuild import WaitingTimers
+from kourou.store.tools.closed_store import (
     locked,
     lower_checkpoint,
-    note_change,
+    rebuild_closed_timers,
+    record_change,
     recover_and_close,
-    remake_closed_timers,
     remove_index_from,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """Result of a rebuild.
 
     Attributes:
@@ -70,7 +70,9 @@ class Rebuilt:
     timers: int
 
 
-def rebuild(disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = None) -> Rebuilt:
+def rebuild(
+    disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = None
+) -> RebuildResult:
     """Rebuild queues, index and timer files of a closed store.
 
     Raises:
@@ -80,14 +82,14 @@ def rebuild(disk: Disk, now_ms: int, *, pid: int, progress: Progress | None = No
     """
     waiting = WaitingTimers()
     with locked(disk):
-        records, damaged = _forget_derived(disk, pid, progress, waiting)
+        records, damaged = _remove_derived(disk, pid, progress, waiting)
     store = recover_and_close(disk, now_ms, pid=pid, progress=progress)
     queues = sum(map(len, store.queues().values()))
-    timers = remake_closed_timers(disk, now_ms, waiting)
-    return Rebuilt(queues, records, damaged, len(disk.list(INDEX)), timers)
+    timers = rebuild_closed_timers(disk, now_ms, waiting)
+    return RebuildResult(queues, records, damaged, len(disk.list(INDEX)), timers)
 
 
-def _forget_derived(
+def _remove_derived(
     disk: Disk, pid: int, progress: Progress | None, waiting: WaitingTimers
 ) -> tuple[int, int]:
     """Remove the derived files, which the next start rebuilds.
@@ -120,7 +122,7 @@ def _forget_derived(
             _remove_files(disk, queue_directory(topic, queue_id))
             _remove_files(disk, batch_queue_directory(topic, queue_id))
             _remove_files(disk, extension_directory(topic, queue_id))
-    _remove_unfit(disk)
+    _remove_invalid_files(disk)
     remove_index_from(disk, 0)
     return records, damaged
 
@@ -130,15 +132,15 @@ def _note(disk: Disk, pid: int, topics: set[str], end: int) -> None:
     state = StoreStateFile(disk).read()
     named = named_topics(disk)
     if state is None or named is None:
-        note_change(disk, pid)
+        record_change(disk, pid)
         return
     there = named.union(disk.list(CONSUMEQUEUE), disk.list(BATCH_CONSUMEQUEUE))
     gone = {one for one in topics - there if not one.startswith(LIGHT_TOPIC_PREFIX)}
     deleted = {**state.deleted_topics, **dict.fromkeys(gone, end)}
-    note_change(disk, pid, deleted_topics=deleted)
+    record_change(disk, pid, deleted_topics=deleted)
 
 
-def _remove_unfit(disk: Disk) -> None:
+def _remove_invalid_files(disk: Disk) -> None:
     """Remove queue files that are too long, or whose start is not a multiple of the file size."""
     sizes = find_sizes(disk)
     for root, file_bytes in (

@@ -27,13 +27,13 @@ from kourou.store.paths import COMMITLOG
 from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.store_sizes import LogFile, find_sizes, log_files
-from kourou.store.timer.remaking import forget_timers
-from kourou.store.tools.mending import (
+from kourou.store.timer.timer_rebuild import remove_timer_files
+from kourou.store.tools.closed_store import (
     locked,
     lower_checkpoint,
-    note_change,
+    rebuild_closed_timers,
+    record_change,
     recover_and_close,
-    remake_closed_timers,
     remove_index_from,
 )
 
@@ -96,13 +96,13 @@ def plan_truncation(
         if plan is None and is_there:
             plan = Truncation(piece.position, problem=piece.problem, last_kept=last)
         if plan is not None:
-            _take(plan, piece)
+            _add_piece(plan, piece)
         elif piece.kind is PieceKind.RECORD:
             last = piece._replace(buffer=b"")
     return plan
 
 
-def _take(plan: Truncation, piece: LogPiece) -> None:
+def _add_piece(plan: Truncation, piece: LogPiece) -> None:
     plan.end = piece.end
     if piece.kind is PieceKind.DAMAGE:
         plan.damaged_bytes += piece.size
@@ -124,13 +124,15 @@ def truncate_log(disk: Disk, plan: Truncation, now_ms: int, *, pid: int) -> None
     """
     with locked(disk):
         checkpoint = load_checkpoint(disk)
-        note_change(disk, pid)
+        record_change(disk, pid)
         lower_checkpoint(disk, _lowered(checkpoint, plan))
         remove_index_from(disk, plan.position)
-        forget_timers(disk)
-        _cut(disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position)
+        remove_timer_files(disk)
+        _truncate_files(
+            disk, log_files(disk, COMMITLOG), find_sizes(disk).segment_bytes, plan.position
+        )
     recover_and_close(disk, now_ms, pid=pid)
-    remake_closed_timers(disk, now_ms)
+    rebuild_closed_timers(disk, now_ms)
 
 
 def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
@@ -149,7 +151,7 @@ def _lowered(checkpoint: Checkpoint, plan: Truncation) -> Checkpoint:
     )
 
 
-def _cut(disk: Disk, files: list[LogFile], segment_bytes: int, position: int) -> None:
+def _truncate_files(disk: Disk, files: list[LogFile], segment_bytes: int, position: int) -> None:
     """Remove the files from the position on, in reverse order; zero the rest of the last one.
 
     The first file is kept even if it becomes empty, since its name determines the log's positions.

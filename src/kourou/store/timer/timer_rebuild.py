@@ -26,9 +26,9 @@ from kourou.protocol.message_layout import RecordHeader
 from kourou.store.log.log_walk import Progress, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files
-from kourou.store.timer.delivered import taken_out_for
+from kourou.store.timer.delivered import target_topic
 from kourou.store.timer.layouts import PRECISION_MS
-from kourou.store.timer.placing import choose_slot
+from kourou.store.timer.slot_choice import choose_slot
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.timer.timer_record import RecallKey, TimerRecord, read_timer_record
@@ -69,36 +69,38 @@ class WaitingTimers:
         is_dequeued = _DEQUEUED in properties_text
         if not (is_timer or is_dequeued):
             return
-        said = decode_properties(properties_text)
-        topic = said.get(names.REAL_TOPIC, "") if is_timer else taken_out_for(header, said)
-        parts = (
+        properties = decode_properties(properties_text)
+        topic = (
+            properties.get(names.REAL_TOPIC, "") if is_timer else target_topic(header, properties)
+        )
+        key_fields = (
             topic,
-            said.get(names.UNIQ_KEY, ""),
-            said.get(names.TIMER_OUT_MS, ""),
-            said.get(names.TIMER_DEL_UNIQKEY, ""),
+            properties.get(names.UNIQ_KEY, ""),
+            properties.get(names.TIMER_OUT_MS, ""),
+            properties.get(names.TIMER_DEL_UNIQKEY, ""),
             str(header.born_at_ms),
             str(header.body_size),
         )
-        key = blake2b("\x02".join(parts).encode(), digest_size=_KEY_BYTES).digest()
-        table = self._deletes if names.TIMER_DEL_UNIQKEY in said else self._waiting
-        if is_dequeued and (places := table.get(key)) is not None:
-            places.pop(0)
-            if not places:
+        key = blake2b("\x02".join(key_fields).encode(), digest_size=_KEY_BYTES).digest()
+        table = self._deletes if names.TIMER_DEL_UNIQKEY in properties else self._waiting
+        if is_dequeued and (positions := table.get(key)) is not None:
+            positions.pop(0)
+            if not positions:
                 del table[key]
         if is_timer:
             table.setdefault(key, []).append(header.physical_offset)
 
-    def places(self) -> list[int]:
+    def positions(self) -> list[int]:
         """Return the log positions of messages that wait to be delivered, ascending."""
-        return _flat(self._waiting)
+        return _sorted_positions(self._waiting)
 
-    def delete_places(self) -> list[int]:
+    def recall_positions(self) -> list[int]:
         """Return the log positions of all recalls; the log does not show which took effect."""
-        return _flat(self._deletes)
+        return _sorted_positions(self._deletes)
 
 
-def _flat(table: dict[bytes, list[int]]) -> list[int]:
-    return sorted(place for places in table.values() for place in places)
+def _sorted_positions(table: dict[bytes, list[int]]) -> list[int]:
+    return sorted(position for positions in table.values() for position in positions)
 
 
 def find_waiting(
@@ -118,33 +120,35 @@ def find_waiting(
     return waiting
 
 
-def _kept(
+def _entries_to_add(
     waiting: WaitingTimers, read_record: ReadRecord, read_at_ms: int
 ) -> Iterator[TimerRecord]:
     """Yield the messages and recalls that belong into the wheel.
 
     Leaves out recalled messages whose time is past, and recalls of messages that do not wait.
     """
-    deletes = [one._replace(record=b"") for one in _records(waiting.delete_places(), read_record)]
-    taken_back = {(one.key, one.out_at_ms) for one in deletes}
+    deletes = [
+        one._replace(record=b"") for one in _records(waiting.recall_positions(), read_record)
+    ]
+    recalled = {(one.key, one.out_at_ms) for one in deletes}
     targets: set[RecallKey] = set()
-    for timer in _records(waiting.places(), read_record):
-        if timer.out_at_ms < read_at_ms and (timer.key, timer.out_at_ms) in taken_back:
+    for timer in _records(waiting.positions(), read_record):
+        if timer.out_at_ms < read_at_ms and (timer.key, timer.out_at_ms) in recalled:
             continue
         targets.add(timer.key)
         yield timer
     yield from (one for one in deletes if one.key in targets)
 
 
-def _records(places: Iterable[int], read_record: ReadRecord) -> Iterator[TimerRecord]:
-    for place in places:
+def _records(positions: Iterable[int], read_record: ReadRecord) -> Iterator[TimerRecord]:
+    for position in positions:
         try:
-            yield read_timer_record(read_record(place) or b"")
+            yield read_timer_record(read_record(position) or b"")
         except MalformedMessageError as error:
             log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
 
 
-def forget_timers(disk: Disk) -> None:
+def remove_timer_files(disk: Disk) -> None:
     """Remove all files of the timer, durably, the check file first."""
     if disk.exists(TIMER_CHECK):
         disk.unlink(TIMER_CHECK)
@@ -159,7 +163,7 @@ def forget_timers(disk: Disk) -> None:
         disk.sync_directory("")
 
 
-def remake_timers(
+def rebuild_timers(
     disk: Disk,
     waiting: WaitingTimers,
     read_record: ReadRecord,
@@ -171,7 +175,7 @@ def remake_timers(
     """Build the timer's files from the waiting messages; overdue ones are delivered at once.
 
     Args:
-        disk: holds the store; `forget_timers` has removed its old files.
+        disk: holds the store; `remove_timer_files` has removed its old files.
         waiting: from the whole commit log, which is durable.
         read_record: reads from the commit log.
         now_ms: the current time.
@@ -184,7 +188,7 @@ def remake_timers(
     files = TimerFiles(disk, log_file_bytes)
     files.read_at_ms = max(PRECISION_MS, now_ms // PRECISION_MS * PRECISION_MS)  # not 0: no file
     files.queue_offset = waiting.queue_offset
-    for count, timer in enumerate(_kept(waiting, read_record, files.read_at_ms), 1):
+    for count, timer in enumerate(_entries_to_add(waiting, read_record, files.read_at_ms), 1):
         choice = choose_slot(timer.out_at_ms, now_ms, files.read_at_ms, window_ms)
         files.add(choice, timer.unit(choice, now_ms))
         if count % _WRITTEN_TOGETHER == 0:
@@ -194,7 +198,7 @@ def remake_timers(
     plan = files.plan_flush(now_ms, waiting.log_end, waiting.log_end)
     assert plan is not None, "it has changed"
     files.run_flush(plan)
-    files.flushed(plan)
+    files.flush_succeeded(plan)
     files.scan_from = waiting.log_end
     log.warning(
         "timer_files.remade waiting=%d queue_offset=%d", files.wheel.count, files.queue_offset

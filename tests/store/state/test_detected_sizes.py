@@ -7,7 +7,7 @@ import pytest
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import STORE_STATE
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 from kourou.testing.disk import SimDisk
 
 SIZES = {
@@ -18,7 +18,7 @@ SIZES = {
 
 
 def test_a_new_store_has_no_sizes() -> None:
-    assert sizes_made_with(SimDisk()) == {}
+    assert detect_sizes(SimDisk()) == {}
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -34,7 +34,7 @@ def test_sizes_of_a_kourou_store_are_read_from_its_state_file(*, is_clean: bool)
         store.abandon()
 
     index_sizes = {"index_slots": config.index_slots, "index_entries": config.index_entries}
-    assert sizes_made_with(disk) == SIZES | index_sizes
+    assert detect_sizes(disk) == SIZES | index_sizes
 
 
 def test_sizes_of_a_java_store_are_read_from_its_files() -> None:
@@ -46,7 +46,7 @@ def test_sizes_of_a_java_store_are_read_from_its_files() -> None:
     disk.make_directory("batchconsumequeue/orders/3")
     disk.truncate("batchconsumequeue/orders/3/00000000000000000000", 460)
 
-    assert sizes_made_with(disk) == SIZES
+    assert detect_sizes(disk) == SIZES
 
 
 def test_other_files_beside_the_log_are_ignored() -> None:
@@ -55,7 +55,7 @@ def test_other_files_beside_the_log_are_ignored() -> None:
     disk.truncate("commitlog/backup.tar", 77)
     disk.truncate("commitlog/00000000000000000000", 0)
 
-    assert sizes_made_with(disk) == {}
+    assert detect_sizes(disk) == {}
 
 
 def test_an_unreadable_state_file_gives_no_sizes() -> None:
@@ -63,4 +63,4 @@ def test_an_unreadable_state_file_gives_no_sizes() -> None:
     disk.make_directory("config")
     disk.write(STORE_STATE, 0, [b"{"])
 
-    assert sizes_made_with(disk) == {}
+    assert detect_sizes(disk) == {}

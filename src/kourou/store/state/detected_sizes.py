@@ -24,7 +24,7 @@ from kourou.store.state.config_file import ConfigFile
 from kourou.store.state.store_state import SIZE_FIELDS, StoreState
 
 
-def sizes_made_with(disk: Disk) -> dict[str, int]:
+def detect_sizes(disk: Disk) -> dict[str, int]:
     """Return the store's sizes by field of `StoreConfig`; {} for a new or unreadable store.
 
     Raises nothing: opening the store verifies the sizes and reports errors.

@@ -33,17 +33,17 @@ from kourou.store.recovery.recovery import Progress
 from kourou.store.retention import RetentionConfig
 from kourou.store.state.abort_file import note_failed_sync, read_last_run, write_abort
 from kourou.store.state.checkpoint import create_checkpoint, save_checkpoint
-from kourou.store.state.made_with import sizes_made_with
+from kourou.store.state.detected_sizes import detect_sizes
 from kourou.store.state.store_sizes import find_sizes
 from kourou.store.state.store_state import StoreStateFile
-from kourou.store.timer.placing import ROLL_WINDOW_SLOTS, roll_window_ms
-from kourou.store.timer.remaking import (
+from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS, roll_window_ms
+from kourou.store.timer.timer_log import LOG_FILE_BYTES
+from kourou.store.timer.timer_rebuild import (
     WaitingTimers,
     find_waiting,
-    forget_timers,
-    remake_timers,
+    rebuild_timers,
+    remove_timer_files,
 )
-from kourou.store.timer.timer_log import LOG_FILE_BYTES
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def locked(disk: Disk) -> Iterator[None]:
         unlock()
 
 
-def note_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: ANN401 - its fields
+def record_change(disk: Disk, pid: int, **state_changes: Any) -> None:  # noqa: ANN401 - its fields
     """Make durable that the store is about to change.
 
     Args:
@@ -133,7 +133,7 @@ def recover_and_close(
     return store
 
 
-def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None = None) -> int:
+def rebuild_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None = None) -> int:
     """Rebuild the timer's files of a closed store from its log; return the number of messages.
 
     A store without messages in the timer topic gets no timer files.
@@ -151,10 +151,10 @@ def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None 
         segment_bytes = find_sizes(disk).segment_bytes
         if waiting is None:
             waiting = find_waiting(disk, segment_bytes)
-        forget_timers(disk)
+        remove_timer_files(disk)
         if not waiting.queue_offset:
             return 0
-        timers = remake_timers(
+        timers = rebuild_timers(
             disk,
             waiting,
             lambda position: read_log_record(disk, segment_bytes, position),
@@ -167,4 +167,4 @@ def remake_closed_timers(disk: Disk, now_ms: int, waiting: WaitingTimers | None 
 
 def config_of(disk: Disk) -> StoreConfig:
     """Return options that open the store on the disk, with any amount of free space."""
-    return StoreConfig(**sizes_made_with(disk), free_bytes_min=1)  # type: ignore[arg-type]
+    return StoreConfig(**detect_sizes(disk), free_bytes_min=1)  # type: ignore[arg-type]
