@@ -114,7 +114,7 @@ class _Parser:
             begin = self.lexer.peek().position
             operands.append(self._boolean(parse_operand(), begin))
         node = Or(tuple(operands)) if word == "OR" else And(tuple(operands))
-        return self._record_depth(node, begin, *operands)
+        return self._check_depth(node, begin, *operands)
 
     def _equality(self) -> Node:
         left = self._comparison()
@@ -124,14 +124,14 @@ class _Parser:
                 self.lexer.consume()
                 left = self._equal(left, self._comparison(), token.position)
                 if token.text == "<>":
-                    left = self._record_depth(Not(left), token.position, left)
+                    left = self._check_depth(Not(left), token.position, left)
             elif token == (TokenKind.WORD, "IS", token.position):
                 self.lexer.consume()
                 is_negated = self._accept_word("NOT")
                 self._expect("NULL")
-                left = self._record_depth(Equal(left, _CONSTANTS["NULL"]), token.position, left)
+                left = self._check_depth(Equal(left, _CONSTANTS["NULL"]), token.position, left)
                 if is_negated:
-                    left = self._record_depth(Not(left), token.position, left)
+                    left = self._check_depth(Not(left), token.position, left)
             else:
                 return left
 
@@ -151,7 +151,7 @@ class _Parser:
                 self.lexer.consume()
                 text = self._string()
                 node: Node = Search(word.text, left, text, is_negated)
-                left = self._record_depth(node, word.position, left)
+                left = self._check_depth(node, word.position, left)
             elif word == (TokenKind.WORD, "BETWEEN", word.position):
                 left = self._between(left, is_negated=is_negated)
             elif word == (TokenKind.WORD, "IN", word.position):
@@ -169,10 +169,10 @@ class _Parser:
         node = self._primary()
         for sign in reversed(signs):
             if sign.text == "-":
-                node = self._record_depth(Negate(node), sign.position, node)
+                node = self._check_depth(Negate(node), sign.position, node)
             elif sign.text == "NOT":
                 node = self._boolean(node, begin)
-                node = self._record_depth(Not(node), sign.position, node)
+                node = self._check_depth(Not(node), sign.position, node)
         return node
 
     def _primary(self) -> Node:
@@ -208,7 +208,7 @@ class _Parser:
             and right.kind is not Kind.BOOLEAN
         ):
             raise FilterSyntaxError(f"{left} cannot be compared with {right}", position)
-        return self._record_depth(Equal(left, right), position, left, right)
+        return self._check_depth(Equal(left, right), position, left, right)
 
     def _ordered(self, sign: str, left: Node, right: Node, position: int) -> Node:
         for node in (left, right):
@@ -218,7 +218,7 @@ class _Parser:
                     f"{node} cannot be compared with {sign}: only numbers and properties can",
                     position,
                 )
-        return self._record_depth(Ordered(sign, left, right), position, left, right)
+        return self._check_depth(Ordered(sign, left, right), position, left, right)
 
     def _between(self, left: Node, *, is_negated: bool) -> Node:
         position = self.lexer.consume().position
@@ -231,7 +231,7 @@ class _Parser:
             self._ordered(signs[0], left, low, position),
             self._ordered(signs[1], left, high, position),
         )
-        return self._record_depth(Or(parts) if is_negated else And(parts), position, *parts)
+        return self._check_depth(Or(parts) if is_negated else And(parts), position, *parts)
 
     def _in(self, left: Node, *, is_negated: bool) -> Node:
         position = self.lexer.consume().position
@@ -274,8 +274,8 @@ class _Parser:
         if token.text != text or token.kind not in (TokenKind.WORD, TokenKind.SIGN):
             raise _unexpected(token, text)
 
-    def _record_depth(self, node: Node, position: int, *parts: Node) -> Node:
-        """Return the node after recording its depth; compilation and evaluation are recursive."""
+    def _check_depth(self, node: Node, position: int, *parts: Node) -> Node:
+        """Return the node after checking its depth: compilation and evaluation are recursive."""
         depth = 1 + max(self._depths.get(id(part), 1) for part in parts)
         if depth > DEPTH_MAX:
             raise _too_deep(position)

@@ -116,8 +116,8 @@ def _compile_long(expression: str) -> SqlFilter:
 def check_sql(expression: str) -> SqlFilter:
     """Return the compiled expression; refuse text behind it, which brokers ignore.
 
-    For expressions given by a user. Readers of existing ones use `compile_sql`, which ignores such
-    text as brokers do.
+    It is for expressions that a user enters. Existing expressions are compiled by `compile_sql`,
+    which ignores such text as brokers do.
 
     Raises:
         FilterSyntaxError: the text is not a valid expression, or text follows it.

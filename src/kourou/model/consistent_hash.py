@@ -29,7 +29,7 @@ from kourou.model.sequence_cache import SequenceCache
 VIRTUAL_NODES: Final = 10
 """Java's default number of positions of a member."""
 VIRTUAL_NODES_MAX: Final = 1_000
-"""With this many, the ring of 1,000 members takes a second to compute."""
+"""Most positions of a member. The ring of 1,000 such members takes a second to compute."""
 _CACHED_IDS_MAX: Final = 16_384
 """Client ids whose positions are cached."""
 _BITS: Final = 32

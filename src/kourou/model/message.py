@@ -215,7 +215,7 @@ class MessageExt(_LazyFields):
 
     Attributes:
         properties: user properties and system properties.
-        sys_flag: bits of `kourou.model.sysflag`; COMPRESSED is cleared when `body` is inflated.
+        sys_flag: bits of `kourou.model.sysflag`; COMPRESSED is cleared when `body` is decompressed.
         born_at_ms: epoch milliseconds by the producer's clock; `store_at_ms` by the broker's.
         reconsume_times: number of times the message was sent back to the broker.
         prepared_transaction_offset: physical offset of its half message, else 0.

@@ -36,7 +36,7 @@ class TopicQueueMappingDetail:
 
     Attributes:
         curr_id_map: logical queue id to the broker's queue id.
-        hosted_queues: logical queue id to its parts, ordered by position.
+        hosted_queues: logical queue id to its parts, in order.
     """
 
     topic: str | None = None

@@ -1,4 +1,4 @@
-"""Headers of administration: codes 17, 18, 21, 201, 202, 207, 208, 215, 351, 352 and 513.
+"""Headers for administration: codes 17, 18, 21, 201, 202, 207, 208, 215, 351, 352 and 513.
 
 Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header.
 """
@@ -13,7 +13,7 @@ from kourou.protocol.headers_send import RpcHeader, TopicHeader
 
 @dataclass(slots=True)
 class CreateTopicRequestHeader(TopicHeader):
-    """UPDATE_AND_CREATE_TOPIC (17), and of static topics (513).
+    """UPDATE_AND_CREATE_TOPIC (17), and its variant for static topics (513).
 
     Attributes:
         default_topic: sent, without effect.
