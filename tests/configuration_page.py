@@ -19,7 +19,7 @@ from kourou.client.consuming.consumer_config import (
     PushConsumerConfig,
 )
 from kourou.client.consuming.pulling import flow_control
-from kourou.documented import choices, default_text, field_meanings
+from kourou.documented import choices, default_text, field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.tls import TlsClientConfig
@@ -121,7 +121,7 @@ def _server_row(option: Option, values: dict[str, object], known: frozenset[str]
     default = _size_text(option.name, values[option.name])
     is_known = option.key in known or option.key.startswith("tls.")
     key = f"`{option.seconds_key or option.key}`"
-    meaning = field_meanings(option.owner).get(option.name, "")
+    meaning = field_descriptions(option.owner).get(option.name, "")
     return (
         f"`{option.name}`",
         key if is_known or option.seconds_key else f"{key} *(own)*",
@@ -156,7 +156,7 @@ def _clients() -> Iterator[str]:
                     f"`{key}`" if key else "",
                     f"`{default_text(field)}`",
                     "live" if is_live else "",
-                    _with_choices(field_meanings(cls).get(field.name, ""), kinds[field.name]),
+                    _with_choices(field_descriptions(cls).get(field.name, ""), kinds[field.name]),
                 )
             )
         yield _section(title, rows)

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from kourou.cli.serve import ServeConfig
-from kourou.documented import field_meanings
+from kourou.documented import field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.tls import TlsServerConfig
 from kourou.settings import wire_keys
@@ -126,7 +126,7 @@ CONFIGS = [
 @pytest.mark.parametrize("cls", CONFIGS, ids=lambda cls: cls.__name__)
 def test_every_field_of_a_config_is_in_its_docstring_with_its_meaning(cls: type[Any]) -> None:
     doc = inspect.getdoc(cls) or ""
-    meanings = field_meanings(cls)
+    meanings = field_descriptions(cls)
 
     for field in dataclasses.fields(cls):
         assert meanings.get(field.name), f"write a docstring behind {cls.__name__}.{field.name}"

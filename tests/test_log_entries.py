@@ -31,4 +31,4 @@ def test_log_entry_is_an_event_with_values(where: str, text: str) -> None:
     match = logs._TEMPLATE.fullmatch(text)
     assert match is not None, where
     names = {name for name, _ in logs._VALUE.findall(match[2])}
-    assert not names & logs._TAKEN, where
+    assert not names & logs._RESERVED, where

@@ -22,8 +22,8 @@ _WIDTH: Final = 96
 _SECTION: Final = "\nRaises:\n"
 """Heading of the docstring section before which the fields are inserted."""
 
-_MEANINGS: Final[dict[type[Any], Mapping[str, str]]] = {}
-"""Results of `field_meanings`: the source of each class is parsed once."""
+_DESCRIPTIONS: Final[dict[type[Any], Mapping[str, str]]] = {}
+"""Results of `field_descriptions`: the source of each class is parsed once."""
 
 
 def documented(cls: type[T]) -> type[T]:
@@ -35,19 +35,19 @@ def documented(cls: type[T]) -> type[T]:
     return cls
 
 
-def field_meanings(cls: type[Any]) -> Mapping[str, str]:
+def field_descriptions(cls: type[Any]) -> Mapping[str, str]:
     """Return field name -> one-line description, for a dataclass and its dataclass bases.
 
     A field without a string literal after it is absent. All fields are absent if the source is not
     available.
     """
-    if cls not in _MEANINGS:
+    if cls not in _DESCRIPTIONS:
         found: dict[str, str] = {}
         for owner in reversed(cls.__mro__):
             if dataclasses.is_dataclass(owner):
-                found |= _written_in(owner)
-        _MEANINGS[cls] = MappingProxyType(found)
-    return _MEANINGS[cls]
+                found |= _field_literals(owner)
+        _DESCRIPTIONS[cls] = MappingProxyType(found)
+    return _DESCRIPTIONS[cls]
 
 
 def choices(kind: Any) -> tuple[str, ...]:  # noqa: ANN401  # a type form, as typing gives it
@@ -80,17 +80,17 @@ class _FieldsDoc:
 
     def __init__(self, text: str) -> None:
         self._text = inspect.cleandoc(text)
-        self._made: dict[type[Any], str] = {}
+        self._texts: dict[type[Any], str] = {}
 
     def __get__(self, instance: object, owner: type[Any]) -> str:
-        if owner not in self._made:
+        if owner not in self._texts:
             before, section, after = self._text.partition(_SECTION)
-            self._made[owner] = f"{before.rstrip()}\n\n{_arguments(owner)}{section}{after}"
-        return self._made[owner]
+            self._texts[owner] = f"{before.rstrip()}\n\n{_arguments(owner)}{section}{after}"
+        return self._texts[owner]
 
 
 def _arguments(cls: type[Any]) -> str:
-    meanings = field_meanings(cls)
+    descriptions = field_descriptions(cls)
     lines = ["Args:"]
     for field in dataclasses.fields(cls):
         if not field.init:
@@ -98,7 +98,7 @@ def _arguments(cls: type[Any]) -> str:
         notes = [f"Default: {text}." for text in (default_text(field),) if text is not None]
         if key := field.metadata.get("key"):
             notes.append(f"RocketMQ: {key}.")
-        text = " ".join([f"{field.name}:", meanings.get(field.name, ""), *notes])
+        text = " ".join([f"{field.name}:", descriptions.get(field.name, ""), *notes])
         lines += textwrap.wrap(
             text,
             _WIDTH,
@@ -110,7 +110,7 @@ def _arguments(cls: type[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _written_in(cls: type[Any]) -> dict[str, str]:
+def _field_literals(cls: type[Any]) -> dict[str, str]:
     """Return the literals that follow the fields declared by `cls` itself."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

@@ -36,7 +36,7 @@ _TEMPLATE: Final = re.compile(
     r"([a-z0-9_]+(?:\.[a-z0-9_]+)+)((?: [a-z0-9_]+=(?:%(?:\.[0-9])?[a-z]|[a-z0-9_]+))*)"
 )
 _VALUE: Final = re.compile(r" ([a-z0-9_]+)=(?:%(?:\.[0-9])?[a-z]|([a-z0-9_]+))")
-_TAKEN: Final = frozenset({"at", "level", "logger", "event", "exception"})
+_RESERVED: Final = frozenset({"at", "level", "logger", "event", "exception"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -107,7 +107,7 @@ def _members(record: logging.LogRecord) -> dict[str, Any]:
     if sum(not fixed for _, fixed in values) != len(args):
         return {"message": record.getMessage()}
     members = {name: fixed or next(given) for name, fixed in values}
-    if _TAKEN.intersection(members):
+    if _RESERVED.intersection(members):
         return {"message": record.getMessage()}
     return {"event": template[1], **members}
 

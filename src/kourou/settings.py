@@ -133,20 +133,24 @@ def load(
         ConfigError: a key is unknown (the text names the nearest known one), a value does not
             parse or is refused by `cls`, or the file cannot be read. The text names the source.
     """
-    slots = list(options(cls))
+    declared = list(options(cls))
     chosen: dict[str, _Setting] = {}
     for layer in (
-        _from_flags(slots, defaults, "the defaults"),
-        _from_file(slots, path, text, unserved, refused),
-        _from_environment(slots, environ, prefix),
-        _from_flags(slots, flags, "the command line"),
+        _from_flags(declared, defaults, "the defaults"),
+        _from_file(declared, path, text, unserved, refused),
+        _from_environment(declared, environ, prefix),
+        _from_flags(declared, flags, "the command line"),
     ):
         chosen.update(layer)
-    values = {slot.path: _convert(slot, chosen[slot.name]) for slot in slots if slot.name in chosen}
+    values = {
+        option.path: _convert(option, chosen[option.name])
+        for option in declared
+        if option.name in chosen
+    }
     try:
         return _build(cls, (), values)
     except ConfigError as error:
-        raise ConfigError(_with_sources(str(error), slots, chosen)) from None
+        raise ConfigError(_with_sources(str(error), declared, chosen)) from None
 
 
 def wire_keys(cls: type[Any]) -> dict[str, str]:
@@ -154,18 +158,18 @@ def wire_keys(cls: type[Any]) -> dict[str, str]:
 
     Fields marked `{"secret": True}` are left out, because listed values are shown to others.
     """
-    return {slot.key: slot.name for slot in options(cls) if not slot.is_secret}
+    return {option.key: option.name for option in options(cls) if not option.is_secret}
 
 
 def live_keys(cls: type[Any]) -> frozenset[str]:
     """Return RocketMQ's keys of the fields that may change while a server runs."""
-    return frozenset(slot.key for slot in options(cls) if slot.is_live)
+    return frozenset(option.key for option in options(cls) if option.is_live)
 
 
 def values_of(config: Any) -> dict[str, object]:  # noqa: ANN401  # any config dataclass
     """Return field name -> value, with the fields of nested dataclasses."""
-    slots = options(type(config))
-    return {slot.name: functools.reduce(getattr, slot.path, config) for slot in slots}
+    declared = options(type(config))
+    return {option.name: functools.reduce(getattr, option.path, config) for option in declared}
 
 
 def setting_text(value: object) -> str:
@@ -221,7 +225,7 @@ def _build(cls: type[T], at: tuple[str, ...], values: Mapping[tuple[str, ...], o
 
 
 def _from_file(
-    slots: list[Option],
+    declared: list[Option],
     path: Path | None,
     text: str | None,
     unserved: frozenset[str],
@@ -236,8 +240,10 @@ def _from_file(
         pairs = _parse_toml(content, source)
     else:
         pairs = dict[str, object](parse_properties(content, source))
-    names = {key: slot.name for slot in slots for key in (slot.seconds_key, slot.key) if key}
-    names |= {slot.name: slot.name for slot in slots}
+    names = {
+        key: option.name for option in declared for key in (option.seconds_key, option.key) if key
+    }
+    names |= {option.name: option.name for option in declared}
     found: dict[str, _Setting] = {}
     for key, value in pairs.items():
         name = names.get(key)
@@ -257,10 +263,10 @@ def _from_file(
 
 
 def _from_environment(
-    slots: list[Option], environ: Mapping[str, str], prefix: str
+    declared: list[Option], environ: Mapping[str, str], prefix: str
 ) -> dict[str, _Setting]:
     """Return the settings of the environment variables by field name."""
-    names = {prefix + slot.name.upper(): slot.name for slot in slots}
+    names = {prefix + option.name.upper(): option.name for option in declared}
     found = {}
     for variable, value in environ.items():
         if not variable.startswith(prefix):
@@ -272,10 +278,10 @@ def _from_environment(
 
 
 def _from_flags(
-    slots: list[Option], flags: Mapping[str, object], source: str
+    declared: list[Option], flags: Mapping[str, object], source: str
 ) -> dict[str, _Setting]:
     """Return the settings of the flags by field name; None values are left out."""
-    known = {slot.name for slot in slots}
+    known = {option.name for option in declared}
     found = {}
     for name, value in flags.items():
         if name not in known:
@@ -329,20 +335,20 @@ def _unknown(key: str, source: str, known: list[str]) -> str:
     return f"{source}: unknown setting {key}{hint}"
 
 
-def _convert(slot: Option, setting: _Setting) -> object:
+def _convert(option: Option, setting: _Setting) -> object:
     """Return the setting's value as the slot's type.
 
     Raises:
         ConfigError: the value cannot be converted; the text says what is allowed.
     """
-    kind, optional = _without_none(slot.kind)
+    kind, optional = _without_none(option.kind)
     value = setting.value
     if optional and isinstance(value, str) and not value.strip():
         return None
     try:
-        if setting.key == slot.seconds_key:
+        if setting.key == option.seconds_key:
             return _as_int(value, is_size=False) * 1000
-        return _as_kind(kind, value, is_size=slot.name.endswith("_bytes"))
+        return _as_kind(kind, value, is_size=option.name.endswith("_bytes"))
     except ValueError as error:
         raise ConfigError(f"{setting.source}: {setting.key} = {value!r} is not {error}") from None
 
@@ -410,12 +416,12 @@ def _words(value: object) -> list[object]:
     raise ValueError("a list, or text with ';' between its members")
 
 
-def _with_sources(text: str, slots: list[Option], chosen: Mapping[str, _Setting]) -> str:
+def _with_sources(text: str, declared: list[Option], chosen: Mapping[str, _Setting]) -> str:
     """Return the text of an error from `__post_init__` with the sources of the fields it names."""
     words = set(re.findall(r"\w+", text))
     sources = [
-        f"{chosen[slot.name].key} is from {chosen[slot.name].source}"
-        for slot in slots
-        if slot.name in chosen and {slot.name, slot.key} & words
+        f"{chosen[option.name].key} is from {chosen[option.name].source}"
+        for option in declared
+        if option.name in chosen and {option.name, option.key} & words
     ]
     return f"{text} ({'; '.join(dict.fromkeys(sources))})" if sources else text

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from kourou.client.namesrv_addr import fetch_text, find_url, parse_namesrv_addr
+from kourou.client.namesrv_addr import as_url, fetch_text, parse_namesrv_addr
 from kourou.client.sending.producer import Producer
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.model.message import Message
@@ -151,16 +151,16 @@ def test_unreachable_web_server_is_named() -> None:
 
 
 def test_urls_are_distinguished_from_addresses() -> None:
-    assert find_url(f" {URL} ") == URL
-    assert find_url("HTTPS://host") == "HTTPS://host"
-    assert find_url("http:9876") is None, "a host may be called http"
+    assert as_url(f" {URL} ") == URL
+    assert as_url("HTTPS://host") == "HTTPS://host"
+    assert as_url("http:9876") is None, "a host may be called http"
     assert parse_namesrv_addr("http:9876") == ("http:9876",)
     for bad in ("http://", "http:///path", "http://[::1/path"):
         with pytest.raises(ConfigError, match="has no host"):
-            find_url(bad)
+            as_url(bad)
 
 
 def test_addresses_that_are_not_str_are_refused() -> None:
     several: Any = ["a:1", "b:2"]
     with pytest.raises(ConfigError, match="expected a str, host:port or several joined by ';'"):
-        find_url(several)
+        as_url(several)

@@ -13,7 +13,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.transaction import TransactionState
-from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, Traced, trace_messages
+from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, TraceEntry, trace_messages
 from kourou.errors import ConfigError, InvalidTopicError, QueryNotFoundError
 from kourou.model.message import Message, MessageExt
 from kourou.protocol.trace_text import (
@@ -337,11 +337,11 @@ def test_missing_index_is_reported_instead_of_a_missing_trace() -> None:
     run_virtual(main())
 
 
-def _traced(number: int, *, size: int = 0, keys: int = 1, topic: str = "T") -> Traced:
+def _traced(number: int, *, size: int = 0, keys: int = 1, topic: str = "T") -> TraceEntry:
     fields: dict[str, Any] = {"at_ms": 1, "region": "r", "group": "g", "topic": topic}
     record = SentTrace(**fields, msg_id=f"id-{number}", tags="t" * size or None)
     names = tuple(f"{number}-{index}" + "k" * 90 for index in range(keys))
-    return Traced(topic, record, names)
+    return TraceEntry(topic, record, names)
 
 
 def test_trace_messages_have_one_topic_and_respect_their_limits() -> None:

@@ -41,15 +41,15 @@ class BackgroundLoop:
     """An event loop on a daemon thread, started on first use; a forked child gets its own."""
 
     def __init__(self) -> None:
-        self.forget()
-        call_in_forked_children(self.forget)
+        self.reset()
+        call_in_forked_children(self.reset)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the state: a fork copies the loop, but not the thread that runs it."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: deque[_Call[Any]] = deque()
-        self._is_told = False
+        self._is_scheduled = False
 
     def run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run the coroutine that `call` returns in the loop, and return its result.
@@ -66,8 +66,8 @@ class BackgroundLoop:
         self._calls.append(waiting)
         # One system call wakes the loop for all calls that are queued before it runs. The loop
         # clears the flag before it reads the queue, so no call is missed.
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             loop.call_soon_threadsafe(self._begin_calls)
         try:
             waiting.wait()
@@ -79,7 +79,7 @@ class BackgroundLoop:
         return waiting.outcome()
 
     def _begin_calls(self) -> None:
-        self._is_told = False
+        self._is_scheduled = False
         calls, loop = self._calls, asyncio.get_running_loop()
         while calls:
             calls.popleft().begin(loop)
@@ -149,7 +149,7 @@ class _Call(Generic[R]):
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the coroutine. Called in the loop."""
-        self._task = loop.create_task(self._made_inside())
+        self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
@@ -172,7 +172,7 @@ class _Call(Generic[R]):
         finally:
             del task  # breaks a reference cycle: the exception refers to this frame
 
-    async def _made_inside(self) -> R:
+    async def _run(self) -> R:
         # Called in the loop, so that asyncio objects it creates belong to this loop.
         return await self._make()
 
@@ -196,10 +196,10 @@ class Blocking(Generic[LifetimeT]):
     """
 
     def __init__(self, make: Callable[[], LifetimeT]) -> None:
-        async def made() -> LifetimeT:
+        async def create() -> LifetimeT:
             return make()
 
-        self._client = background.run(made)
+        self._client = background.run(create)
 
     def start(self) -> None:
         """Start the client, as `with` does. Raises as `start` of the asyncio client."""
@@ -230,7 +230,7 @@ class Blocking(Generic[LifetimeT]):
         async def __aexit__(self, *_: object) -> None: ...
 
 
-def waits(
+def blocking_method(
     method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Blocking[Any], P], R]:
     """Return a blocking method that runs the coroutine method `method` of the asyncio client."""
@@ -242,7 +242,7 @@ def waits(
     return wait
 
 
-def calls(
+def loop_method(
     method: Callable[Concatenate[ClientT, P], R],
 ) -> Callable[Concatenate[Blocking[Any], P], R]:
     """Return a method that calls the plain method `method` of the asyncio client, in its loop."""
@@ -257,7 +257,7 @@ def calls(
     return call
 
 
-class Messages:
+class MessageIterator:
     """Iterator over the messages of a consumer, for one `for` loop.
 
     Fetching the next message acknowledges the previous one. If the loop is left by `break` or an
@@ -265,19 +265,19 @@ class Messages:
     """
 
     def __init__(self, make: Callable[[], AsyncIterator[MessageExt]]) -> None:
-        async def made() -> AsyncIterator[MessageExt]:
+        async def create() -> AsyncIterator[MessageExt]:
             return make()
 
-        self._messages = background.run(made)
+        self._messages = background.run(create)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> MessageExt:
-        async def following() -> MessageExt | None:
+        async def fetch_next() -> MessageExt | None:
             return await anext(self._messages, None)
 
-        message = background.run(following)
+        message = background.run(fetch_next)
         if message is None:
             raise StopIteration
         return message

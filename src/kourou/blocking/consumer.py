@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from kourou.blocking.background import Blocking, Messages, calls
+from kourou.blocking.background import Blocking, MessageIterator, loop_method
 from kourou.client.consuming.consumer import Consumer as AsyncConsumer
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.push_consumer import PushConsumer
@@ -26,11 +26,11 @@ class Consumer(Blocking[ConsumerT]):
         """The queues currently assigned to this consumer, sorted."""
         return self._client.queues
 
-    def __iter__(self) -> Messages:
+    def __iter__(self) -> MessageIterator:
         """Return an iterator over the messages; it ends when the consumer closes."""
-        return Messages(lambda: aiter(self._client))
+        return MessageIterator(lambda: aiter(self._client))
 
-    on_queues_changed = calls(AsyncConsumer.on_queues_changed)
-    add_hook = calls(AsyncConsumer.add_hook)
-    stats = calls(AsyncConsumer.stats)
-    health = calls(AsyncConsumer.health)
+    on_queues_changed = loop_method(AsyncConsumer.on_queues_changed)
+    add_hook = loop_method(AsyncConsumer.add_hook)
+    stats = loop_method(AsyncConsumer.stats)
+    health = loop_method(AsyncConsumer.health)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.blocking.background import Blocking, background, calls, waits
+from kourou.blocking.background import Blocking, background, blocking_method, loop_method
 from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.producer import Producer as AsyncProducer
@@ -19,7 +19,7 @@ from kourou.remoting.runtime import Runtime
 P = ParamSpec("P")
 
 
-def _hands_over(
+def _submit_method(
     submit: Callable[
         Concatenate[AsyncProducer, P], Coroutine[Any, Any, asyncio.Future[SendReceipt]]
     ],
@@ -27,18 +27,18 @@ def _hands_over(
     """Return `submit` as a blocking method that returns a thread-safe future."""
 
     @functools.wraps(submit)
-    def handed_over(
+    def submit_blocking(
         self: Blocking[AsyncProducer], /, *args: P.args, **kwargs: P.kwargs
     ) -> concurrent.futures.Future[SendReceipt]:
         async def submitted() -> concurrent.futures.Future[SendReceipt]:
-            return _for_threads(await submit(self._client, *args, **kwargs))
+            return _thread_safe_future(await submit(self._client, *args, **kwargs))
 
         return background.run(submitted)
 
-    return handed_over
+    return submit_blocking
 
 
-def _for_threads(
+def _thread_safe_future(
     receipt: asyncio.Future[SendReceipt],
 ) -> concurrent.futures.Future[SendReceipt]:
     """Return a thread-safe future with the outcome of `receipt`; cancelling it cancels `receipt`.
@@ -61,12 +61,12 @@ def _for_threads(
         else:
             outcome.set_result(ended.result())
 
-    def give_up(given_up: concurrent.futures.Future[SendReceipt]) -> None:
-        if given_up.cancelled():
+    def cancel_receipt(future: concurrent.futures.Future[SendReceipt]) -> None:
+        if future.cancelled():
             loop.call_soon_threadsafe(receipt.cancel)
 
     receipt.add_done_callback(settle)
-    outcome.add_done_callback(give_up)
+    outcome.add_done_callback(cancel_receipt)
     return outcome
 
 
@@ -96,14 +96,14 @@ class Producer(Blocking[AsyncProducer]):
         """The client id by which brokers identify this producer."""
         return self._client.client_id
 
-    send = waits(AsyncProducer.send)
-    send_batch = waits(AsyncProducer.send_batch)
-    send_oneway = waits(AsyncProducer.send_oneway)
-    submit = _hands_over(AsyncProducer.submit)
-    request = waits(AsyncProducer.request)
-    reply = waits(AsyncProducer.reply)
-    recall = waits(AsyncProducer.recall)
-    flush = waits(AsyncProducer.flush)
-    fetch_publish_message_queues = waits(AsyncProducer.fetch_publish_message_queues)
-    stats = calls(AsyncProducer.stats)
-    health = calls(AsyncProducer.health)
+    send = blocking_method(AsyncProducer.send)
+    send_batch = blocking_method(AsyncProducer.send_batch)
+    send_oneway = blocking_method(AsyncProducer.send_oneway)
+    submit = _submit_method(AsyncProducer.submit)
+    request = blocking_method(AsyncProducer.request)
+    reply = blocking_method(AsyncProducer.reply)
+    recall = blocking_method(AsyncProducer.recall)
+    flush = blocking_method(AsyncProducer.flush)
+    fetch_publish_message_queues = blocking_method(AsyncProducer.fetch_publish_message_queues)
+    stats = loop_method(AsyncProducer.stats)
+    health = loop_method(AsyncProducer.health)

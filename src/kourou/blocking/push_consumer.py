@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.blocking.background import background, calls, waits
+from kourou.blocking.background import background, blocking_method, loop_method
 from kourou.blocking.consumer import Consumer
 from kourou.client.consuming.consumer_config import PushConsumerConfig, Start
 from kourou.client.consuming.push_consumer import PushConsumer as AsyncPushConsumer
@@ -49,18 +49,18 @@ class PushConsumer(Consumer[AsyncPushConsumer]):
     def consume_threads(self, count: int) -> None:
         self.reconfigure(consume_threads=count)
 
-    subscribe = calls(AsyncPushConsumer.subscribe)
-    unsubscribe = calls(AsyncPushConsumer.unsubscribe)
-    listen = calls(AsyncPushConsumer.listen)
-    listen_in_batches = calls(AsyncPushConsumer.listen_in_batches)
-    listen_orderly = calls(AsyncPushConsumer.listen_orderly)
-    listen_orderly_in_batches = calls(AsyncPushConsumer.listen_orderly_in_batches)
-    listen_orderly_and_commit = calls(AsyncPushConsumer.listen_orderly_and_commit)
-    pause = calls(AsyncPushConsumer.pause)
-    resume = calls(AsyncPushConsumer.resume)
-    is_paused = calls(AsyncPushConsumer.is_paused)
-    reconfigure = calls(AsyncPushConsumer.reconfigure)
-    give_back = waits(AsyncPushConsumer.give_back)
+    subscribe = loop_method(AsyncPushConsumer.subscribe)
+    unsubscribe = loop_method(AsyncPushConsumer.unsubscribe)
+    listen = loop_method(AsyncPushConsumer.listen)
+    listen_in_batches = loop_method(AsyncPushConsumer.listen_in_batches)
+    listen_orderly = loop_method(AsyncPushConsumer.listen_orderly)
+    listen_orderly_in_batches = loop_method(AsyncPushConsumer.listen_orderly_in_batches)
+    listen_orderly_and_commit = loop_method(AsyncPushConsumer.listen_orderly_and_commit)
+    pause = loop_method(AsyncPushConsumer.pause)
+    resume = loop_method(AsyncPushConsumer.resume)
+    is_paused = loop_method(AsyncPushConsumer.is_paused)
+    reconfigure = loop_method(AsyncPushConsumer.reconfigure)
+    give_back = blocking_method(AsyncPushConsumer.give_back)
 
     def run_forever(self) -> None:
         """Wait until SIGINT (Ctrl-C) or SIGTERM, then close; or until `close` is called elsewhere.

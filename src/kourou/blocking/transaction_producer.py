@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.blocking.background import Blocking, waits
+from kourou.blocking.background import Blocking, blocking_method
 from kourou.blocking.producer import Producer
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.queue_choice import QueueSelector
@@ -51,9 +51,9 @@ class TransactionProducer(Producer):
             ),
         )
 
-    send_in_transaction = waits(AsyncTransactionProducer.send_in_transaction)
-    begin_transaction = waits(AsyncTransactionProducer.begin_transaction)
-    end_transaction = waits(AsyncTransactionProducer.end_transaction)
+    send_in_transaction = blocking_method(AsyncTransactionProducer.send_in_transaction)
+    begin_transaction = blocking_method(AsyncTransactionProducer.begin_transaction)
+    end_transaction = blocking_method(AsyncTransactionProducer.end_transaction)
 
     @contextmanager
     def transaction(

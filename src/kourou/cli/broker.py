@@ -27,7 +27,7 @@ from kourou.cli.options import (
     settings_to_complete,
 )
 from kourou.client.administration.admin import AdminClient
-from kourou.documented import choices, field_meanings
+from kourou.documented import choices, field_descriptions
 from kourou.errors import KourouError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.queue import MessageQueue
@@ -395,7 +395,7 @@ def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
             option.name,
             setting_text(defaults[option.name]),
             choices(option.kind),
-            field_meanings(option.owner).get(option.name, ""),
+            field_descriptions(option.owner).get(option.name, ""),
             live=option.is_live,
         )
         for option in options(ServeConfig)

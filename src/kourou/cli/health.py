@@ -15,7 +15,7 @@ from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import AdminConfig
-from kourou.client.namesrv_addr import find_url, parse_namesrv_addr
+from kourou.client.namesrv_addr import as_url, parse_namesrv_addr
 from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
 
@@ -70,7 +70,7 @@ def health(
     as_json: AsJson = False,
 ) -> None:
     """Run the checks, print the results, and exit with the code."""
-    addresses = [namesrv] if find_url(namesrv) else list(parse_namesrv_addr(namesrv))
+    addresses = [namesrv] if as_url(namesrv) else list(parse_namesrv_addr(namesrv))
     # Two rounds of requests follow each other, each with its own timeout.
     asked = _ask_all(addresses, timeout)
     servers, brokers = output.ask(asked, 2 * timeout + 1, f"the cluster at {namesrv}")

@@ -77,7 +77,7 @@ class BackgroundTasks:
                 log.warning("background.abandoned name=%s", task.get_name())
 
 
-def why_ended(task: asyncio.Task[Any] | None) -> str | None:
+def failure_of(task: asyncio.Task[Any] | None) -> str | None:
     """Return the exception that ended a task, as text; None if it runs, returned or was cancelled.
 
     For tasks that should run as long as their client.

@@ -135,7 +135,7 @@ async def pull(
     )
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     command = request(code, header)
-    _mean(command, topic_begin)
+    _set_topic_begin(command, topic_begin)
     answer = await pool.request(address, command, timeout_s)
     _check_filter(answer, subscription, address)
     return read_pull_result(answer, queue, subscription, offset, pool.namespace)
@@ -203,11 +203,11 @@ async def update_offset(
         group, queue.topic, queue.queue_id, offset, broker_name=queue.broker_name
     )
     command = request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-    _mean(command, topic_begin)
+    _set_topic_begin(command, topic_begin)
     raise_for_response(await pool.request(address, command, timeout_s))
 
 
-def _mean(command: RemotingCommand, topic_begin: int | None) -> None:
+def _set_topic_begin(command: RemotingCommand, topic_begin: int | None) -> None:
     if topic_begin is not None:
         command.ext_fields[TOPIC_BEGIN_FIELD] = str(topic_begin)
 
@@ -279,10 +279,10 @@ async def consumer_ids(
 
 
 async def assigned_queues(
-    pool: ConnectionPool, address: str, asked: QueryAssignment, *, timeout_s: float
+    pool: ConnectionPool, address: str, query: QueryAssignment, *, timeout_s: float
 ) -> tuple[MessageQueueAssignment, ...] | None:
     """Return the queues that the broker assigns to the client; None if it cannot assign any."""
-    body = encode_query_assignment(asked)
+    body = encode_query_assignment(query)
     command = request(RequestCode.QUERY_ASSIGNMENT, body=body)
     answer = await pool.request(address, command, timeout_s)
     raise_for_response(answer)

@@ -273,10 +273,10 @@ def traced_region(answer: RemotingCommand) -> str | None:
 def _durability(answer: RemotingCommand, status: SendStatus) -> Durability:
     """Return the durability that the broker reported; MEMORY if its sync timed out."""
     try:
-        said = Durability(answer.ext_fields.get(DURABILITY_FIELD, ""))
+        reported = Durability(answer.ext_fields.get(DURABILITY_FIELD, ""))
     except ValueError:
-        said = Durability.UNKNOWN
-    return _DURABILITY_BY_STATUS.get(status, said)
+        reported = Durability.UNKNOWN
+    return _DURABILITY_BY_STATUS.get(status, reported)
 
 
 def check_properties(topic: str, text: str) -> None:

@@ -164,7 +164,7 @@ class ClientConfig:
             except InvalidMessageError as error:
                 raise ConfigError(f"client_ip: {error}") from None
 
-    def serialize_type_now(self) -> SerializeType:
+    def effective_serialize_type(self) -> SerializeType:
         """Return the header encoding: `serialize_type`, or the one of the environment if None.
 
         Raises:
@@ -329,7 +329,7 @@ class AdminConfig(ClientConfig):
         check_range(self, "admin_timeout_ms", 1, 3_600_000)
 
 
-def given_config(
+def resolve_config(
     config: ConfigT | None, kind: type[ConfigT], credentials: AnyCredentials | None
 ) -> ConfigT:
     """Return the config, or by default a new one, completed by the credentials.

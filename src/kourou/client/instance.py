@@ -19,10 +19,10 @@ from kourou.client.background import BackgroundTasks
 from kourou.client.companions import Companions
 from kourou.client.config import ClientConfig
 from kourou.client.name_servers import NameServers
-from kourou.client.namespacing import within
+from kourou.client.namespacing import plain_name_handlers
 from kourou.client.namesrv_addr import (
     NamesrvLookup,
-    find_url,
+    as_url,
     namesrv_addr_of_environment,
     parse_namesrv_addr,
 )
@@ -101,7 +101,7 @@ class ClientInstance:
     ) -> None:
         if namesrv_addr is None:
             namesrv_addr = namesrv_addr_of_environment()
-        self._namesrv_url = find_url(namesrv_addr)
+        self._namesrv_url = as_url(namesrv_addr)
         # Identifies the set of name servers; a URL stands for the addresses that it returns.
         self.namesrv_addresses = (
             (self._namesrv_url,) if self._namesrv_url else parse_namesrv_addr(namesrv_addr)
@@ -113,13 +113,13 @@ class ClientInstance:
         self.backoff = Backoff(
             config.retry_backoff_min_ms, config.retry_backoff_max_ms, self.runtime.random
         )
-        self._serialize_type = config.serialize_type_now()
+        self._serialize_type = config.effective_serialize_type()
         self._guard = ProcessGuard()
         self.config = config
         self._kind = kind
         self._producer_group = producer_group
         self._consumer = consumer
-        self._handlers = within(config.namespace, handlers or {})
+        self._handlers = plain_name_handlers(config.namespace, handlers or {})
         self._auto_create_queue_nums = auto_create_queue_nums
         self._on_route_changed = on_route_changed
         self._on_registered = on_registered
@@ -128,8 +128,8 @@ class ClientInstance:
         self._state = _State.NEW
         self._ended = asyncio.Event()
         self._registered: dict[str, Connection] = {}  # address -> connection of the last heartbeat
-        self._beating: set[str] = set()  # addresses with a heartbeat in progress
-        self._unheard: dict[str, str] = {}  # address -> how the last heartbeat failed
+        self._heartbeats_in_progress: set[str] = set()  # addresses with a heartbeat in progress
+        self._heartbeat_failures: dict[str, str] = {}  # address -> how the last heartbeat failed
 
     @property
     def is_new(self) -> bool:
@@ -213,7 +213,9 @@ class ClientInstance:
         self._guard.check(self._kind)
         if self._state is not _State.OPEN:
             return [f"the {self._kind} is {'not started' if self.is_new else 'closed'}"]
-        silent = [f"broker {address} {what}" for address, what in sorted(self._unheard.items())]
+        silent = [
+            f"broker {address} {what}" for address, what in sorted(self._heartbeat_failures.items())
+        ]
         failure = self.name_servers.failure
         return silent if failure is None else [failure, *silent]
 
@@ -242,7 +244,7 @@ class ClientInstance:
         )
         self._state = _State.OPEN
         self.tasks = BackgroundTasks()
-        self.name_servers = self._make_name_servers()
+        self.name_servers = self._create_name_servers()
         self.routes = Routes(
             self.name_servers,
             config.request_timeout_ms,
@@ -333,8 +335,8 @@ class ClientInstance:
         addresses = self._heartbeat_addresses()
         for gone in self._registered.keys() - set(addresses):
             del self._registered[gone]
-        for gone in self._unheard.keys() - set(addresses):
-            del self._unheard[gone]
+        for gone in self._heartbeat_failures.keys() - set(addresses):
+            del self._heartbeat_failures[gone]
         await asyncio.gather(*map(self.heartbeat, addresses))
 
     async def heartbeat(self, address: str) -> bool:
@@ -348,24 +350,24 @@ class ClientInstance:
             (self._producer_group,) if self._producer_group else (),
             (consumer,) if consumer else (),
         )
-        self._beating.add(address)
+        self._heartbeats_in_progress.add(address)
         try:
             connection = await self.pool.get(address)
             await calls_consume.heartbeat(
                 self.pool, address, data, timeout_s=self.request_timeout_s
             )
         except KourouError as error:
-            is_told = address in self._unheard or self.is_closed
-            level = logging.DEBUG if is_told else logging.WARNING
+            is_logged = address in self._heartbeat_failures or self.is_closed
+            level = logging.DEBUG if is_logged else logging.WARNING
             is_silent = isinstance(error, TransportError)
-            self._unheard[address] = (
+            self._heartbeat_failures[address] = (
                 "does not answer heartbeats" if is_silent else f"rejects heartbeats: {error}"
             )
             log.log(level, "heartbeat.failed broker=%s reason=%s", address, error)
             return False
         finally:
-            self._beating.discard(address)
-        self._unheard.pop(address, None)
+            self._heartbeats_in_progress.discard(address)
+        self._heartbeat_failures.pop(address, None)
         if self._registered.get(address) is not connection:
             self._registered[address] = connection
             if self._on_registered is not None:
@@ -377,7 +379,7 @@ class ClientInstance:
         connection = self._registered.get(address)
         return connection is not None and connection.is_open
 
-    def _make_name_servers(self) -> NameServers:
+    def _create_name_servers(self) -> NameServers:
         random = self.runtime.random
         if self._namesrv_url is None:
             return NameServers(self.pool, self.namesrv_addresses, random)
@@ -386,7 +388,7 @@ class ClientInstance:
 
     def _on_connected(self, address: str, _: Connection) -> None:
         """Send a heartbeat at once: a broker knows clients by connection, and this one is new."""
-        if self.is_closed or address in self._beating:
+        if self.is_closed or address in self._heartbeats_in_progress:
             return
         if address in self._heartbeat_addresses():
 

@@ -45,7 +45,7 @@ class NameServers:
         self._pool = pool
         self._random = rng
         self._lookup = lookup
-        self._looking_up: asyncio.Task[None] | None = None
+        self._lookup_task: asyncio.Task[None] | None = None
         self._current = rng.randrange(len(addresses)) if addresses else 0
 
     @property
@@ -75,10 +75,10 @@ class NameServers:
         """
         if self._lookup is None:
             return
-        task = self._looking_up
+        task = self._lookup_task
         if task is None:
             task = asyncio.create_task(self._look_up(self._lookup), name="name servers by HTTP")
-            self._looking_up = task
+            self._lookup_task = task
             task.add_done_callback(self._end_lookup)
         await asyncio.wait({task})
         if task.cancelled():
@@ -94,7 +94,7 @@ class NameServers:
             RemoteError: a server answered with another error code.
         """
         try:
-            answer = await self._ask(command, timeout_s)
+            answer = await self._request_any(command, timeout_s)
         except ConnectFailedError as error:
             self.failure = str(error)
             raise
@@ -111,10 +111,10 @@ class NameServers:
 
     def close(self) -> None:
         """Cancel a look-up in progress."""
-        if self._looking_up is not None:
-            self._looking_up.cancel()
+        if self._lookup_task is not None:
+            self._lookup_task.cancel()
 
-    async def _ask(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+    async def _request_any(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Return the first answer of any server, also an error."""
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_s
@@ -147,7 +147,7 @@ class NameServers:
             self._current = self._random.randrange(len(addresses))
 
     def _end_lookup(self, task: asyncio.Task[None]) -> None:
-        self._looking_up = None
+        self._lookup_task = None
         if not task.cancelled():
             # Marked as retrieved: if all callers were cancelled, none retrieves the exception.
             task.exception()

@@ -62,7 +62,7 @@ _SHORT_SENDS: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )
-_NAMED_BODIES: Final = frozenset(
+_BODIES_WITH_NAMES: Final = frozenset(
     {
         RequestCode.HEART_BEAT,
         RequestCode.CHECK_CLIENT_CONFIG,
@@ -75,10 +75,10 @@ _NAMED_BODIES: Final = frozenset(
 )
 """Requests whose JSON body contains names of topics and groups."""
 
-_NAMING: Final = frozenset({names.RETRY_TOPIC, names.PGROUP})
+_NAME_PROPERTIES: Final = frozenset({names.RETRY_TOPIC, names.PGROUP})
 """Properties that contain a topic or a group: of a message sent back, and of a half message."""
 
-_ANSWERED_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT})
+_ANSWERS_WITH_QUEUES: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT})
 """Requests whose answers contain queues."""
 
 _NAMES: Final = frozenset({"topic", "group", "groupName", "consumerGroup"})
@@ -101,7 +101,7 @@ class NamespaceHook:
         _rename_fields(command, _SHORT_FIELDS if is_send else _FIELDS, self._inside)
         if is_send:
             self._change_properties(command)
-        elif command.code in _NAMED_BODIES and command.body:
+        elif command.code in _BODIES_WITH_NAMES and command.body:
             command.body = _renamed_body(command.body, self._inside)
 
     def after_response(
@@ -111,7 +111,7 @@ class NamespaceHook:
         answer: RemotingCommand,
     ) -> None:
         """Remove the namespace from the queues in an answer."""
-        if command.code in _ANSWERED_QUEUES and answer.body:
+        if command.code in _ANSWERS_WITH_QUEUES and answer.body:
             answer.body = _renamed_body(answer.body, self._outside)
 
     def _change_properties(self, command: RemotingCommand) -> None:
@@ -119,9 +119,9 @@ class NamespaceHook:
         text = command.ext_fields.get("i", "")
         if f"\x02{names.INSTANCE_ID}\x01" in f"\x02{text}":
             return
-        if any(f"{name}\x01" in text for name in _NAMING):
+        if any(f"{name}\x01" in text for name in _NAME_PROPERTIES):
             properties = decode_properties(text.encode())
-            for name in _NAMING & properties.keys():
+            for name in _NAME_PROPERTIES & properties.keys():
                 properties[name] = self._inside(properties[name])
             text = encode_properties(properties).decode()
         command.ext_fields["i"] = f"{text}{names.INSTANCE_ID}\x01{self._namespace}\x02"
@@ -144,14 +144,14 @@ class NamespaceV2Hook:
         """Leave the answer unchanged."""
 
 
-def within(namespace: str, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+def plain_name_handlers(namespace: str, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Return handlers of broker requests that convert names to plain ones and back."""
     if not namespace:
         return dict(handlers)
-    return {code: _serve_within(namespace, handler) for code, handler in handlers.items()}
+    return {code: _plain_name_handler(namespace, handler) for code, handler in handlers.items()}
 
 
-def take_out(namespace: str, messages: Iterable[MessageExt]) -> None:
+def remove_namespace(namespace: str, messages: Iterable[MessageExt]) -> None:
     """Remove the namespace from the topics of received messages."""
     if not namespace:
         return
@@ -162,7 +162,7 @@ def take_out(namespace: str, messages: Iterable[MessageExt]) -> None:
             message.properties[names.RETRY_TOPIC] = without_namespace(namespace, origin)
 
 
-def _serve_within(namespace: str, handler: Handler) -> Handler:
+def _plain_name_handler(namespace: str, handler: Handler) -> Handler:
     inside, outside = partial(with_namespace, namespace), partial(without_namespace, namespace)
 
     def serve(request: Request) -> RemotingCommand | None:
@@ -193,8 +193,8 @@ def _rename_fields(command: RemotingCommand, fields: Iterable[str], rename: Rena
             command.ext_fields[field] = rename(text)
 
 
-def _renamed_queues(told: Mapping[MessageQueue, T], rename: Rename) -> dict[MessageQueue, T]:
-    return {replace(queue, topic=rename(queue.topic)): one for queue, one in told.items()}
+def _renamed_queues(by_queue: Mapping[MessageQueue, T], rename: Rename) -> dict[MessageQueue, T]:
+    return {replace(queue, topic=rename(queue.topic)): one for queue, one in by_queue.items()}
 
 
 def _renamed_info(info: ConsumerRunningInfo, rename: Rename) -> ConsumerRunningInfo:

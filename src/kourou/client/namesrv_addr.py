@@ -35,7 +35,7 @@ def namesrv_addr_of_environment() -> str:
     return NAMESRV_DEFAULT
 
 
-def find_url(text: str) -> str | None:
+def as_url(text: str) -> str | None:
     """Return `text` if it is a URL, without surrounding blanks; else None.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.errors import ForkedError
 
-_ELSEWHERE: Final = ("192.0.2.1", 9)
+_PROBE_ADDRESS: Final = ("192.0.2.1", 9)
 """An address reserved for documentation; connecting a UDP socket to it sends nothing."""
 
 
@@ -69,7 +69,7 @@ def local_ip() -> str:
     """Return the address of the interface with the default route; 127.0.0.1 if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE)
+            probe.connect(_PROBE_ADDRESS)
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

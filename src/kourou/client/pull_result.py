@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from kourou.client.namespacing import take_out
+from kourou.client.namespacing import remove_namespace
 from kourou.errors import MalformedMessageError, RemoteError
 from kourou.filter.tags import matches_tag
 from kourou.model.message import MessageExt
@@ -20,7 +20,7 @@ from kourou.protocol.message_decoding import (
     decode_pull_response,
 )
 
-_PULL_PLACES: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
+_PULL_FIELDS: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18
 """Number of digits that always fit into 64 bits."""
 
@@ -163,7 +163,7 @@ class PullResult:
         broker_name = self.queue.broker_name
         for message in messages:
             message.broker_name = broker_name
-        take_out(self._namespace, messages)
+        remove_namespace(self._namespace, messages)
 
 
 _PULL_CODES = frozenset(status.value for status in PullStatus)
@@ -185,7 +185,7 @@ def read_pull_result(
     if answer.code not in _PULL_CODES:
         raise RemoteError.from_response(answer.code, answer.remark)
     fields = answer.ext_fields
-    texts = [fields.get(name, "") for name in _PULL_PLACES]
+    texts = [fields.get(name, "") for name in _PULL_FIELDS]
     digits, longest = "".join(texts), max(map(len, texts))
     if all(texts) and digits.isascii() and digits.isdigit() and longest <= _DIGITS_PLAIN_MAX:
         # The usual case. Decoding into the header class takes ten times as long.

@@ -112,12 +112,12 @@ async def try_until(
                 raise failure
             return await attempt()
         except KourouError as error:
-            if _says_less(error, last, deadline):
+            if _hides_cause(error, last, deadline):
                 raise RequestTimeoutError(f"{error}; the try before: {last}") from last
             last = error
             failures += 1
             refused += not error.retriable
-            if not _may_pass(error, retry_codes) or refused >= refused_max:
+            if not _is_retriable(error, retry_codes) or refused >= refused_max:
                 raise
             delay_s = backoff.delay_s(failures)
             if delay_s >= deadline.remaining_s():
@@ -130,7 +130,7 @@ async def try_until(
     raise RequestTimeoutError(f"the timeout of {deadline.timeout_ms:g} ms leaves no time for a try")
 
 
-def _says_less(error: KourouError, last: KourouError | None, deadline: Deadline) -> bool:
+def _hides_cause(error: KourouError, last: KourouError | None, deadline: Deadline) -> bool:
     """Return whether `error` is only the deadline's timeout, while `last` has the real cause."""
     return (
         isinstance(error, RequestTimeoutError)
@@ -140,7 +140,7 @@ def _says_less(error: KourouError, last: KourouError | None, deadline: Deadline)
     )
 
 
-def _may_pass(error: KourouError, retry_codes: Collection[int] | None) -> bool:
+def _is_retriable(error: KourouError, retry_codes: Collection[int] | None) -> bool:
     """Return whether another try may succeed."""
     if retry_codes is not None and isinstance(error, RemoteError):
         return error.code in retry_codes

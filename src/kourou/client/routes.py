@@ -62,9 +62,9 @@ class Routes:
         Raises:
             NoRouteError, ConnectFailedError, RequestTimeoutError, RemoteError: as `refresh`.
         """
-        return self.known(topic) or await self.refresh(topic, timeout_s)
+        return self.cached(topic) or await self.refresh(topic, timeout_s)
 
-    def known(self, topic: str) -> TopicRoute | None:
+    def cached(self, topic: str) -> TopicRoute | None:
         """Return the cached route, or None, and mark it as recently used."""
         route = self._routes.pop(topic, None)
         if route is not None:
@@ -175,24 +175,24 @@ class Routes:
 
     async def _look_up(self, topic: str) -> TopicRoute:
         try:
-            route = await self._ask(topic)
+            route = await self._query(topic)
         except TopicNotFoundError:
-            known = self._routes.get(topic)
-            if known is not None:
-                return known
+            cached = self._routes.get(topic)
+            if cached is not None:
+                return cached
             route = await self._default_route(topic)
-        known = self._routes.pop(topic, None)
+        cached = self._routes.pop(topic, None)
         # The same object while nothing changes, so that callers may cache values derived from it.
-        self._routes[topic] = known if route == known else route
+        self._routes[topic] = cached if route == cached else route
         while len(self._routes) > self._routes_max:
             del self._routes[next(iter(self._routes))]
-        if route != known:
+        if route != cached:
             log.debug("route.changed topic=%s", topic)
             if self._on_changed is not None:
                 self._on_changed(topic)
         return route
 
-    async def _ask(self, topic: str) -> TopicRoute:
+    async def _query(self, topic: str) -> TopicRoute:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         answer = await self._name_servers.request(command, self._timeout_s)
@@ -206,7 +206,7 @@ class Routes:
         """
         if self._auto_create_queue_nums is not None:
             try:
-                route = await self._ask(AUTO_CREATE_TOPIC)
+                route = await self._query(AUTO_CREATE_TOPIC)
             except TopicNotFoundError:
                 pass
             else:

@@ -39,12 +39,12 @@ class EndSignals:
     """
 
     def __init__(self) -> None:
-        self._ends: list[Callable[[], object]] = []
-        self._last_resorts: list[Callable[[], object]] = []
+        self._callbacks: list[Callable[[], object]] = []
+        self._fallbacks: list[Callable[[], object]] = []
         self._depth = 0
         self._replaced: dict[int, _Handler] = {}
         self._guard = ProcessGuard()
-        self._is_asked = False
+        self._is_signaled = False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -63,20 +63,20 @@ class EndSignals:
                 self._restore()
 
     @contextmanager
-    def calling(self, end: Callable[[], object], *, is_last_resort: bool = False) -> Iterator[None]:
+    def calling(self, end: Callable[[], object], *, is_fallback: bool = False) -> Iterator[None]:
         """Call `end` on the first signal that arrives while the handlers are installed.
 
         Args:
             end: called in the main thread during the block. If the signal came before the block,
                 `end` is called at the beginning of the block.
-            is_last_resort: call `end` only if no other function is registered when the signal
+            is_fallback: call `end` only if no other function is registered when the signal
                 arrives.
         """
-        registered = self._last_resorts if is_last_resort else self._ends
+        registered = self._fallbacks if is_fallback else self._callbacks
         with self.installed():
             registered.append(end)
             try:
-                if self._is_asked:
+                if self._is_signaled:
                     end()
                 yield
             finally:
@@ -91,7 +91,7 @@ class EndSignals:
 
     def _restore(self) -> None:
         replaced, self._replaced = self._replaced, {}
-        self._is_asked = False
+        self._is_signaled = False
         for number, before in replaced.items():
             if signal.getsignal(number) in (self._on_signal, signal.SIG_DFL):
                 signal.signal(number, before)
@@ -101,11 +101,11 @@ class EndSignals:
             signal.signal(number, self._replaced[number])
             signal.raise_signal(number)
             return
-        self._is_asked = True
+        self._is_signaled = True
         for each in self._replaced:
             # The default action of a second signal ends the process even if the main thread hangs.
             signal.signal(each, signal.SIG_DFL)
-        for end in tuple(self._ends or self._last_resorts):
+        for end in tuple(self._callbacks or self._fallbacks):
             end()
 
 
@@ -194,18 +194,18 @@ async def _start_and_run(client: Runnable) -> None:
 async def _until_signal(main: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of `main`; None if a signal cancelled it."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
-    is_asked = False
+    is_signaled = False
 
     def cancel() -> None:
-        nonlocal is_asked
-        is_asked = True
+        nonlocal is_signaled
+        is_signaled = True
         loop.call_soon_threadsafe(task.cancel)
 
-    with end_signals.calling(cancel, is_last_resort=True):
+    with end_signals.calling(cancel, is_fallback=True):
         try:
             return await task
         except asyncio.CancelledError:
-            if is_asked and task.cancelled():
+            if is_signaled and task.cancelled():
                 return None
             raise
 

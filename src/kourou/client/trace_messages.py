@@ -23,7 +23,7 @@ KEYS_BYTES_MAX: Final = 16_000
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TraceEntry:
     """The trace of one message at one step, such as a send.
 
     Attributes:
@@ -36,20 +36,20 @@ class Traced:
     keys: tuple[str, ...]
 
 
-def trace_messages(traced: Iterable[Traced], trace_topic: str) -> Iterator[Message]:
+def trace_messages(entries: Iterable[TraceEntry], trace_topic: str) -> Iterator[Message]:
     """Yield trace messages that contain all traces, in their order within each topic."""
-    by_topic: dict[str, list[Traced]] = {}
-    for one in traced:
+    by_topic: dict[str, list[TraceEntry]] = {}
+    for one in entries:
         by_topic.setdefault(one.topic, []).append(one)
-    for some in by_topic.values():
-        yield from _messages(some, trace_topic)
+    for topic_entries in by_topic.values():
+        yield from _messages(topic_entries, trace_topic)
 
 
-def _messages(traced: Sequence[Traced], trace_topic: str) -> Iterator[Message]:
+def _messages(entries: Sequence[TraceEntry], trace_topic: str) -> Iterator[Message]:
     texts: list[bytes] = []
     keys: dict[str, None] = {}
     body_bytes = keys_bytes = 0
-    for one in traced:
+    for one in entries:
         text = encode_trace(one.record).encode(errors="replace")
         new_keys = [key for key in dict.fromkeys(one.keys) if key not in keys]
         new_bytes = sum(len(key.encode(errors="replace")) + 1 for key in new_keys)
@@ -60,14 +60,14 @@ def _messages(traced: Sequence[Traced], trace_topic: str) -> Iterator[Message]:
             new_keys = list(dict.fromkeys(one.keys))
             new_bytes = sum(len(key.encode(errors="replace")) + 1 for key in new_keys)
         texts.append(text)
-        keys.update(dict.fromkeys(_within(new_keys)))
+        keys.update(dict.fromkeys(_limited_keys(new_keys)))
         body_bytes += len(text)
         keys_bytes += new_bytes
     if texts:
         yield Message(trace_topic, b"".join(texts), keys=tuple(keys))
 
 
-def _within(keys: Iterable[str]) -> Iterator[str]:
+def _limited_keys(keys: Iterable[str]) -> Iterator[str]:
     """Yield the first keys, up to `KEYS_BYTES_MAX`: the keys of a single message may exceed it."""
     size = 0
     for key in keys:

@@ -29,7 +29,7 @@ from kourou.client.config import ClientConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
 from kourou.client.send_receipt import SendReceipt
-from kourou.client.trace_messages import Traced, trace_messages
+from kourou.client.trace_messages import TraceEntry, trace_messages
 from kourou.errors import KourouError, NoRouteError
 from kourou.model.message import Message
 from kourou.model.msgid import UniqueIdGenerator
@@ -83,7 +83,7 @@ class TraceWriter:
         )
         rng = client.runtime.random
         self._ids = UniqueIdGenerator(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
-        self._waiting: deque[tuple[Traced, ...]] = deque()
+        self._waiting: deque[tuple[TraceEntry, ...]] = deque()
         self._is_closing = False
         self._is_failing = False
         self._turn = rng.getrandbits(16)
@@ -96,9 +96,9 @@ class TraceWriter:
         """Return a unique id that correlates the traces before and after a listener call."""
         return self._ids.next(self.now_ms())
 
-    def put(self, traced: Iterable[Traced]) -> None:
+    def put(self, entries: Iterable[TraceEntry]) -> None:
         """Queue the traces of one send, or of the beginning or end of one listener call."""
-        together = tuple(traced)
+        together = tuple(entries)
         if not together:
             return
         if len(self._waiting) >= WAITING_MAX or self._is_closing:
@@ -145,7 +145,7 @@ class TraceWriter:
 
     async def _flush(self) -> None:
         """Write all queued traces."""
-        together = [one for traced in self._waiting for one in traced]
+        together = [one for entries in self._waiting for one in entries]
         self._waiting.clear()
         for message in trace_messages(together, self.topic):
             try:

@@ -37,18 +37,18 @@ def ends_caller(error: BaseException, caller: asyncio.Task[Any] | None) -> bool:
         return True
 
 
-def check_function(function: object, what: str, *takes: str) -> None:
+def check_function(function: object, what: str, *arguments: str) -> None:
     """Raise if a call of the function would do nothing or fail.
 
     Args:
         function: the function.
         what: its role for the error text, such as `the listener`.
-        takes: its arguments for the error text, such as `a message`; their number is checked.
+        arguments: its arguments for the error text, such as `a message`; their number is checked.
 
     Raises:
         UsageError: it is not callable, does not take these arguments, or is a generator function.
     """
-    wanted = " and ".join(takes)
+    wanted = " and ".join(arguments)
     if not callable(function):
         shown = repr(function)[:_SHOWN_MAX]
         raise UsageError(f"{what} is {shown}: give a function that takes {wanted}")
@@ -64,7 +64,7 @@ def check_function(function: object, what: str, *takes: str) -> None:
     except (TypeError, ValueError):
         return  # some functions written in C have no signature
     try:
-        signature.bind(*takes)
+        signature.bind(*arguments)
     except TypeError as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         raise UsageError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.client.config import AdminConfig, given_config
+from kourou.client.config import AdminConfig, resolve_config
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import CallingClient
 from kourou.errors import NoRouteError, TopicNotFoundError
@@ -67,7 +67,7 @@ class AdminCalls(CallingClient):
         config: AdminConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._config = given_config(config, AdminConfig, credentials)
+        self._config = resolve_config(config, AdminConfig, credentials)
         super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
 
     async def cluster_info(self) -> ClusterInfo:

@@ -19,7 +19,7 @@ from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin, lacks_index
 from kourou.client.administration.dead_letters import DeadMessage, redriven
 from kourou.client.calls_send import Outgoing, send_command, send_message
-from kourou.client.namespacing import take_out
+from kourou.client.namespacing import remove_namespace
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.client.send_receipt import SendReceipt
 from kourou.errors import (
@@ -356,7 +356,7 @@ def _stored(result: PullResult, namespace: str) -> list[MessageExt]:
     if result.status is not PullStatus.FOUND:
         return []
     messages = decode_messages(result.raw, decompress=False)
-    take_out(namespace, messages)
+    remove_namespace(namespace, messages)
     for message in messages:
         message.broker_name = result.queue.broker_name
     return messages

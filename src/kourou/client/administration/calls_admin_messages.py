@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
-from kourou.client.namespacing import take_out
+from kourou.client.namespacing import remove_namespace
 from kourou.client.pull_result import PullResult
 from kourou.errors import QueryNotFoundError, RemoteSystemError
 from kourou.filter.tags import parse_tags
@@ -53,7 +53,7 @@ async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
         raise QueryNotFoundError(
             ResponseCode.QUERY_NOT_FOUND, f"{broker.address}: {error.remark}"
         ) from error
-    take_out(broker.pool.namespace, (message,))
+    remove_namespace(broker.pool.namespace, (message,))
     return message
 
 
@@ -64,5 +64,5 @@ async def query(broker: Server, header: QueryMessageRequestHeader) -> list[Messa
         QueryNotFoundError: the broker finds none.
     """
     messages = decode_messages(await broker.request_body(RequestCode.QUERY_MESSAGE, header))
-    take_out(broker.pool.namespace, messages)
+    remove_namespace(broker.pool.namespace, messages)
     return messages

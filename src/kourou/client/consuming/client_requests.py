@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kourou.client.background import BackgroundTasks
-from kourou.client.namespacing import take_out
+from kourou.client.namespacing import remove_namespace
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -144,7 +144,7 @@ class ClientRequests:
             return self._unknown(request, header.consumer_group)
         message = decode_message(request.command.body)
         message.broker_name = header.message_broker_name or ""
-        take_out(self._namespace, (message,))
+        remove_namespace(self._namespace, (message,))
 
         async def consume() -> None:
             try:

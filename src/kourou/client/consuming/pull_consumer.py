@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.client.config import given_config
+from kourou.client.config import resolve_config
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, with_start
@@ -90,7 +90,7 @@ class PullConsumer(Polling):
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
-        config = with_start(given_config(config, PullConsumerConfig, credentials), start)
+        config = with_start(resolve_config(config, PullConsumerConfig, credentials), start)
         requests = ClientRequests(group, config.namespace)
         instance = ClientInstance(
             namesrv_addr,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kourou.auth.credentials import AnyCredentials
-from kourou.client.config import given_config
+from kourou.client.config import resolve_config
 from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
     BroadcastAcknowledgements,
@@ -131,7 +131,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         disk: Disk | None = None,
     ) -> None:
         check_client_group(group)
-        config = with_start(given_config(config, PushConsumerConfig, credentials), start)
+        config = with_start(resolve_config(config, PushConsumerConfig, credentials), start)
         self._is_broadcasting = config.message_model is MessageModel.BROADCASTING
         if self._is_broadcasting and config.instance_name is None:
             # Its offsets are stored under the client id, which must be the same after a restart.

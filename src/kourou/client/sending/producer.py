@@ -17,7 +17,7 @@ from kourou.client.calls_send import (
     encode_batch_of,
     encode_message,
 )
-from kourou.client.config import ProducerConfig, given_config
+from kourou.client.config import ProducerConfig, resolve_config
 from kourou.client.health import ProducerHealth
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
@@ -99,7 +99,7 @@ class Producer(Requesting, Recalling, Lifetime):
     ) -> None:
         check_client_group(group)
         self.group = group
-        self._config = given_config(config, ProducerConfig, credentials)
+        self._config = resolve_config(config, ProducerConfig, credentials)
         if self._config.compress_body_over_bytes is not None:
             compress(b"", kind=self._config.compress_type)  # raises at once if the codec is missing
         auto_create = self._config.auto_create_topic

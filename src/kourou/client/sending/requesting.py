@@ -210,7 +210,7 @@ class Registrations:
     async def _reply_route(self, topic: str, deadline: Deadline) -> TopicRoute | None:
         """Return the route of a reply topic, looked up once; None if there is none."""
         routes = self._instance.routes
-        cached = routes.known(topic)
+        cached = routes.cached(topic)
         if cached is not None or topic in self._looked_up:
             return cached
         self._looked_up.add(topic)

@@ -62,7 +62,7 @@ class SendPlans:
         A new plan is created only for a valid message; for an invalid one the result is None.
         """
         topic = message.topic
-        route = self._routes.known(topic)
+        route = self._routes.cached(topic)
         plan = self._plans.get(topic)
         if plan is not None and plan.route is route:
             return plan

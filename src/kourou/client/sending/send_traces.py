@@ -15,7 +15,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.send_hooks import SendAttempt, SendOutcome
 from kourou.client.sending.transaction import TransactionEnd, TransactionState
-from kourou.client.trace_messages import Traced
+from kourou.client.trace_messages import TraceEntry
 from kourou.client.trace_writer import TraceWriter
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
@@ -87,7 +87,7 @@ class SendTraces:
             state=_STATES[end.state],
             is_from_check=end.is_checked,
         )
-        self._writer.put([Traced(end.topic, record, (end.msg_id, *message.keys))])
+        self._writer.put([TraceEntry(end.topic, record, (end.msg_id, *message.keys))])
 
     def recalled(self, group: str, topic: str, msg_id: str, answer: RemotingCommand) -> None:
         """Trace the answer to a recall."""
@@ -102,9 +102,9 @@ class SendTraces:
             msg_id=msg_id,
             is_success=answer.code == ResponseCode.SUCCESS,
         )
-        self._writer.put([Traced(topic, record, (msg_id,))])
+        self._writer.put([TraceEntry(topic, record, (msg_id,))])
 
-    def _traced(self, attempt: SendAttempt, outcome: SendOutcome) -> Iterator[Traced]:
+    def _traced(self, attempt: SendAttempt, outcome: SendOutcome) -> Iterator[TraceEntry]:
         cost_ms = round(outcome.elapsed_ms)
         at_ms = self._writer.now_ms() - cost_ms
         kind = _kind(attempt.properties)
@@ -125,7 +125,7 @@ class SendTraces:
                 offset_msg_id=receipt.offset_msg_id,
                 is_success=receipt.status is SendStatus.SEND_OK,
             )
-            yield Traced(message.topic, record, (receipt.msg_id, *message.keys))
+            yield TraceEntry(message.topic, record, (receipt.msg_id, *message.keys))
 
 
 def _kind(text: str) -> TracedKind:

@@ -14,7 +14,7 @@ import logging
 from typing import Final
 
 from kourou.client.background import BackgroundTasks
-from kourou.client.namespacing import take_out
+from kourou.client.namespacing import remove_namespace
 from kourou.client.sending.transaction import (
     EndTransactionHooks,
     TransactionCheck,
@@ -76,7 +76,7 @@ class TransactionChecks:
         """Serve 39, which has no response of its own: the answer is a request END_TRANSACTION."""
         header = request.command.header(CheckTransactionStateRequestHeader)
         message = decode_message(request.command.body)
-        take_out(self.pool.namespace, (message,))
+        remove_namespace(self.pool.namespace, (message,))
         if self._waiting >= self._waiting_max:
             log.warning(
                 "transaction_check.refused group=%s waiting=%d id=%s",

@@ -12,7 +12,7 @@ from typing import Final
 
 from kourou.auth.credentials import AnyCredentials
 from kourou.client.calls_send import check_message, encode_message
-from kourou.client.config import ProducerConfig, given_config
+from kourou.client.config import ProducerConfig, resolve_config
 from kourou.client.retrying import check_timeout
 from kourou.client.send_receipt import SendReceipt, SendStatus
 from kourou.client.sending.producer import Producer
@@ -108,7 +108,7 @@ class TransactionProducer(Producer):
         run_blocking: Offload | None = None,
     ) -> None:
         check_function(check, "check", "a message")
-        config = given_config(config, ProducerConfig, credentials)
+        config = resolve_config(config, ProducerConfig, credentials)
         self._end_hooks = EndTransactionHooks(end_hooks)
         self._checks = TransactionChecks(
             group, check, self._end_hooks, config.transaction_checks_max
@@ -366,7 +366,7 @@ class TransactionProducer(Producer):
         routes = self._instance.routes
         is_new = False
         for topic in self._topics:
-            if routes.known(topic) is None:
+            if routes.cached(topic) is None:
                 try:
                     await routes.get(topic, self._instance.request_timeout_s)
                     is_new = True

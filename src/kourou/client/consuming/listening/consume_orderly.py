@@ -26,7 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from kourou.client.background import why_ended
+from kourou.client.background import failure_of
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listening.consume_order import QueueOrder
@@ -201,7 +201,7 @@ class OrderlyConsumption:
         return [
             f"{lane.queue}: its listener task has stopped: {reason}; restart the consumer"
             for lane in self._lanes.values()
-            if (reason := why_ended(lane.task)) is not None
+            if (reason := failure_of(lane.task)) is not None
         ]
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from kourou.client.background import why_ended
+from kourou.client.background import failure_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Workers:
 
     def problems(self) -> list[str]:
         """Return a text if workers ended unexpectedly."""
-        reasons = [reason for task in self._tasks if (reason := why_ended(task)) is not None]
+        reasons = [reason for task in self._tasks if (reason := failure_of(task)) is not None]
         if not reasons:
             return []
         stopped = f"{len(reasons)} of {len(self._tasks)} workers of the listener have stopped"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from kourou.client import calls_consume
-from kourou.client.background import why_ended
+from kourou.client.background import failure_of
 from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.membership.rebalance import (
     QueueChanges,
@@ -117,7 +117,7 @@ class RebalanceLoop:
 
     def problems(self) -> list[str]:
         """Return the reasons why rebalancing fails that the user must fix."""
-        ended = why_ended(self._running)
+        ended = failure_of(self._running)
         problems = [] if ended is None else [f"rebalancing has stopped: {ended}"]
         problems += [
             f"{topic}: {error}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.client.background import why_ended
+from kourou.client.background import failure_of
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.membership.rebalance import QueueChanges
@@ -140,7 +140,7 @@ class PolledQueues:
     def problem(self, queue: MessageQueue) -> str | None:
         """Return why the queue is not pulled, if for another reason than its broker's failure."""
         polled = self._get(queue)
-        reason = why_ended(polled.reading)
+        reason = failure_of(polled.reading)
         if reason is not None:
             return f"its reads have stopped: {reason}; restart the consumer"
         return polled.reader.problem

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kourou.client.background import why_ended
+from kourou.client.background import failure_of
 from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.membership.handover_delays import HandoverDelays
@@ -397,5 +397,5 @@ class HeldQueues:
 
 
 def _why_not_pulled(pulling: asyncio.Task[None]) -> str | None:
-    reason = why_ended(pulling)
+    reason = failure_of(pulling)
     return None if reason is None else f"its pulls have stopped: {reason}; restart the consumer"

@@ -14,7 +14,7 @@ from kourou.client.consuming.watching.consume_hooks import (
     ConsumeOutcome,
 )
 from kourou.client.instance import ClientInstance
-from kourou.client.trace_messages import Traced
+from kourou.client.trace_messages import TraceEntry
 from kourou.client.trace_writer import TraceWriter
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
@@ -52,7 +52,7 @@ class ConsumeTraces:
         request_id, now_ms = self._writer.next_id(), self._writer.now_ms()
         context.values[_CALL] = (request_id, messages)
         self._writer.put(
-            Traced(
+            TraceEntry(
                 message.topic,
                 ConsumingTrace(
                     at_ms=now_ms,
@@ -80,7 +80,7 @@ class ConsumeTraces:
         is_success = context.outcome in _OK
         outcome = _OUTCOMES[context.outcome.value]
         self._writer.put(
-            Traced(
+            TraceEntry(
                 message.topic,
                 ConsumedTrace(
                     request_id=request_id,
