@@ -34,7 +34,7 @@ async def routes_of(cluster: Cluster) -> AsyncIterator[AssignmentRoutes]:
 def test_concurrent_requests_share_a_look_up_of_all_brokers_queues() -> None:
     async def main() -> None:
         async with recording(brokers=2, queues=2) as w, routes_of(w.cluster) as routes:
-            assert routes.known(TOPIC) is None
+            assert routes.cached_queues(TOPIC) is None
             first, second = await asyncio.gather(routes.look_up(TOPIC), routes.look_up(TOPIC))
             assert first is second
             assert [(one.broker_name, one.queue_id) for one in first or ()] == [
@@ -43,9 +43,9 @@ def test_concurrent_requests_share_a_look_up_of_all_brokers_queues() -> None:
                 ("broker-1", 0),
                 ("broker-1", 1),
             ]
-            assert routes.known(TOPIC) == first
+            assert routes.cached_queues(TOPIC) == first
             await asyncio.sleep(FRESH_MS / 1000 + 1)
-            assert routes.known(TOPIC) is None
+            assert routes.cached_queues(TOPIC) is None
 
     run_virtual(main())
 
@@ -99,10 +99,10 @@ def test_the_least_recently_used_topic_is_dropped_first(
                 await admin.create_topic(topic, queues=1)
             for topic in ("A", "B"):
                 await routes.look_up(topic)
-            assert routes.known("A")
+            assert routes.cached_queues("A")
             await routes.look_up("C")
-            assert routes.known("A")
-            assert routes.known("B") is None
+            assert routes.cached_queues("A")
+            assert routes.cached_queues("B") is None
 
     run_virtual(main())
 
@@ -113,9 +113,9 @@ def test_without_name_servers_a_broker_knows_its_own_queues() -> None:
         routes = AssignmentRoutes((), "broker-a", parts.topics, pool, steady_ms)  # type: ignore[arg-type]
         parts.topics.put(TopicConfig("T", 3, 2))
         parts.topics.put(TopicConfig("W", 3, 2, perm=2))
-        assert [one.queue_id for one in routes.known("T") or ()] == [0, 1, 2]
-        assert routes.known("W") == []
-        assert routes.known("absent") is None
+        assert [one.queue_id for one in routes.cached_queues("T") or ()] == [0, 1, 2]
+        assert routes.cached_queues("W") == []
+        assert routes.cached_queues("absent") is None
         assert await routes.look_up("absent") is None
 
     run_with_parts(test)

@@ -89,7 +89,7 @@ class AssignmentHandlers:
         self._routes = routes
         self._later = later
         self._is_pop_served = is_pop_served
-        self._pulled_instead = LogRate()
+        self._pop_refusals = LogRate()
 
     def on_query_assignment(self, request: Request) -> RemotingCommand | None:
         """Return a member's queues of one topic (400).
@@ -97,16 +97,16 @@ class AssignmentHandlers:
         The answer lacks `messageQueueAssignments` if queues or members are unknown; the member then
         keeps its queues.
         """
-        asked = decode_query_assignment(request.command.body)
-        if asked.topic.startswith(LMQ_PREFIX):
-            queues: list[MessageQueue] | None = [MessageQueue(asked.topic, self._broker_name, 0)]
+        query = decode_query_assignment(request.command.body)
+        if query.topic.startswith(LMQ_PREFIX):
+            queues: list[MessageQueue] | None = [MessageQueue(query.topic, self._broker_name, 0)]
         else:
-            queues = self._routes.known(asked.topic)
+            queues = self._routes.cached_queues(query.topic)
         if queues is not None:
-            return self._answer(request.command, asked, queues)
+            return self._answer(request.command, query, queues)
 
         async def serve() -> RemotingCommand:
-            return self._answer(request.command, asked, await self._routes.look_up(asked.topic))
+            return self._answer(request.command, query, await self._routes.look_up(query.topic))
 
         self._later.answer(request, serve)
         return None
@@ -152,53 +152,53 @@ class AssignmentHandlers:
     def _answer(
         self,
         command: RemotingCommand,
-        asked: QueryAssignment,
+        query: QueryAssignment,
         queues: Sequence[MessageQueue] | None,
     ) -> RemotingCommand:
-        mode = self._mode(asked)
-        share = None if queues is None else self._share(asked, queues, mode)
+        mode = self._mode(query)
+        share = None if queues is None else self._assign(query, queues, mode)
         assignments = None
         if share is not None:
             assignments = tuple(MessageQueueAssignment(queue, mode.mode) for queue in share)
         return response(command, body=encode_assignments(Assignments(assignments)))
 
-    def _mode(self, asked: QueryAssignment) -> SetMessageRequestMode:
-        mode = self._set_mode(asked)
+    def _mode(self, query: QueryAssignment) -> SetMessageRequestMode:
+        mode = self._configured_mode(query)
         if mode.mode is not MessageRequestMode.POP or self._is_pop_served:
             return mode
-        suppressed = self._pulled_instead.take(steady_ms() / 1000)
+        suppressed = self._pop_refusals.take(steady_ms() / 1000)
         if suppressed is not None:
             log.warning(
                 "assignment.pulled_instead group=%s topic=%s reason=%s suppressed=%d",
-                asked.consumer_group, asked.topic, "pop is not served yet", suppressed,
+                query.consumer_group, query.topic, "pop is not served yet", suppressed,
             )  # fmt: skip
-        return SetMessageRequestMode(asked.topic, asked.consumer_group, MessageRequestMode.PULL)
+        return SetMessageRequestMode(query.topic, query.consumer_group, MessageRequestMode.PULL)
 
-    def _set_mode(self, asked: QueryAssignment) -> SetMessageRequestMode:
-        mode = self._modes.get(asked.topic, asked.consumer_group)
+    def _configured_mode(self, query: QueryAssignment) -> SetMessageRequestMode:
+        mode = self._modes.get(query.topic, query.consumer_group)
         if mode is not None:
             return mode
         config = self._config.now
         of_all = MessageRequestMode(config.default_message_request_mode)
-        kind = MessageRequestMode.PULL if is_retry_topic(asked.topic) else of_all
+        kind = MessageRequestMode.PULL if is_retry_topic(query.topic) else of_all
         share = config.default_pop_share_queue_num if kind is MessageRequestMode.POP else 0
-        return SetMessageRequestMode(asked.topic, asked.consumer_group, kind, share)
+        return SetMessageRequestMode(query.topic, query.consumer_group, kind, share)
 
-    def _share(
-        self, asked: QueryAssignment, queues: Sequence[MessageQueue], mode: SetMessageRequestMode
+    def _assign(
+        self, query: QueryAssignment, queues: Sequence[MessageQueue], mode: SetMessageRequestMode
     ) -> Sequence[MessageQueue] | None:
         """Return the member's queues; None if queues, members or the strategy are unknown."""
-        is_broadcast = asked.message_model is MessageModel.BROADCASTING
+        is_broadcast = query.message_model is MessageModel.BROADCASTING
         if is_broadcast or not self._config.now.server_load_balancer_enable:
             return queues
-        strategy = STRATEGIES.get(asked.strategy_name or "")
-        live = self._clients.consumer_group(asked.consumer_group)
+        strategy = STRATEGIES.get(query.strategy_name or "")
+        live = self._clients.consumer_group(query.consumer_group)
         if strategy is None or live is None or not queues:
             log.debug(
                 "assignment.unknown group=%s topic=%s strategy=%s",
-                asked.consumer_group,
-                asked.topic,
-                asked.strategy_name,
+                query.consumer_group,
+                query.topic,
+                query.strategy_name,
             )
             return None
-        return assign(queues, sorted(live.client_ids()), asked.client_id, strategy, mode)
+        return assign(queues, sorted(live.client_ids()), query.client_id, strategy, mode)

@@ -38,7 +38,7 @@ TOPICS_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedRoute:
     queues: list[MessageQueue]
     at_ms: int
 
@@ -67,53 +67,53 @@ class AssignmentRoutes:
         self._topics = topics
         self._pool = pool
         self._now_ms = now_ms
-        self._known: dict[str, _Known] = {}  # in the order of last use
-        self._looking: dict[str, asyncio.Task[list[MessageQueue] | None]] = {}
+        self._cache: dict[str, _CachedRoute] = {}  # in the order of last use
+        self._look_ups: dict[str, asyncio.Task[list[MessageQueue] | None]] = {}
 
-    def known(self, topic: str) -> list[MessageQueue] | None:
+    def cached_queues(self, topic: str) -> list[MessageQueue] | None:
         """Return the topic's queues, sorted, if the cached route is valid; else None."""
         if not self._namesrv:
-            return self._own(topic)
-        known = self._known.pop(topic, None)
-        if known is None:
+            return self._own_queues(topic)
+        route = self._cache.pop(topic, None)
+        if route is None:
             return None
-        self._known[topic] = known
-        return known.queues if self._now_ms() - known.at_ms < FRESH_MS else None
+        self._cache[topic] = route
+        return route.queues if self._now_ms() - route.at_ms < FRESH_MS else None
 
     async def look_up(self, topic: str) -> list[MessageQueue] | None:
         """Return the topic's queues, sorted; None if no name server knows it or answers.
 
         Concurrent requests for one topic share a look-up.
         """
-        looking = self._looking.get(topic)
-        if looking is None:
-            looking = asyncio.create_task(self._look_up(topic), name=f"queues of {topic}")
-            self._looking[topic] = looking
-            looking.add_done_callback(lambda _: self._looking.pop(topic, None))
-        return await asyncio.shield(looking)
+        look_up_task = self._look_ups.get(topic)
+        if look_up_task is None:
+            look_up_task = asyncio.create_task(self._look_up(topic), name=f"queues of {topic}")
+            self._look_ups[topic] = look_up_task
+            look_up_task.add_done_callback(lambda _: self._look_ups.pop(topic, None))
+        return await asyncio.shield(look_up_task)
 
     async def _look_up(self, topic: str) -> list[MessageQueue] | None:
         if not self._namesrv:
-            return self._own(topic)
+            return self._own_queues(topic)
         for address in self._namesrv:
             try:
-                queues = await self._ask(address, topic)
+                queues = await self._query(address, topic)
             except TopicNotFoundError:
-                self._known.pop(topic, None)
+                self._cache.pop(topic, None)
                 return None
             except (KourouError, OSError) as error:
                 log.warning(
                     "assignment.no_route topic=%s namesrv=%s reason=%s", topic, address, error
                 )
                 continue
-            self._known[topic] = _Known(queues, self._now_ms())
-            while len(self._known) > TOPICS_MAX:
-                del self._known[next(iter(self._known))]
+            self._cache[topic] = _CachedRoute(queues, self._now_ms())
+            while len(self._cache) > TOPICS_MAX:
+                del self._cache[next(iter(self._cache))]
             return queues
-        known = self._known.get(topic)
-        return known.queues if known is not None else None
+        route = self._cache.get(topic)
+        return route.queues if route is not None else None
 
-    async def _ask(self, address: str, topic: str) -> list[MessageQueue]:
+    async def _query(self, address: str, topic: str) -> list[MessageQueue]:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             connection = await self._pool.get(address)
             header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
@@ -122,7 +122,7 @@ class AssignmentRoutes:
         raise_for_response(answer)
         return subscribe_queues(topic, decode_topic_route(answer.body))
 
-    def _own(self, topic: str) -> list[MessageQueue] | None:
+    def _own_queues(self, topic: str) -> list[MessageQueue] | None:
         config = self._topics.get(topic)
         if config is None:
             return None

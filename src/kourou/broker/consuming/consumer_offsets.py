@@ -79,8 +79,8 @@ class ConsumerOffsets:
         self._clock = clock
         self._quota = HostQuota(PAIRS_MAX) if quota is None else quota
         self._saver = ConfigSaver(file, self._take, offload, covered_by)
-        self._set_backs = LogRate()  # two members that both consume a queue cause them all the time
-        self._beyond = LogRate()
+        self._set_back_rate = LogRate()  # two members on one queue cause many
+        self._beyond_end_rate = LogRate()
         self._version = DataVersion()
         self._committed: Table = {}
         self._pulled: Table = {}
@@ -117,7 +117,7 @@ class ConsumerOffsets:
         if before == queue_offset:
             return
         if before is not None and queue_offset < before:
-            suppressed = self._set_backs.take(self._clock.now_ms() / 1000)
+            suppressed = self._set_back_rate.take(self._clock.now_ms() / 1000)
             if suppressed is not None:
                 log.info(
                     "consumer_offset.set_back group=%s topic=%s queue_id=%d from=%d to=%d "
@@ -140,7 +140,7 @@ class ConsumerOffsets:
             Whether it was committed.
         """
         if queue_offset > end:
-            suppressed = self._beyond.take(self._clock.now_ms() / 1000)
+            suppressed = self._beyond_end_rate.take(self._clock.now_ms() / 1000)
             if suppressed is not None:
                 log.warning(
                     "consumer_offset.beyond_end group=%s topic=%s queue_id=%d offset=%d end=%d "
@@ -250,7 +250,7 @@ class ConsumerOffsets:
     def text(self) -> TextParts:
         """Yield the file's text; each part has the offsets at the time it is built."""
         group_topics: dict[str, list[str]] = {}
-        committed, pulled = self._committed_keys.in_order(), self._pulled_keys.in_order()
+        committed, pulled = self._committed_keys.sorted_keys(), self._pulled_keys.sorted_keys()
         for number, key in enumerate(committed):
             if not number % _PART_KEYS:
                 yield b""
@@ -359,8 +359,8 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
         version = plain.data_version
         return (
             DataVersion(version.counter, version.state_version, version.timestamp),
-            {key_of(key): offsets for key, offsets in plain.offset_table.items() if _is_key(key)},
-            {key_of(key): at for key, at in plain.pull_offset_table.items() if _is_key(key)},
+            {key_of(key): offsets for key, offsets in plain.offset_table.items() if _is_pair(key)},
+            {key_of(key): at for key, at in plain.pull_offset_table.items() if _is_pair(key)},
         )
     content = as_object(loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX), FILE_NAME)
     return (
@@ -378,10 +378,10 @@ def _table_of(content: Json, name: str) -> Table:
             for queue_id, queue_offset in as_object(offsets, name).items()
         }
         for key, offsets in get_object(content, name).items()
-        if _is_key(key)
+        if _is_pair(key)
     }
 
 
-def _is_key(text: str) -> bool:
+def _is_pair(text: str) -> bool:
     """Return whether the text consists of a topic and a group."""
     return text.count(SEPARATOR) == 1

@@ -29,7 +29,7 @@ from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
 
-_TOLD_MAX: Final = 8
+_LOGGED_QUEUES_MAX: Final = 8
 """Limit on the queues listed in one log entry."""
 
 
@@ -49,17 +49,17 @@ class LockHandlers:
         Raises:
             InvalidParameterError: a name exceeds the limit for client names.
         """
-        asked = _asked(request)
-        queues = [queue for queue in asked.queues if self._exists(queue)]
-        granted = self._locks.lock(asked.consumer_group, asked.client_id, queues, steady_ms())
-        refused = set(asked.queues).difference(granted)
+        batch = _lock_batch(request)
+        queues = [queue for queue in batch.queues if self._exists(queue)]
+        granted = self._locks.lock(batch.consumer_group, batch.client_id, queues, steady_ms())
+        refused = set(batch.queues).difference(granted)
         if refused:
             log.debug(
                 "queue.not_locked group=%s client=%s count=%d queues=%s",
-                asked.consumer_group,
-                asked.client_id,
+                batch.consumer_group,
+                batch.client_id,
                 len(refused),
-                sorted(refused)[:_TOLD_MAX],
+                sorted(refused)[:_LOGGED_QUEUES_MAX],
             )
         return response(request.command, body=encode_locked_queues(LockedQueues(tuple(granted))))
 
@@ -69,13 +69,13 @@ class LockHandlers:
         Raises:
             InvalidParameterError: a name exceeds the limit for client names.
         """
-        asked = _asked(request)
-        freed = self._locks.unlock(asked.consumer_group, asked.client_id, asked.queues)
+        batch = _lock_batch(request)
+        freed = self._locks.unlock(batch.consumer_group, batch.client_id, batch.queues)
         log.debug(
             "queue.unlocked group=%s client=%s asked=%d freed=%d",
-            asked.consumer_group,
-            asked.client_id,
-            len(asked.queues),
+            batch.consumer_group,
+            batch.client_id,
+            len(batch.queues),
             len(freed),
         )
         return response(request.command)
@@ -93,10 +93,14 @@ class LockHandlers:
             log.info("queue_locks.expired count=%d", count)
 
 
-def _asked(request: Request) -> LockBatch:
-    asked = decode_lock_batch(request.command.body)
-    names = [asked.consumer_group, asked.client_id, *(queue.topic for queue in asked.queues)]
-    names += [queue.broker_name for queue in asked.queues]
+def _lock_batch(request: Request) -> LockBatch:
+    batch = decode_lock_batch(request.command.body)
+    names = [
+        batch.consumer_group,
+        batch.client_id,
+        *(queue.topic for queue in batch.queues),
+    ]
+    names += [queue.broker_name for queue in batch.queues]
     longest = max(map(len, names))
     if longest > NAME_LENGTH_MAX:
         raise InvalidParameterError(
@@ -104,4 +108,4 @@ def _asked(request: Request) -> LockBatch:
             f"a name of {longest} characters in a lock request; at most {NAME_LENGTH_MAX} "
             "are allowed",
         )
-    return asked
+    return batch

@@ -25,7 +25,7 @@ from kourou.remoting.connection import Request
 from kourou.store.formats import QueueEntry
 
 
-class QueueStarts(Protocol):
+class QueueBounds(Protocol):
     """The parts of `kourou.store.message_store.MessageStore` that are used here."""
 
     @property
@@ -49,7 +49,7 @@ class OffsetHandlers:
         groups: Groups,
         topics: TopicTable,
         offsets: ConsumerOffsets,
-        store: QueueStarts,
+        store: QueueBounds,
         resident_bytes: int,
     ) -> None:
         """Serve `offsets`.
@@ -82,12 +82,12 @@ class OffsetHandlers:
         if committed is None:
             if header.set_zero_if_not_found is False or not self._is_young(topic, queue_id):
                 text = f"group {header.consumer_group} has no offset of queue {queue_id} of {topic}"
-                return self._with_begin(
+                return self._with_topic_begin(
                     response(command, ResponseCode.QUERY_NOT_FOUND, text), topic
                 )
             committed = 0
         answer = response(command, header=QueryConsumerOffsetResponseHeader(committed))
-        return self._with_begin(answer, topic)
+        return self._with_topic_begin(answer, topic)
 
     def on_update_consumer_offset(self, request: Request) -> RemotingCommand:
         """Commit an offset, forward or back; it is durable after the next save.
@@ -136,7 +136,7 @@ class OffsetHandlers:
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         return response(command)
 
-    def _with_begin(self, answer: RemotingCommand, topic: str) -> RemotingCommand:
+    def _with_topic_begin(self, answer: RemotingCommand, topic: str) -> RemotingCommand:
         answer.ext_fields[TOPIC_BEGIN_FIELD] = str(self._store.topic_begin(topic))
         return answer
 
@@ -171,8 +171,8 @@ def is_for_deleted_topic(command: RemotingCommand, topic_begin: int) -> bool:
         command: the request; only Kourou's clients send the beginning of their topic.
         topic_begin: beginning of the current topic of that name.
     """
-    meant = parse_topic_begin(command.ext_fields)
-    return meant is not None and meant < topic_begin
+    requested_begin = parse_topic_begin(command.ext_fields)
+    return requested_begin is not None and requested_begin < topic_begin
 
 
 def recreated_remark(topic: str) -> str:

@@ -16,21 +16,21 @@ class OffsetKeys:
 
     def __init__(self) -> None:
         self._sorted: list[str] = []
-        self._new: list[str] = []
+        self._added: list[str] = []
 
     def add(self, key: GroupTopic) -> None:
         """Add a new key."""
-        self._new.append(text_of(key))
+        self._added.append(text_of(key))
 
     def reset(self, keys: Iterable[GroupTopic]) -> None:
         """Replace all keys."""
-        self._sorted, self._new = sorted(map(text_of, keys)), []
+        self._sorted, self._added = sorted(map(text_of, keys)), []
 
-    def in_order(self) -> list[str]:
+    def sorted_keys(self) -> list[str]:
         """Return all keys in order; the list will not be changed."""
-        if self._new:
-            self._sorted = sorted(self._sorted + self._new)  # almost sorted: takes one pass
-            self._new = []
+        if self._added:
+            self._sorted = sorted(self._sorted + self._added)  # almost sorted: takes one pass
+            self._added = []
         return self._sorted
 
 

@@ -24,7 +24,7 @@ LOCKS_MAX: Final = 500_000
 
 class _Lock(NamedTuple):
     client_id: str
-    asked_at_ms: int
+    requested_at_ms: int
 
 
 class QueueLocks:
@@ -35,8 +35,8 @@ class QueueLocks:
         locks_max: limit on locks.
 
     Attributes:
-        moves: number of changes of a queue's holder, releases included.
-        asks: number of granted requests for a queue, renewals included.
+        holder_changes: number of changes of a queue's holder, releases included.
+        grants: number of granted requests for a queue, renewals included.
     """
 
     def __init__(self, expiry_ms: int = EXPIRY_MS, locks_max: int = LOCKS_MAX) -> None:
@@ -44,8 +44,8 @@ class QueueLocks:
         self._locks_max = locks_max
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
-        self.moves = 0
-        self.asks = 0
+        self.holder_changes = 0
+        self.grants = 0
 
     def __len__(self) -> int:
         """Return the number of locks, including expired ones that have not been removed."""
@@ -71,10 +71,10 @@ class QueueLocks:
             elif held.client_id != client_id and not self._is_expired(held, now_ms):
                 continue
             if held is None or held.client_id != client_id:
-                self.moves += 1
+                self.holder_changes += 1
             locks[queue] = _Lock(client_id, now_ms)
             granted.append(queue)
-        self.asks += len(granted)
+        self.grants += len(granted)
         if not locks:
             del self._groups[group]
         return granted
@@ -90,7 +90,7 @@ class QueueLocks:
             if held is not None and held.client_id == client_id:
                 del locks[queue]
                 freed.append(queue)
-        self._forget(group, len(freed))
+        self._count_removed(group, len(freed))
         return freed
 
     def holder(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
@@ -126,15 +126,15 @@ class QueueLocks:
             old = [queue for queue, held in locks.items() if self._is_expired(held, now_ms)]
             for queue in old:
                 del locks[queue]
-            self._forget(group, len(old))
+            self._count_removed(group, len(old))
         return before - self._count
 
     def _is_expired(self, held: _Lock, now_ms: int) -> bool:
-        return now_ms - held.asked_at_ms > self._expiry_ms
+        return now_ms - held.requested_at_ms > self._expiry_ms
 
-    def _forget(self, group: str, count: int) -> None:
+    def _count_removed(self, group: str, count: int) -> None:
         """Count removed locks of the group, and remove the group with its last lock."""
         self._count -= count
-        self.moves += count
+        self.holder_changes += count
         if not self._groups.get(group, True):
             del self._groups[group]

@@ -141,10 +141,10 @@ class SendBackHandler:
             raise NoPermissionError(
                 ResponseCode.NO_PERMISSION, f"topic {topic.name} is not writable"
             )
-        self._later.answer(request, partial(self._give_back, request, header, group))
+        self._later.answer(request, partial(self._send_back, request, header, group))
         return None
 
-    async def _give_back(
+    async def _send_back(
         self,
         request: Request,
         header: ConsumerSendMsgBackRequestHeader,
@@ -158,7 +158,7 @@ class SendBackHandler:
         topic = ensure_retry_topic(self._topics, group, host, unit_mode=header.unit_mode)
         level = header.delay_level
         draft = None
-        if level >= 0 and message.reconsume_times < _tries_max(command, header, group):
+        if level >= 0 and message.reconsume_times < _redeliveries_max(command, header, group):
             levels_ms = self._config.now.delay_levels_ms
             level = min(level, len(levels_ms)) or retry_level(
                 group, message.reconsume_times, levels_ms
@@ -268,17 +268,17 @@ class SendBackHandler:
         )
 
 
-def _tries_max(
+def _redeliveries_max(
     command: RemotingCommand, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroup
 ) -> int:
     """Return the limit of redeliveries: the client's, else the group's."""
-    told = header.max_reconsume_times
-    if told is not None and command.version >= VERSION_MAX_RECONSUME_TIMES:
-        return told
+    limit = header.max_reconsume_times
+    if limit is not None and command.version >= VERSION_MAX_RECONSUME_TIMES:
+        return limit
     return group.retry_max_times
 
 
 def _reason_of(command: RemotingCommand) -> str:
     """Return the client's reason for the failure, cut to what a property can hold."""
-    told = command.ext_fields.get(REASON_FIELD, "")[:REASON_CHARS_MAX]
-    return "".join(character if character.isprintable() else " " for character in told)
+    reason = command.ext_fields.get(REASON_FIELD, "")[:REASON_CHARS_MAX]
+    return "".join(character if character.isprintable() else " " for character in reason)

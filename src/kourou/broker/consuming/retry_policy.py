@@ -26,7 +26,7 @@ from kourou.model.group import SubscriptionGroup
 
 _FIRST_LEVEL: Final = 3
 """Delay level of the first retry if the client leaves it to the broker: 10 s."""
-_SKIPPED: Final = 2
+_SKIPPED_DELAYS: Final = 2
 """Number of leading delays in a list that do not apply to sent-back messages."""
 _REDELIVERIES_MAX: Final = 32
 """Limit on the exponent of an exponential policy."""
@@ -40,8 +40,8 @@ def retry_level(
     delay_ms = policy_delay_ms(group.group_retry_policy, reconsume_times)
     if delay_ms is None:
         return min(_FIRST_LEVEL + reconsume_times, len(delay_levels_ms))
-    for level, waits_ms in enumerate(delay_levels_ms, 1):
-        if waits_ms >= delay_ms:
+    for level, level_ms in enumerate(delay_levels_ms, 1):
+        if level_ms >= delay_ms:
             return level
     return len(delay_levels_ms)
 
@@ -61,7 +61,7 @@ def policy_delay_ms(policy: Mapping[str, object], reconsume_times: int) -> int |
     delays = customized.get("next") if isinstance(customized, Mapping) else None
     if not isinstance(delays, list) or not delays:
         return None
-    return _as_delay(delays[min(reconsume_times + _SKIPPED, len(delays) - 1)])
+    return _as_delay(delays[min(reconsume_times + _SKIPPED_DELAYS, len(delays) - 1)])
 
 
 def _as_delay(value: object) -> int | None:

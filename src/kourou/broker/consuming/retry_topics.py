@@ -53,30 +53,30 @@ def ensure_retry_topic(
     `host`: host of the client that causes it.
     """
     flag = TOPIC_UNIT_SUB if unit_mode else 0
-    return _ensure(topics, retry_topic(group.group_name), group.retry_queue_nums, flag, host)
+    return _ensure_topic(topics, retry_topic(group.group_name), group.retry_queue_nums, flag, host)
 
 
 def find_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
     """Return the group's dead-letter topic, or the config to create it with; creates nothing."""
-    return _find(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
+    return _find_topic(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
 
 
 def ensure_dlq_topic(topics: TopicTable, group: SubscriptionGroup) -> TopicConfig:
     """Return the group's dead-letter topic; create it if necessary."""
-    return _ensure(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
+    return _ensure_topic(topics, dlq_topic(group.group_name), DLQ_QUEUES, 0)
 
 
-def _find(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
+def _find_topic(topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int) -> TopicConfig:
     # The default permission: readable and writable, but not a template for other topics.
     return topics.get(name) or TopicConfig(
         name, queue_nums, queue_nums, topic_sys_flag=topic_sys_flag
     )
 
 
-def _ensure(
+def _ensure_topic(
     topics: TopicTable, name: str, queue_nums: int, topic_sys_flag: int, host: str | None = None
 ) -> TopicConfig:
-    config = _find(topics, name, queue_nums, topic_sys_flag)
+    config = _find_topic(topics, name, queue_nums, topic_sys_flag)
     if topics.get(name) is None:
         topics.put(config, host)
     return config

@@ -38,20 +38,20 @@ FILE_NAME: Final = "config/kourou-locks.json"
 RENEWALS_MS: Final = 15_000
 """Longest time without saving renewals; `persist` is called every 5 s."""
 
-_Queue = tuple[str, str, int, int]
+_SavedLock = tuple[str, str, int, int]
 
 
-class _Text(msgspec.Struct):
-    locks: dict[str, dict[str, list[_Queue]]]
+class _LocksFile(msgspec.Struct):
+    locks: dict[str, dict[str, list[_SavedLock]]]
 
 
-def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[_Queue]]]:
+def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[_SavedLock]]]:
     """Decode the file: group -> client id -> topic, broker, queue id, time of the last request.
 
     Raises:
         ValueError, RecursionError: the text is not of this form.
     """
-    return msgspec.json.decode(text, type=_Text).locks
+    return msgspec.json.decode(text, type=_LocksFile).locks
 
 
 class SavedLocks:
@@ -86,7 +86,7 @@ class SavedLocks:
             log.warning("queue_locks.forgotten reason=%s", error)
             text = None
         if text is not None:
-            self._take_over(parse_locks(text))
+            self._restore(parse_locks(text))
         self._note_saved()
 
     async def persist(self) -> None:
@@ -97,24 +97,26 @@ class SavedLocks:
         """
         locks = self.locks
         is_old = self._steady_ms() - self._saved_at_ms >= RENEWALS_MS
-        if locks.moves != self._saved_moves or (is_old and locks.asks != self._saved_asks):
+        if locks.holder_changes != self._saved_holder_changes or (
+            is_old and locks.grants != self._saved_grants
+        ):
             self._note_saved()
             self._saver.changed()
         await self._saver.save()
 
     def _note_saved(self) -> None:
-        self._saved_moves = self.locks.moves
-        self._saved_asks = self.locks.asks
+        self._saved_holder_changes = self.locks.holder_changes
+        self._saved_grants = self.locks.grants
         self._saved_at_ms = self._steady_ms()
 
-    def _take_over(self, saved: Mapping[str, Mapping[str, list[_Queue]]]) -> None:
+    def _restore(self, saved: Mapping[str, Mapping[str, list[_SavedLock]]]) -> None:
         """Restore the locks with their times of request; times in the future become now."""
         now_ms, steady_ms = self._clock.now_ms(), self._steady_ms()
         for group, holders in saved.items():
             for client_id, queues in holders.items():
-                for topic, broker_name, queue_id, asked_at_ms in queues:
+                for topic, broker_name, queue_id, requested_at_ms in queues:
                     queue = MessageQueue(topic, broker_name, queue_id)
-                    age_ms = max(now_ms - asked_at_ms, 0)
+                    age_ms = max(now_ms - requested_at_ms, 0)
                     self.locks.lock(group, client_id, [queue], steady_ms - age_ms)
         self.locks.expire(steady_ms)
 
@@ -126,10 +128,10 @@ def _text_of(locks: QueueLocks, epoch_ms: int) -> Iterator[bytes]:
     """Yield the file's text. `epoch_ms` is the steady clock's zero in epoch milliseconds."""
     between = b'{"locks":{'
     for group in locks.groups():
-        held: defaultdict[str, list[_Queue]] = defaultdict(list)
-        for queue, client_id, asked_at_ms in locks.holders(group):
+        held: defaultdict[str, list[_SavedLock]] = defaultdict(list)
+        for queue, client_id, requested_at_ms in locks.holders(group):
             place = queue.topic, queue.broker_name, queue.queue_id
-            held[client_id].append((*place, epoch_ms + asked_at_ms))
+            held[client_id].append((*place, epoch_ms + requested_at_ms))
         yield between + msgspec.json.encode(group) + b":" + msgspec.json.encode(held)
         between = b",\n"
     yield b"}}" if between == b",\n" else between + b"}}"
