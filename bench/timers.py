@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, parts: Components) -> None:
         self.parts = parts
-        self._sends = parts.timers.sends(Random(1))
+        self._sends = parts.timers.placement(Random(1))
         self._count = 0
 
     def _draft(self, due_at_ms: int, now_ms: int) -> RecordDraft:
@@ -78,7 +78,7 @@ class Bench:
         for _ in range(0, pending, _BATCH):
             tomorrow_ms = clock.now_ms() + _DAY_MS
             await self.put([tomorrow_ms + dice.randrange(_SPREAD_MS) for _ in range(_BATCH)])
-        while self.parts.timers.intake_behind:  # noqa: ASYNC110 - there is no event to wait for
+        while self.parts.timers.intake_lag:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
         grown = (resident_bytes() - before) / 1e6

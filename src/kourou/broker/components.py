@@ -26,7 +26,7 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
-from kourou.broker.timer.make import make_timers
+from kourou.broker.timer.composition import build_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -121,7 +121,7 @@ class Components:
         self.pulls: Final = self._build_pulls()
         self.delay: Final = self._build_delay(disk)
         self.transactions: Final = self._build_transactions(disk)
-        self.timers: Final = make_timers(
+        self.timers: Final = build_timers(
             disk,
             runtime,
             store=store,

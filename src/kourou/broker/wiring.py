@@ -172,7 +172,7 @@ def _build_sends(components: Components) -> SendHandlers:
         unique_ids=_build_unique_ids(components),
         offload=components.runtime.offload,
         transactions=components.transactions,
-        timers=components.timers.sends(components.runtime.random),
+        timers=components.timers.placement(components.runtime.random),
         store_host=store_host(components.config),
     )
 
@@ -182,7 +182,7 @@ def _build_timers(components: Components) -> TimerHandlers:
         config=components.live,
         topics=components.tables.topics,
         timers=components.timers,
-        sends=components.timers.sends(components.runtime.random),
+        placement=components.timers.placement(components.runtime.random),
         commit=components.commit,
         stats=components.stats,
         clock=components.runtime.clock,

@@ -29,7 +29,7 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
-from kourou.broker.timer.make import make_timers
+from kourou.broker.timer.composition import build_timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -252,7 +252,7 @@ class BrokerParts:
             disk=self.disk,
             segment_bytes=config.store.commitlog_segment_bytes,
         )
-        self.timers = make_timers(
+        self.timers = build_timers(
             self.disk, runtime, store=self.store, topics=self.topics, commit=self.commit,
             config=self.live, stats=self.stats,
         )  # fmt: skip

@@ -63,7 +63,7 @@ class SendRig:
             unique_ids=unique_ids,
             offload=parts.runtime.offload,
             transactions=parts.transactions,
-            timers=parts.timers.sends(Random(1)),
+            timers=parts.timers.placement(Random(1)),
             store_host=STORE_HOST,
         )
         self.fast_send = sends = FastSend(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.delays.delay import BATCH_MESSAGES_MAX, LOOK_AGAIN_MS
+from kourou.broker.delays.delay import BATCH_MESSAGES_MAX, CHECK_INTERVAL_MS
 from kourou.broker.delays.delay_offsets import FILE_NAME, parse_delay_offsets
 from kourou.errors import MalformedBodyError
 from kourou.model.delay import DELAY_LEVELS_MS
@@ -114,7 +114,7 @@ def test_an_idle_broker_rarely_checks_its_levels() -> None:
             look()
 
         parts.delay._run = counted  # type: ignore[method-assign]
-        await asyncio.sleep(10 * LOOK_AGAIN_MS / 1000)
+        await asyncio.sleep(10 * CHECK_INTERVAL_MS / 1000)
         assert looks <= 11
 
     run(test)

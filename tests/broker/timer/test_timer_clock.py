@@ -38,7 +38,7 @@ def test_a_clock_set_back_does_not_delay_deliveries_by_the_difference(back_ms: i
         for number, wait_ms in enumerate((700, 300, 5_300, 31_000)):
             await send_at(parts, b"%d" % number, sent_ms + wait_ms)
         await send_at(parts, b"no", sent_ms + 20_000)
-        await send_at(parts, b"0", sent_ms + 20_000, takes_back="id-no", unique_id="id-no")
+        await send_at(parts, b"0", sent_ms + 20_000, recalls="id-no", unique_id="id-no")
         await asyncio.sleep(45)
         assert bodies(parts) == [b"before", b"1", b"0", b"2", b"3"]
         for message in messages(parts)[1:]:
@@ -166,7 +166,7 @@ def test_many_recalls_affect_only_the_messages_that_they_name() -> None:
         drafts = [timer_draft(parts, b"%03d" % number, due_at_ms) for number in range(200)]
         await parts.store_messages(drafts)
         backs = [
-            timer_draft(parts, b"0", due_at_ms, takes_back=f"id-{number:03}", unique_id="x")
+            timer_draft(parts, b"0", due_at_ms, recalls=f"id-{number:03}", unique_id="x")
             for number in range(0, 200, 2)
         ]
         await parts.store_messages(backs + [replace(one) for one in backs])

@@ -29,7 +29,7 @@ async def fill(parts: BrokerParts) -> None:
     for number in range(5):
         await send_at(parts, b"%d" % number, now_ms + HOUR_MS, topic="TU"[number % 2])
     await send_at(parts, b"soon", now_ms + 1_000)
-    await send_at(parts, b"0", now_ms + HOUR_MS, takes_back="id-1", unique_id="id-1", topic="U")
+    await send_at(parts, b"0", now_ms + HOUR_MS, recalls="id-1", unique_id="id-1", topic="U")
     await asyncio.sleep(3)
     assert waiting(parts) == {"T": 3, "U": 2}
 
@@ -76,7 +76,7 @@ def test_a_rolled_and_recalled_message_is_counted_once() -> None:
         due_at_ms = parts.clock.now_ms() + 9 * HOUR_MS
         await send_at(parts, b"far", due_at_ms)
         await send_at(parts, b"kept", due_at_ms)
-        await send_at(parts, b"0", due_at_ms, takes_back="id-far", unique_id="id-far")
+        await send_at(parts, b"0", due_at_ms, recalls="id-far", unique_id="id-far")
         await asyncio.sleep(8 * HOUR_MS / 1000)
         assert waiting(parts) == {"T": 2}
         await asyncio.sleep(2 * HOUR_MS / 1000)

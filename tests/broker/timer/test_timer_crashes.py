@@ -103,7 +103,7 @@ class Lives:
         at_ms = (self.due[name] - 1) // 1000 * 1000 + 1
         parts.timers.recall(("T", f"id-{name.decode()}"), at_ms)
         unique_id = f"id-{name.decode()}"  # both have it, as the broker makes what takes back
-        draft = timer_draft(parts, b"0", at_ms, takes_back=unique_id, unique_id=unique_id)
+        draft = timer_draft(parts, b"0", at_ms, recalls=unique_id, unique_id=unique_id)
         _put(parts, name, draft, self.recalled)
 
     async def live_on(self) -> None:

@@ -55,7 +55,7 @@ def test_scheduled_messages_in_a_java_store_are_delivered() -> None:
         taken_back = sum(one.is_delete for one in waiting)
         assert set(came.values()) == {1}
         assert came.total() == len(waiting) - rolled - 2 * taken_back
-        assert parts.timers.intake_behind == 0
+        assert parts.timers.intake_lag == 0
         await parts.stop()
 
     run_virtual(main())

@@ -78,9 +78,9 @@ def test_a_message_with_a_recall_is_not_delivered() -> None:
         due_at_ms = parts.clock.now_ms() + 10_000
         for name in ("a", "b", "c"):
             await send_at(parts, name.encode(), due_at_ms)
-        await send_at(parts, b"0", due_at_ms, takes_back="id-b", unique_id="id-b")
-        await send_at(parts, b"0", due_at_ms, takes_back="T+id-c", unique_id="id-c")
-        await send_at(parts, b"0", due_at_ms, takes_back="id-a", unique_id="x", topic="Other")
+        await send_at(parts, b"0", due_at_ms, recalls="id-b", unique_id="id-b")
+        await send_at(parts, b"0", due_at_ms, recalls="T+id-c", unique_id="id-c")
+        await send_at(parts, b"0", due_at_ms, recalls="id-a", unique_id="x", topic="Other")
         await asyncio.sleep(30)
         assert bodies(parts) == [b"a"]
         assert bodies(parts, "Other") == []
@@ -96,7 +96,7 @@ def test_a_rolled_message_can_be_recalled() -> None:
         await send_at(parts, b"far", due_at_ms)
         await send_at(parts, b"kept", due_at_ms)
         await asyncio.sleep(3 * HOUR_MS / 1000)
-        await send_at(parts, b"0", due_at_ms, takes_back="id-far", unique_id="id-far")
+        await send_at(parts, b"0", due_at_ms, recalls="id-far", unique_id="id-far")
         await asyncio.sleep(7 * HOUR_MS / 1000)
         assert bodies(parts) == [b"kept"]
 
@@ -119,7 +119,7 @@ def test_a_rolled_message_can_be_recalled() -> None:
 def test_an_invalid_or_too_distant_time_is_refused(said: dict[str, str], words: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
-        sends = parts.timers.sends(parts.runtime.random)
+        sends = parts.timers.placement(parts.runtime.random)
         with pytest.raises(MessageIllegalError, match=words) as caught:
             sends.place("T", 0, dict(said), parts.clock.now_ms())
         assert caught.value.code == 13
@@ -132,7 +132,7 @@ def test_an_invalid_or_too_distant_time_is_refused(said: dict[str, str], words: 
 def test_a_delay_of_zero_or_less_is_due_at_once(name: str, delay: str) -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
-        sends = parts.timers.sends(parts.runtime.random)
+        sends = parts.timers.placement(parts.runtime.random)
         placed = sends.place("T", 3, {name: delay}, parts.clock.now_ms())
         assert placed == Placement("T", 3)
 
@@ -142,7 +142,7 @@ def test_a_delay_of_zero_or_less_is_due_at_once(name: str, delay: str) -> None:
 def test_a_past_time_is_due_at_once_and_the_first_of_several_takes_precedence() -> None:
     async def test(parts: BrokerParts) -> None:
         await asyncio.sleep(0)
-        sends, now_ms = parts.timers.sends(parts.runtime.random), parts.clock.now_ms()
+        sends, now_ms = parts.timers.placement(parts.runtime.random), parts.clock.now_ms()
         past = {"TIMER_DELIVER_MS": str(now_ms - 1)}
         assert sends.place("T", 2, past, now_ms) == Placement("T", 2)
         assert past == {"TIMER_DELIVER_MS": str(now_ms - 1)}

@@ -18,23 +18,23 @@ def timer_draft(
     unique_id: str = "",
     topic: str = "T",
     queue_id: int = 0,
-    takes_back: str = "",
+    recalls: str = "",
 ) -> RecordDraft:
     """Return the record draft of a scheduled message, as a send would store it now."""
     draft = parts.draft(body, topic=topic, queue_id=queue_id)
-    said = decode_properties(draft.properties)
-    said[names.TIMER_DELIVER_MS] = str(due_at_ms)
-    said[names.UNIQ_KEY] = unique_id or f"id-{body.decode()}"
-    if takes_back:
-        said[names.TIMER_DEL_UNIQKEY] = takes_back
-    placed = parts.timers.sends(parts.runtime.random).place(
-        topic, queue_id, said, parts.clock.now_ms()
+    properties = decode_properties(draft.properties)
+    properties[names.TIMER_DELIVER_MS] = str(due_at_ms)
+    properties[names.UNIQ_KEY] = unique_id or f"id-{body.decode()}"
+    if recalls:
+        properties[names.TIMER_DEL_UNIQKEY] = recalls
+    placed = parts.timers.placement(parts.runtime.random).place(
+        topic, queue_id, properties, parts.clock.now_ms()
     )
     return replace(
         draft,
         topic=placed.topic.encode(),
         queue_id=placed.queue_id,
-        properties=encode_properties(said),
+        properties=encode_properties(properties),
     )
 
 
@@ -43,6 +43,6 @@ async def send(parts: BrokerParts, *drafts: RecordDraft) -> None:
     await parts.store_messages(drafts)
 
 
-async def send_at(parts: BrokerParts, body: bytes, due_at_ms: int, **said: str) -> None:
+async def send_at(parts: BrokerParts, body: bytes, due_at_ms: int, **properties: str) -> None:
     """Store a scheduled message for queue 0 of topic T."""
-    await send(parts, timer_draft(parts, body, due_at_ms, **said))  # type: ignore[arg-type]
+    await send(parts, timer_draft(parts, body, due_at_ms, **properties))  # type: ignore[arg-type]

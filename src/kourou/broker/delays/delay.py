@@ -69,7 +69,7 @@ BATCH_MESSAGES_MAX: Final = 64
 """Limit on messages of one level that are delivered together; they share a write and a sync."""
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Limit on bytes of these messages; the message that exceeds it is still included."""
-LOOK_AGAIN_MS: Final = 5_000
+CHECK_INTERVAL_MS: Final = 5_000
 """Longest interval between two checks of a level: how late messages are if the clock is set
 forward."""
 BUSY_RETRY_MS: Final = 1_000
@@ -133,8 +133,8 @@ class DelayDelivery:
             for number, delay_ms in enumerate(delay_levels_ms, 1)
         ]
         self._delay_levels_ms = delay_levels_ms
-        self._set_asides = LogRate()
-        self._passes = LogRate()
+        self._set_aside_rate = LogRate()
+        self._skip_rate = LogRate()
         self._running: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
         self._timer_at_s = 0.0  # kept here because uvloop's handles lack it for timers due at once
@@ -153,7 +153,7 @@ class DelayDelivery:
             return
         for level in self._levels:
             level.is_busy = True
-        self._run_along(self._catch_up())
+        self._spawn(self._recover())
 
     async def stop(self) -> None:
         """Begin no more deliveries, and return when those in progress have ended."""
@@ -186,7 +186,7 @@ class DelayDelivery:
             level.note_arrival(end, steady_ms())
             if level.is_empty:
                 level.is_empty = False
-                level.look_at_ms = 0
+                level.check_at_ms = 0
                 is_concerned = True
         if is_concerned:
             self._set_timer()
@@ -197,7 +197,7 @@ class DelayDelivery:
             self._timer.cancel()
             self._timer = None
 
-    async def _catch_up(self) -> None:
+    async def _recover(self) -> None:
         """Advance over messages delivered before a crash, then begin to deliver."""
         heads = {level.queue_id: level.queue_offset for level in self._levels}
         times = self._version.timestamp, self._clock.now_ms()
@@ -218,7 +218,7 @@ class DelayDelivery:
 
     def _set_timer(self) -> None:
         """Set the timer for the first level that is to be checked."""
-        times = [level.look_at_ms for level in self._levels if not level.is_busy]
+        times = [level.check_at_ms for level in self._levels if not level.is_busy]
         if not self._is_started or not times:
             return
         at_s = min(times) / 1000
@@ -234,28 +234,30 @@ class DelayDelivery:
         self._timer = None
         steady = steady_ms()
         for level in self._levels:
-            if not level.is_busy and level.look_at_ms <= steady:
-                self._look(level, steady)
+            if not level.is_busy and level.check_at_ms <= steady:
+                self._check(level, steady)
         self._set_timer()
 
-    def _look(self, level: DelayLevel, steady: int) -> None:
-        level.look_at_ms = steady + FAILED_RETRY_MS
+    def _check(self, level: DelayLevel, steady: int) -> None:
+        level.check_at_ms = steady + FAILED_RETRY_MS
         try:
             due, wait_ms = self._due(level)
         except Exception:  # a failure must not stop the level's delivery for good
             log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
             return
         # Checks without a due message are aligned, so that an idle broker wakes up rarely.
-        level.look_at_ms = min(steady + wait_ms, (steady // LOOK_AGAIN_MS + 1) * LOOK_AGAIN_MS)
+        level.check_at_ms = min(
+            steady + wait_ms, (steady // CHECK_INTERVAL_MS + 1) * CHECK_INTERVAL_MS
+        )
         if due:
             self._begin(level, self._deliver(level, due))
 
     def _begin(self, level: DelayLevel, work: Coroutine[Any, Any, int]) -> None:
         """Run the work; the level is not checked until it ends."""
         level.is_busy = True
-        self._run_along(self._finish(level, work))
+        self._spawn(self._finish(level, work))
 
-    def _run_along(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -268,19 +270,19 @@ class DelayDelivery:
         except Exception:  # a failure must not stop the level's delivery for good
             log.exception("delay_level.failed n=%d offset=%d", level.number, level.queue_offset)
         level.is_busy = False
-        level.look_at_ms = steady_ms() + wait_ms
+        level.check_at_ms = steady_ms() + wait_ms
         self._set_timer()
 
     def _due(self, level: DelayLevel) -> tuple[list[QueueEntry], int]:
         """Return the level's entries that are due, and the time to the next check in ms."""
-        entries: Sequence[QueueEntry] | None = level.known()
+        entries: Sequence[QueueEntry] | None = level.ahead_entries()
         if not entries:
             entries = self._store.own_entries(
                 SCHEDULE_TOPIC, level.queue_id, level.queue_offset, BATCH_MESSAGES_MAX
             )
         if entries is None:
             self._begin(level, self._read_ahead(level))
-            return [], LOOK_AGAIN_MS
+            return [], CHECK_INTERVAL_MS
         level.is_empty = not entries
         if level.is_empty and self._clamp(level):
             return [], 0
@@ -289,20 +291,20 @@ class DelayDelivery:
         due: list[QueueEntry] = []
         size = 0
         for queue_offset, entry in enumerate(entries, level.queue_offset):
-            wait_ms = level.wait_ms(queue_offset, entry.tags_code - now_ms, end, steady)
+            wait_ms = level.remaining_ms(queue_offset, entry.tags_code - now_ms, end, steady)
             if wait_ms > 0:
-                return due, min(LOOK_AGAIN_MS, wait_ms)
+                return due, min(CHECK_INTERVAL_MS, wait_ms)
             due.append(entry)
             size += entry.size
             if len(due) == BATCH_MESSAGES_MAX or size >= BATCH_BYTES_MAX:
                 break
-        return due, LOOK_AGAIN_MS
+        return due, CHECK_INTERVAL_MS
 
     async def _read_ahead(self, level: DelayLevel) -> int:
         """Read entries to verify with their records; return the time to the next check in ms."""
         found = await self._read(level, BATCH_MESSAGES_MAX, BATCH_BYTES_MAX)
         if found is not None:
-            level.note_ahead(found.plan.expected)
+            level.keep_ahead(found.plan.expected)
         return 0 if found is not None else FAILED_RETRY_MS
 
     async def _read(self, level: DelayLevel, count: int, size: int) -> GetResult | None:
@@ -321,7 +323,7 @@ class DelayDelivery:
             return None
         begin = found.plan.expected[0].queue_offset if found.plan.count else found.plan.next_offset
         if begin > first:
-            self._passed_over(level, f"nothing can be read of {first} to {begin - 1}")
+            self._log_skipped(level, f"nothing can be read of {first} to {begin - 1}")
             self._advance(level, begin)
         return found
 
@@ -353,7 +355,7 @@ class DelayDelivery:
                 is_busy = result.status is PutStatus.BUSY
                 return BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS
             if result is not None and result.status is PutStatus.MESSAGE_ILLEGAL:
-                self._passed_over(level, result.reason)
+                self._log_skipped(level, result.reason)
             if result is not None and result.appended and not _is_waiting(result):
                 took_ms = self._clock.now_ms() - now_ms
                 self._stats.on_delivered(level.number, result.appended[0], took_ms)
@@ -368,7 +370,7 @@ class DelayDelivery:
 
         def done(result: PutResult) -> None:
             if result.status is PutStatus.TOPIC_REFUSED:
-                self._say_set_aside(level, result.reason)
+                self._log_set_aside(level, result.reason)
                 waiting = set_aside(
                     draft, read_record(record, check_crc=False), self._delay_levels_ms
                 )
@@ -384,19 +386,19 @@ class DelayDelivery:
         try:
             return due_draft(record, self._topics)
         except MalformedMessageError as error:
-            self._passed_over(level, str(error))
+            self._log_skipped(level, str(error))
         return None
 
-    def _say_set_aside(self, level: DelayLevel, reason: str) -> None:
-        suppressed = self._set_asides.take(steady_ms() / 1000)
+    def _log_set_aside(self, level: DelayLevel, reason: str) -> None:
+        suppressed = self._set_aside_rate.take(steady_ms() / 1000)
         if suppressed is not None:
             log.warning(
                 "delay_level.set_aside n=%d suppressed=%d reason=%s",
                 level.number, suppressed, reason,
             )  # fmt: skip
 
-    def _passed_over(self, level: DelayLevel, reason: str) -> None:
-        suppressed = self._passes.take(steady_ms() / 1000)
+    def _log_skipped(self, level: DelayLevel, reason: str) -> None:
+        suppressed = self._skip_rate.take(steady_ms() / 1000)
         if suppressed is not None:
             log.error(
                 "delay_level.passed_over n=%d reason=%s suppressed=%d",

@@ -31,7 +31,7 @@ class DelayLevel:
 
     Attributes:
         queue_offset: first message that was not delivered.
-        look_at_ms: time of the next check, in the loop's time.
+        check_at_ms: time of the next check, in the loop's time.
         is_empty: the last check found no message.
         is_busy: its messages are being read or delivered.
         arrived: arrival times, oldest first, with a resolution of a hundredth of the delay.
@@ -41,7 +41,7 @@ class DelayLevel:
     number: int
     delay_ms: int
     queue_offset: int
-    look_at_ms: int = 0
+    check_at_ms: int = 0
     is_empty: bool = True
     is_busy: bool = False
     arrived: deque[Arrived] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX))
@@ -53,12 +53,12 @@ class DelayLevel:
         """Queue id in SCHEDULE_TOPIC_XXXX."""
         return self.number - 1
 
-    def known(self) -> Sequence[QueueEntry]:
+    def ahead_entries(self) -> Sequence[QueueEntry]:
         """Return the entries that were read ahead and are not delivered."""
         at = self.queue_offset - self.read_from
         return self.read_ahead[at:] if 0 <= at < len(self.read_ahead) else ()
 
-    def note_ahead(self, wanted: Sequence[ExpectedRecord]) -> None:
+    def keep_ahead(self, wanted: Sequence[ExpectedRecord]) -> None:
         """Keep verified entries, up to the first gap in their queue offsets."""
         count = 0
         while count < len(wanted) and wanted[count].queue_offset == wanted[0].queue_offset + count:
@@ -75,7 +75,7 @@ class DelayLevel:
             self.arrived.pop()
         self.arrived.append(Arrived(steady, end))
 
-    def wait_ms(self, queue_offset: int, told_ms: int, end: int, steady: int) -> int:
+    def remaining_ms(self, queue_offset: int, entry_wait_ms: int, end: int, steady: int) -> int:
         """Return the remaining delay of a message, in ms.
 
         A message that is due later than its level's delay allows waits for that delay from its
@@ -83,12 +83,12 @@ class DelayLevel:
 
         Args:
             queue_offset: queue offset of the message.
-            told_ms: remaining delay by its queue entry.
+            entry_wait_ms: remaining delay by its queue entry.
             end: end of the level's queue.
             steady: the loop's time.
         """
-        if told_ms <= self.delay_ms:
-            return told_ms
+        if entry_wait_ms <= self.delay_ms:
+            return entry_wait_ms
         if not self.arrived or self.arrived[-1].end <= queue_offset:
             self.note_arrival(end, steady)
         at_ms = next(one.at_ms for one in self.arrived if queue_offset < one.end)

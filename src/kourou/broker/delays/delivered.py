@@ -28,7 +28,7 @@ from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.store.log.property_search import is_set_aside, position_before, records_with_property
 from kourou.store.message_store import MessageStore
 
-UNDER_WAY_MS: Final = 10_000
+IN_PROGRESS_MS: Final = 10_000
 """Longest time by which a delivery can precede a saved progress that does not count it."""
 
 _Key = tuple[str, int, str, int, int]
@@ -36,7 +36,7 @@ _Key = tuple[str, int, str, int, int]
 time that a consumer sends the message back, its reconsume times increase. A message that was set
 aside has the same key as its previous record, and a higher log position."""
 
-_Found = Mapping[_Key, list[int]]
+_Deliveries = Mapping[_Key, list[int]]
 """Log positions of deliveries, ascending."""
 
 
@@ -69,34 +69,35 @@ def find_delivered(
     Raises:
         OSError: the log cannot be read.
     """
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for queue_id, offset in heads.items():
         entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
         if entry is None:
             continue
         wait_ms = entry.tags_code - now_ms
         if wait_ms <= 0 or wait_ms > delay_levels_ms[queue_id]:
-            places[queue_id] = entry.physical_offset
-    if not places:
+            positions[queue_id] = entry.physical_offset
+    if not positions:
         return {}
-    since = position_before(disk, segment_bytes, noted_at_ms - UNDER_WAY_MS)
-    known = _delivered(disk, segment_bytes, max(since, min(places.values())))
+    since = position_before(disk, segment_bytes, noted_at_ms - IN_PROGRESS_MS)
+    deliveries = _delivered(disk, segment_bytes, max(since, min(positions.values())))
     return {
-        queue_id: _passed(topics, store, queue_id, heads[queue_id], known) for queue_id in places
+        queue_id: _passed(topics, store, queue_id, heads[queue_id], deliveries)
+        for queue_id in positions
     }
 
 
-def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
+def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Deliveries:
     """Return the deliveries in the log from position `start` on."""
     found: defaultdict[_Key, list[int]] = defaultdict(list)
     for header, text in records_with_property(disk, segment_bytes, start, names.REAL_TOPIC):
         properties = decode_properties(text)
         topic, queue_id = header.topic, header.queue_id
-        goes_to = properties.get(names.REAL_TOPIC, "")
+        destination = properties.get(names.REAL_TOPIC, "")
         # A record set aside counts as a delivery by its level; not so if set aside by the timer.
         if is_set_aside(header) and names.TIMER_DEQUEUE_MS not in properties:
-            topic, queue_id = goes_to, int(properties.get(names.REAL_QID, "0"))
-        if goes_to == topic:  # neither a dead letter nor a message that still waits
+            topic, queue_id = destination, int(properties.get(names.REAL_QID, "0"))
+        if destination == topic:  # neither a dead letter nor a message that still waits
             unique_id = properties.get(names.UNIQ_KEY, "")
             times, born_at_ms = header.reconsume_times, header.born_at_ms
             key = topic, queue_id, unique_id, times, born_at_ms
@@ -104,7 +105,9 @@ def _delivered(disk: Disk, segment_bytes: int, start: int) -> _Found:
     return found
 
 
-def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, known: _Found) -> int:
+def _passed(
+    topics: Topics, store: MessageStore, queue_id: int, offset: int, deliveries: _Deliveries
+) -> int:
     """Return the level's first queue offset from `offset` on that was not delivered.
 
     Only records with a higher log position can be deliveries of a message.
@@ -124,10 +127,10 @@ def _passed(topics: Topics, store: MessageStore, queue_id: int, offset: int, kno
         times, born_at_ms = draft.reconsume_times, draft.born_at_ms
         topic = draft.topic.decode()
         key = topic, draft.queue_id, unique_id or "", times, born_at_ms
-        places = known.get(key, [])
-        behind = bisect_right(places, entry.physical_offset)
-        if unique_id and behind < len(places):
-            del places[behind]
+        positions = deliveries.get(key, [])
+        index = bisect_right(positions, entry.physical_offset)
+        if unique_id and index < len(positions):
+            del positions[index]
             passed = offset
         elif entry.physical_offset >= store.topic_begin(topic):
             return passed

@@ -40,10 +40,10 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
     properties = decode_properties(text)
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")
-    deliver_to = None
+    delivery_queue = None
     if queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= _QUEUE_DIGITS_MAX:
-        deliver_to = topics.delivery_queue(topic, int(queue_id))
-    if deliver_to is None:
+        delivery_queue = topics.delivery_queue(topic, int(queue_id))
+    if delivery_queue is None:
         raise MalformedMessageError(
             f"delayed record at byte {header.physical_offset} goes to queue {queue_id[:40]!r} of "
             f"topic {topic[:TOPIC_LENGTH_MAX]!r}: no such topic is open to deliveries"
@@ -52,4 +52,4 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
         for name in (names.CRC32, names.TIMER_DEQUEUE_MS, names.TIMER_ENQUEUE_MS):
             properties.pop(name, None)
         text = encode_properties(properties)
-    return draft_from_record(record, header, topic, deliver_to, text)
+    return draft_from_record(record, header, topic, delivery_queue, text)

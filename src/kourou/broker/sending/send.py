@@ -48,7 +48,7 @@ from kourou.broker.sending.send_checks import (
 from kourou.broker.sending.send_records import draft_of, queue_of
 from kourou.broker.sending.verdicts import is_to_be_verified, waits_for_sync
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.topic_attributes import has_batch_queues
 from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import place_half
@@ -140,7 +140,7 @@ class SendHandlers:
         unique_ids: UniqueIdGenerator,
         offload: Offload,
         transactions: HalfRegistry,
-        timers: TimerSends,
+        timers: TimerPlacement,
         store_host: Host | None,
     ) -> None:
         """Store messages for `topics` by `commit`.

@@ -34,7 +34,7 @@ _TIMER_TOPIC_BYTES: Final = TIMER_TOPIC.encode()
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
-class TimerSends:
+class TimerPlacement:
     """Places scheduled messages, for all handlers that store them.
 
     Args:

@@ -35,8 +35,8 @@ class TimerCounts:
     """The counts of one broker.
 
     Attributes:
-        came_count: messages put into the wheel since the start.
-        left_count: messages taken out of the wheel since the start.
+        enqueued_count: messages put into the wheel since the start.
+        dequeued_count: messages taken out of the wheel since the start.
     """
 
     def __init__(self, stats: BrokerStats, clock: Clock, file: SavedFile, offload: Offload) -> None:
@@ -48,8 +48,8 @@ class TimerCounts:
         self._changes = 0  # since that version
         self._changed_at_ms = 0
         self._waiting: dict[str, tuple[int, int]] = {}  # -> how many, when that changed
-        self.came_count = 0
-        self.left_count = 0
+        self.enqueued_count = 0
+        self.dequeued_count = 0
         self._sampled = steady_ms(), 0, 0
         self._rates = 0.0, 0.0
 
@@ -90,25 +90,25 @@ class TimerCounts:
         """
         await self._saver.save()
 
-    def came(self, timer: TimerRecord) -> None:
+    def enqueued(self, timer: TimerRecord) -> None:
         """Count a message that was put into the wheel."""
-        self.came_count += 1
+        self.enqueued_count += 1
         if timer.counted_topic is not None:
             self._add(timer.counted_topic, 1)
 
-    def left(self, topic: str | None) -> None:
+    def dequeued(self, topic: str | None) -> None:
         """Count a message that is not delivered: it was recalled, or had been delivered before.
 
         Args:
             topic: destination topic; None for a recall.
         """
-        self.left_count += 1
+        self.dequeued_count += 1
         if topic is not None:
             self._add(topic, -1)
 
     def delivered(self, topic: str | None, result: PutResult) -> None:
-        """Count a message that was delivered, or stored again in the timer topic; see `left`."""
-        self.left(topic)
+        """Count a message delivered, or stored again in the timer topic; see `dequeued`."""
+        self.dequeued(topic)
         if result.appended:
             first = result.appended[0]
             self._stats.on_put(first.topic, first.queue_id, DELAY, 1, first.size, 0)
@@ -126,11 +126,14 @@ class TimerCounts:
         The rates are computed over the time between two calls a second or more apart.
         """
         now_ms = steady_ms()
-        then_ms, came, left = self._sampled
+        then_ms, enqueued, dequeued = self._sampled
         if now_ms - then_ms >= _SAMPLE_MS:
             seconds = (now_ms - then_ms) / 1000
-            self._rates = (self.came_count - came) / seconds, (self.left_count - left) / seconds
-            self._sampled = now_ms, self.came_count, self.left_count
+            self._rates = (
+                (self.enqueued_count - enqueued) / seconds,
+                (self.dequeued_count - dequeued) / seconds,
+            )
+            self._sampled = now_ms, self.enqueued_count, self.dequeued_count
         return self._rates
 
     def metrics(self) -> TimerMetrics:

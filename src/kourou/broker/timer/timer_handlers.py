@@ -24,7 +24,7 @@ from typing import Final
 
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.timer.scheduling import TimerSends
+from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timers import Timers
 from kourou.broker.topics import Topics
 from kourou.broker.writing.group_commit import GroupCommit
@@ -59,7 +59,7 @@ class TimerHandlers:
         config: LiveConfig,
         topics: Topics,
         timers: Timers,
-        sends: TimerSends,
+        placement: TimerPlacement,
         commit: GroupCommit,
         stats: BrokerStats,
         clock: Clock,
@@ -71,7 +71,7 @@ class TimerHandlers:
             config: whether recalls are allowed, and the broker's name.
             topics: the existing topics.
             timers: stop the delivery of recalled messages.
-            sends: places the records of recalls.
+            placement: places the records of recalls.
             commit: stores these records.
             stats: counts failed puts.
             clock: decides which handles are too old.
@@ -80,7 +80,7 @@ class TimerHandlers:
         self._config = config
         self._topics = topics
         self._timers = timers
-        self._sends = sends
+        self._placement = placement
         self._commit = commit
         self._stats = stats
         self._clock = clock
@@ -199,7 +199,7 @@ class TimerHandlers:
             names.BORN_TIMESTAMP: str(now_ms),
             names.PGROUP: group,
         }
-        placed = self._sends.place(handle.topic, 0, properties, now_ms)
+        placed = self._placement.place(handle.topic, 0, properties, now_ms)
         return RecordDraft(
             topic=placed.topic.encode(),
             queue_id=placed.queue_id,

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 _BYTES_MAX: Final = 1024 * 1024
 
 
-class TakenIn(Protocol):
-    """Called for each message that got a unit; see `SlotsInMemory.take_in`."""
+class OnEnqueued(Protocol):
+    """Called for each message that got a unit; see `LoadedSlots.enqueue`."""
 
     def __call__(
         self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool
@@ -46,14 +46,14 @@ class TimerIntake:
         store: MessageStore,
         config: LiveConfig,
         counts: TimerCounts,
-        taken_in: TakenIn,
+        on_enqueued: OnEnqueued,
         clock: Clock,
         offload: Offload,
     ) -> None:
         self._store = store
         self._config = config
         self._counts = counts
-        self._taken_in = taken_in
+        self._on_enqueued = on_enqueued
         self._clock = clock
         self._offload = offload
         self.is_failing = False
@@ -64,7 +64,7 @@ class TimerIntake:
         return self._store.max_offset(TIMER_TOPIC, 0)
 
     @property
-    def behind(self) -> int:
+    def lag(self) -> int:
         """Number of messages that are not in the wheel yet."""
         return max(0, self.end - self.files.queue_offset) if hasattr(self, "files") else 0
 
@@ -88,7 +88,7 @@ class TimerIntake:
             log.error("timer_intake.failed error=%s", error)
         self.is_failing = True
 
-    async def take_in(self, count: int) -> None:
+    async def enqueue(self, count: int) -> None:
         """Put the next messages into the wheel, at most `count`.
 
         Raises:
@@ -135,17 +135,17 @@ class TimerIntake:
         is_new = self.files.wheel.slot(choice.second) is None
         self.files.add(choice, unit)
         self.files.queue_offset = timer.header.queue_offset + 1
-        self._counts.came(timer)
-        self._tell(timer, choice, unit, is_new=is_new)
+        self._counts.enqueued(timer)
+        self._notify(timer, choice, unit, is_new=is_new)
 
-    def _tell(
+    def _notify(
         self, timer: TimerRecord, choice: SlotChoice, unit: TimerUnit, *, is_new: bool
     ) -> None:
         entry = None
         if not timer.is_delete or choice.is_roll:
             due_at_ms = choice.roll_at_ms if choice.is_roll else unit_due_ms(unit)
             entry = DueEntry(due_at_ms, unit.physical_offset, unit.size, choice.is_roll)
-        self._taken_in(choice.second, entry, timer.key, is_new=is_new)
+        self._on_enqueued(choice.second, entry, timer.key, is_new=is_new)
 
     def move(self, entry: DueEntry, second: int) -> None:
         """Give a message a unit in another slot.

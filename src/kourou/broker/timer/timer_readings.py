@@ -14,13 +14,13 @@ from kourou.metrics import Family, Kind, Sample
 
 def timer_info(timers: Timers) -> dict[str, str]:
     """Return the timer's entries of the answer to GET_BROKER_RUNTIME_INFO (28)."""
-    came, left = timers.counts.rates()
+    enqueued, dequeued = timers.counts.rates()
     return {
         "timerCongestNum": str(timers.waiting),
-        "timerDequeueTps": double_text(left),
-        "timerEnqueueTps": double_text(came),
-        "timerOffsetBehind": str(timers.intake_behind),
-        "timerReadBehind": str(timers.delivery_behind_ms // 1000),
+        "timerDequeueTps": double_text(dequeued),
+        "timerEnqueueTps": double_text(enqueued),
+        "timerOffsetBehind": str(timers.intake_lag),
+        "timerReadBehind": str(timers.delivery_lag_ms // 1000),
     }
 
 
@@ -29,14 +29,14 @@ def timer_families(timers: Timers, base: Mapping[str, str]) -> list[Family]:
     counts, labels = timers.counts, dict(base)
     waiting = counts.metrics().timing_count
     gauges = (
-        ("enqueue_lag", "Messages that are not in the timer wheel yet.", timers.intake_behind),
+        ("enqueue_lag", "Messages that are not in the timer wheel yet.", timers.intake_lag),
         ("dequeue_lag", "Messages that wait for their time.", timers.waiting),
         ("dequeue_latency_milliseconds", "Delay of the first due message.",
-         timers.delivery_behind_ms),
+         timers.delivery_lag_ms),
     )  # fmt: skip
     totals = (
-        ("enqueue_total", "Messages put into the timer wheel.", counts.came_count),
-        ("dequeue_total", "Messages taken out of the timer wheel.", counts.left_count),
+        ("enqueue_total", "Messages put into the timer wheel.", counts.enqueued_count),
+        ("dequeue_total", "Messages taken out of the timer wheel.", counts.dequeued_count),
     )
     return [
         *(

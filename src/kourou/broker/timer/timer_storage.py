@@ -97,11 +97,11 @@ class TimerStorage:
         topic_end = self._store.max_offset(TIMER_TOPIC, 0)
         reason = files.rebuild_reason(topic_end, was_kourou=run.was_kourou)
         if reason is not None:
-            return self._remade(reason)
+            return self._rebuilt(reason)
         now_ms = self._clock.now_ms()
         files.recover(now_ms, self._queue_offset_of, was_clean=run.was_clean)
         if files.lacks_units():
-            return self._remade("files of the timer log are missing")
+            return self._rebuilt("files of the timer log are missing")
         segment_bytes = config.store.commitlog_segment_bytes
         scan_from = files.scan_from
         if scan_from is None and not run.was_clean:
@@ -112,14 +112,14 @@ class TimerStorage:
             self.delivered, self.delivered_until_ms = delivered
         if files.scan_from is None:
             files.scan_from = scan_from
-            self._begin(files)
+            self._save_start(files)
         log.info(
             "timers.opened read_at_ms=%d queue_offset=%d waiting=%d delivered=%d",
             files.read_at_ms, files.queue_offset, files.wheel.count, self.delivered.total(),
         )  # fmt: skip
         return files
 
-    def _remade(self, reason: str) -> TimerFiles:
+    def _rebuilt(self, reason: str) -> TimerFiles:
         """Rebuild the files from the whole commit log."""
         log.warning("timer_files.lost reason=%s", reason)
         config, store = self._config.now, self._store
@@ -152,7 +152,7 @@ class TimerStorage:
                 log.debug("timer_slot.skimmed second=%d reason=%s", second, error)
         return keys
 
-    def _begin(self, files: TimerFiles) -> None:
+    def _save_start(self, files: TimerFiles) -> None:
         """Save the log position at which deliveries begin, before the first delivery."""
         end = self._store.written_position
         files.is_changed = True

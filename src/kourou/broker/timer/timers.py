@@ -29,6 +29,7 @@ from random import Random
 from typing import Final
 
 from kourou.broker.live_config import LiveConfig
+from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
@@ -36,8 +37,7 @@ from kourou.broker.timer.near_slots import (
     due_of,
     unpack_entry,
 )
-from kourou.broker.timer.scheduling import TimerSends
-from kourou.broker.timer.slots_in_memory import FAILED_RETRY_MS, SlotsInMemory
+from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
@@ -64,7 +64,7 @@ from kourou.store.timer.timer_record import (
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_MS: Final = 30_000
+CHECK_INTERVAL_MS: Final = 30_000
 """Longest interval between two checks while a message waits, in case the clock is set forward."""
 BUSY_RETRY_MS: Final = 1_000
 BATCH_MESSAGES_MAX: Final = 256
@@ -101,14 +101,14 @@ class Timers:
         self._offload = offload
         self._clock = clock
         self._wake = asyncio.Event()
-        self._slots = SlotsInMemory(store, clock, offload, self._wake.set)
-        self._intake = TimerIntake(store, config, counts, self._slots.take_in, clock, offload)
+        self._slots = LoadedSlots(store, clock, offload, self._wake.set)
+        self._intake = TimerIntake(store, config, counts, self._slots.enqueue, clock, offload)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
-        self._catch_up_to = self._in_flight = 0
-        self._not_before_ms = 0
-        self._set_asides = LogRate()
-        self._passes = LogRate()
+        self._recover_until = self._in_flight = 0
+        self._paused_until_ms = 0
+        self._set_aside_rate = LogRate()
+        self._skip_rate = LogRate()
         self._files: TimerFiles | None = None
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -132,7 +132,7 @@ class Timers:
         self._slots.recall_all(self.storage.recalled)
         self._files = self._intake.files = files
         self._intake.clamp()
-        self._catch_up_to = self._intake.end
+        self._recover_until = self._intake.end
         self._main = asyncio.get_running_loop().create_task(self._run(files), name="timers")
 
     async def stop(self) -> None:
@@ -147,7 +147,7 @@ class Timers:
             self._wake.clear()
             await self._wake.wait()
         self._advance(self._files, self._clock.now_ms())
-        self._leave_for_later(self._files)
+        self._move_undelivered(self._files)
 
     def abandon(self) -> None:
         """Stop at once, like a killed process."""
@@ -182,20 +182,20 @@ class Timers:
         return 0 if self._files is None else self._files.wheel.count
 
     @property
-    def intake_behind(self) -> int:
+    def intake_lag(self) -> int:
         """Number of messages of the timer topic that are not in the wheel yet."""
-        return self._intake.behind
+        return self._intake.lag
 
     @property
-    def delivery_behind_ms(self) -> int:
+    def delivery_lag_ms(self) -> int:
         """Time since which the first undelivered message has been due, in ms."""
         slots = self._slots.by_second
         dues = [due_of(slot.heap[0]) for slot in slots.values() if slot.heap]
         return max(0, self._clock.now_ms() - min(dues)) if dues else 0
 
-    def sends(self, random: Random) -> TimerSends:
+    def placement(self, random: Random) -> TimerPlacement:
         """Return the object that places scheduled messages."""
-        return TimerSends(self._config, self.waiting_at, random)
+        return TimerPlacement(self._config, self.waiting_at, random)
 
     def waiting_at(self, due_at_ms: int) -> int:
         """Return the number of messages that are due in the same second."""
@@ -210,7 +210,7 @@ class Timers:
         is_failing = False
         while not self._is_stopping:
             try:
-                wait_ms = await self._turn(files)
+                wait_ms = await self._step(files)
                 is_failing = False
             except Exception:  # a failure must not stop delivery for good
                 if not is_failing:
@@ -231,13 +231,13 @@ class Timers:
         if timer is not None:
             timer.cancel()
 
-    async def _turn(self, files: TimerFiles) -> int | None:
+    async def _step(self, files: TimerFiles) -> int | None:
         """Do all work that is due; return the time to the next check in ms, None for none."""
         try:
-            await self._intake.take_in(BATCH_MESSAGES_MAX)
+            await self._intake.enqueue(BATCH_MESSAGES_MAX)
         except OSError as error:  # with a full disk, messages in memory are delivered nevertheless
             self._intake.failed(error)
-        if files.queue_offset < self._catch_up_to and not self._intake.is_failing:
+        if files.queue_offset < self._recover_until and not self._intake.is_failing:
             return 0  # recalls must be known before the first delivery
         now_ms = self._clock.now_ms()
         self._advance(files, now_ms)
@@ -250,11 +250,11 @@ class Timers:
     def _wait_ms(self, files: TimerFiles, now_ms: int) -> int | None:
         """Return the time to the next work in ms; None if no message waits."""
         slots = self._slots.by_second
-        waits = [LOOK_AGAIN_MS] if slots or files.wheel.next_second is not None else []
+        waits = [CHECK_INTERVAL_MS] if slots or files.wheel.next_second is not None else []
         if self._intake.is_failing:
             waits.append(BUSY_RETRY_MS)
         is_full = self._in_flight >= self._config.now.timer.timer_in_flight_max
-        pause_ms = self._not_before_ms - steady_ms()
+        pause_ms = self._paused_until_ms - steady_ms()
         for slot in slots.values():
             if slot.heap and not is_full:
                 waits.append(max(due_of(slot.heap[0]) - now_ms, pause_ms))
@@ -295,7 +295,7 @@ class Timers:
 
     async def _deliver(self, now_ms: int) -> None:
         """Store the messages that are due in their destination queues."""
-        if steady_ms() < self._not_before_ms:
+        if steady_ms() < self._paused_until_ms:
             return
         room = self._config.now.timer.timer_in_flight_max - self._in_flight
         count = min(room, BATCH_MESSAGES_MAX)
@@ -310,7 +310,7 @@ class Timers:
                 cold.append((near, number))
             else:
                 self._store_due(near, number, record, entry, now_ms)
-            if steady_ms() < self._not_before_ms:  # refused: later messages must not overtake it
+            if steady_ms() < self._paused_until_ms:  # refused: later messages must not overtake it
                 self._slots.push_back(due[at + 1 :])
                 break
         if cold:
@@ -338,15 +338,15 @@ class Timers:
             timer = read_timer_record(record or b"")
             written_at_ms = timer.header.store_at_ms // PRECISION_MS * PRECISION_MS
             if not entry.is_roll:
-                timer = self._at_its_queue(timer)
+                timer = self._with_delivery_queue(timer)
             draft, key = due_timer_draft(timer, now_ms, written_at_ms, is_roll=entry.is_roll)
         except MalformedMessageError as error:
             self._settle(near)
-            self._passed_over(str(error))
+            self._log_skipped(str(error))
             return
         is_final = not entry.is_roll and not timer.is_delete
         if (is_final and self._slots.is_recalled(timer.key)) or self._was_delivered(key):
-            self.counts.left(timer.counted_topic)
+            self.counts.dequeued(timer.counted_topic)
             self._settle(near)
             return
         if near.first_put is None:
@@ -355,7 +355,7 @@ class Timers:
 
         def done(result: PutResult) -> None:
             if result.status is PutStatus.TOPIC_REFUSED:
-                self._say_set_aside(result.reason)
+                self._log_set_aside(result.reason)
                 waiting = set_aside(draft, timer.header, self._config.now.delay_levels_ms)
                 self._commit.put([waiting], now_ms, done)
             else:
@@ -363,12 +363,12 @@ class Timers:
 
         self._commit.put([draft], now_ms, done)
 
-    def _say_set_aside(self, reason: str) -> None:
-        suppressed = self._set_asides.take(steady_ms() / 1000)
+    def _log_set_aside(self, reason: str) -> None:
+        suppressed = self._set_aside_rate.take(steady_ms() / 1000)
         if suppressed is not None:
             log.warning("timer.set_aside suppressed=%d reason=%s", suppressed, reason)
 
-    def _at_its_queue(self, timer: TimerRecord) -> TimerRecord:
+    def _with_delivery_queue(self, timer: TimerRecord) -> TimerRecord:
         """Return the message with the queue that accepts it at present.
 
         Raises:
@@ -377,7 +377,7 @@ class Timers:
         """
         queue_id = self._topics.delivery_queue(timer.topic, timer.queue_id)
         if queue_id is None:
-            self.counts.left(timer.counted_topic)
+            self.counts.dequeued(timer.counted_topic)
             raise MalformedMessageError(
                 f"timer record at byte {timer.header.physical_offset} goes to queue "
                 f"{timer.queue_id} of topic {timer.topic[:TOPIC_LENGTH_MAX]!r}: no such topic is "
@@ -385,8 +385,8 @@ class Timers:
             )
         return timer._replace(queue_id=queue_id)
 
-    def _passed_over(self, reason: str) -> None:
-        suppressed = self._passes.take(steady_ms() / 1000)
+    def _log_skipped(self, reason: str) -> None:
+        suppressed = self._skip_rate.take(steady_ms() / 1000)
         if suppressed is not None:
             log.error("timer_record.passed_over reason=%s suppressed=%d", reason, suppressed)
 
@@ -401,7 +401,7 @@ class Timers:
         self._in_flight -= 1
         if not result.is_settled:
             is_busy = result.status is PutStatus.BUSY
-            self._not_before_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
+            self._paused_until_ms = steady_ms() + (BUSY_RETRY_MS if is_busy else FAILED_RETRY_MS)
             self._slots.push_back([(near, number)])
             log.warning("timer.put_refused status=%s reason=%s", result.status.name, result.reason)
         else:
@@ -430,7 +430,7 @@ class Timers:
         positions = [position for position in begun if position is not None]
         return min([self._store.written_position, *positions])
 
-    def _leave_for_later(self, files: TimerFiles) -> None:
+    def _move_undelivered(self, files: TimerFiles) -> None:
         """Move the undelivered messages of slots with deliveries to a slot of their own.
 
         The files then describe exactly the undelivered messages, also for Java, which knows only

@@ -15,7 +15,7 @@ from kourou.store.message_store import MessageStore
 from kourou.store.state.config_file import ConfigFile
 
 
-def make_timers(
+def build_timers(
     disk: Disk,
     runtime: Runtime,
     *,

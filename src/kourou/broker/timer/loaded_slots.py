@@ -36,7 +36,7 @@ _STORED_WITHIN_MS: Final = 60_000
 """Time after which a recall is in the wheel, or was refused."""
 
 
-class SlotsInMemory:
+class LoadedSlots:
     """The next slots to deliver.
 
     Attributes:
@@ -112,7 +112,7 @@ class SlotsInMemory:
         near.is_loading = False
         self._wake()
 
-    def take_in(self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool) -> None:
+    def enqueue(self, second: int, entry: DueEntry | None, key: RecallKey, *, is_new: bool) -> None:
         """Note a message that was put into the wheel; without an entry it is a recall.
 
         Args:
