@@ -267,7 +267,7 @@ def test_total_unread_output_is_bounded_by_closing_the_largest(
             client.resume()
         await asyncio.sleep(3)
         assert 3 <= sum(client.is_closed for client in greedy) < len(greedy)
-        assert served.server.connections.unread_bytes == 0, "what was read counts no more"
+        assert served.server.connections.unread_bytes == 0, "read bytes no longer count"
 
     serve(test, output_bytes_total_max=40 * MIB, output_pause_bytes=8 * MIB)
     assert (
@@ -301,7 +301,7 @@ def test_total_bytes_of_partial_frames_are_bounded() -> None:
             assert served.server.connections.partial_bytes <= 20 * MIB
             await served.check_good_client()
         closed = [client.is_closed for client in greedy]
-        assert closed == sorted(closed, reverse=True), "the oldest go first"
+        assert closed == sorted(closed, reverse=True), "the oldest are dropped first"
         assert closed.count(False) >= 2
         for client in greedy[-2:]:
             client.close()

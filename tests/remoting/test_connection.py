@@ -197,16 +197,16 @@ def test_the_sweep_timer_ends_with_the_last_connection() -> None:
 
 
 def test_all_close_callbacks_run_even_if_one_fails(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Connection] = []
+    closed: list[Connection] = []
 
     def fail(_: Connection) -> None:
         raise ValueError("mine")
 
     async def main() -> None:
         setup = Setup()
-        setup.connection.on_closed += [fail, heard.append]
+        setup.connection.on_closed += [fail, closed.append]
         setup.connection.connection_lost(None)
-        assert heard == [setup.connection]
+        assert closed == [setup.connection]
 
     run_virtual(main())
     assert "connection.callback_failed" in caplog.text
@@ -231,7 +231,7 @@ def test_a_read_of_many_slow_requests_is_handled_over_several_iterations() -> No
         assert not lone.transport.is_reading()
         await task
         assert [one.opaque for one in lone.sent()] == [0, 1, 2, 3, 4]
-        assert set(others_turns) == {1, 2, 3, 4, 5}, "others had their turn after each"
+        assert set(others_turns) == {1, 2, 3, 4, 5}, "other tasks ran after each request"
         assert lone.transport.is_reading()
         lone.end()
 

@@ -277,7 +277,7 @@ class Connection(Requester, asyncio.BufferedProtocol):
 
     def _yield(self) -> None:
         """Let other connections run before the rest of the read is handled."""
-        assert self._transport is not None, "a pass is under way"
+        assert self._transport is not None, "a pass is in progress"
         self._is_yielding = True
         self._transport.pause_reading()
         self._loop.call_soon(self._resume_pass)

@@ -7,7 +7,8 @@ is free between two reads. Bytes of an incomplete frame are moved out of it afte
 
     held bytes     stored in
     0              -
-    up to 64 KiB   a copy, put back in front of the next read
+    up to 64 KiB   a copy, put back in front of the next read; so are more bytes if they begin with
+                   a complete frame
     more           a private buffer, into which further reads go directly; it starts at twice the
                    received bytes and doubles as more arrive, so that a large announced frame size
                    alone allocates nothing
@@ -61,7 +62,7 @@ class PartialFrames:
 
 
 class _SharedBuffer(threading.local):
-    """One buffer for each thread, created with the thread's first connection."""
+    """One buffer for each thread, created at import or when another thread first uses it."""
 
     def __init__(self) -> None:
         self.data = bytearray(SHARED_BYTES)

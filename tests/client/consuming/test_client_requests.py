@@ -38,7 +38,7 @@ GROUP = "consumers"
 Ask = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 
 
-def asker(w: Recording, consumer: Consumer) -> Ask:
+def requester(w: Recording, consumer: Consumer) -> Ask:
     """Return a function that has the broker send a request to the consumer and await the answer."""
     running = w.cluster.broker()._running
     assert running is not None
@@ -61,7 +61,7 @@ def test_a_reset_to_a_lower_offset_delivers_again() -> None:
             header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=0, is_force=True)
             body = encode_reset_offsets({QUEUE: 2, MessageQueue(TOPIC, "other", 0): 1})
             command = request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
-            await asker(w, consumer)(command)
+            await requester(w, consumer)(command)
             await w.until_got(b"0", b"1", b"2", b"2", b"3", b"3")
             await asyncio.sleep(6)
             assert (w.got.count(b"1"), await w.committed()) == (1, 4)
@@ -87,7 +87,7 @@ def test_a_reset_drops_deliveries_in_progress() -> None:
                     header,
                     encode_reset_offsets({QUEUE: 3}),
                 )
-                await asker(w, consumer)(command)
+                await requester(w, consumer)(command)
                 await asyncio.sleep(1)
                 assert await w.committed() == 3
                 released.set()
@@ -106,7 +106,7 @@ def test_the_status_response_has_the_offsets_in_memory() -> None:
             await w.until_got(b"0", b"1")
             header = GetConsumerStatusRequestHeader(TOPIC, GROUP)
             command = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header)
-            answer = await asker(w, consumer)(command)
+            answer = await requester(w, consumer)(command)
             assert decode_consumer_status(answer.body).offsets == {QUEUE: 2}
 
     run_virtual(main())
@@ -118,7 +118,7 @@ def test_the_running_info_has_queues_settings_statistics_and_stacks() -> None:
             await w.send(b"0", b"1")
             await w.until_got(b"0", b"1")
             await asyncio.sleep(20)
-            ask = asker(w, consumer)
+            ask = requester(w, consumer)
             header = GetConsumerRunningInfoRequestHeader(GROUP, consumer.client_id, True)
             answer = await ask(request(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
             info = decode_consumer_running_info(answer.body)
@@ -156,7 +156,7 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
             await w.until_got(b"0")
             async with w.cluster.pull_consumer() as reader:
                 raw = (await reader.pull(QUEUE, 0)).raw
-            ask = asker(w, consumer)
+            ask = requester(w, consumer)
 
             async def consume() -> tuple[ConsumeResult, str | None]:
                 header = ConsumeMessageDirectlyResultRequestHeader(
@@ -172,7 +172,7 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
             assert await consume() == (ConsumeResult.SUCCESS, None)
             assert w.deliveries[-1].broker_name == "broker-0"
             await asyncio.sleep(30)
-            assert w.got == [b"0"] * 5, "what failed was not given back"
+            assert w.got == [b"0"] * 5, "a failed message is not sent back"
 
     run_virtual(main())
 
@@ -198,19 +198,19 @@ def test_an_ordered_listener_consumes_directly_while_its_queue_is_delivered() ->
 
                 async def consume(error: Exception | None) -> ConsumeResult:
                     errors.append(error)
-                    told = await admin.consume_directly(
+                    result = await admin.consume_directly(
                         GROUP, consumer.client_id, message.offset_msg_id
                     )
-                    assert (told.order, told.auto_commit) == (True, True)
-                    assert told.remark == (None if error is None else repr(error))
-                    return told.consume_result
+                    assert (result.order, result.auto_commit) == (True, True)
+                    assert result.remark == (None if error is None else repr(error))
+                    return result.consume_result
 
                 assert await consume(None) is ConsumeResult.SUCCESS
                 assert await consume(ValueError("not now")) is ConsumeResult.THROW_EXCEPTION
                 assert await consume(RetryLater("busy")) is ConsumeResult.LATER
                 assert await consume(DeadLetter("never")) is ConsumeResult.LATER
                 await asyncio.sleep(30)
-                assert got[3:] == [b"1"] * 4, "what failed comes no more"
+                assert got[3:] == [b"1"] * 4, "a failed message is not redelivered"
             assert await w.committed() == 3
 
     run_virtual(main())
@@ -239,14 +239,14 @@ def test_consuming_directly_reports_commit_or_rollback_of_a_committing_listener(
                     [message, _] = (await reader.pull(QUEUE, 0)).messages
                 results = []
                 for _ in range(3):
-                    told = await admin.consume_directly(
+                    result = await admin.consume_directly(
                         GROUP, consumer.client_id, message.offset_msg_id
                     )
-                    assert (told.order, told.auto_commit) == (True, False)
-                    results.append(told.consume_result)
+                    assert (result.order, result.auto_commit) == (True, False)
+                    results.append(result.consume_result)
             assert results == [ConsumeResult.COMMIT, ConsumeResult.ROLLBACK, ConsumeResult.SUCCESS]
-            assert got == [b"0", b"1", b"0", b"0", b"0"], "its queue was neither rolled back"
-            assert await w.committed() == 0, "nor committed"
+            assert got == [b"0", b"1", b"0", b"0", b"0"], "its queue was not rolled back"
+            assert await w.committed() == 0, "its queue was not committed"
 
     run_virtual(main())
 
@@ -262,7 +262,7 @@ def test_consuming_directly_without_a_listener_returns_later() -> None:
                     raw = (await reader.pull(QUEUE, 0)).raw
                 header = ConsumeMessageDirectlyResultRequestHeader(GROUP, consumer.client_id)
                 command = request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, raw)
-                answer = await asker(w, consumer)(command)
+                answer = await requester(w, consumer)(command)
                 result = decode_consume_directly_result(answer.body)
                 assert result.consume_result is ConsumeResult.LATER
                 assert "no listener" in (result.remark or "")

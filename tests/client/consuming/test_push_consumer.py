@@ -41,7 +41,7 @@ def test_every_message_is_delivered_once_and_committed_at_the_end() -> None:
 
             async with w.consumer():
                 await asyncio.sleep(10)
-            assert len(w.got) == len(BODIES), "what is committed is not delivered again"
+            assert len(w.got) == len(BODIES), "committed messages are not delivered again"
 
     run_virtual(main())
 
@@ -310,7 +310,7 @@ def test_other_tags_with_an_equal_hash_are_not_delivered() -> None:
                 await w.until_got(b"1", b"2", b"3")
                 await asyncio.sleep(6)
                 assert sorted(w.got) == [b"1", b"2", b"3"]
-                assert await w.committed() == 5, "what is left out is done, too"
+                assert await w.committed() == 5, "filtered messages are done, too"
 
     run_virtual(main())
 

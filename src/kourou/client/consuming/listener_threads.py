@@ -29,7 +29,7 @@ class ListenerThreads:
         return asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
 
     def resize(self, threads_max: int) -> None:
-        """Set the maximum number of threads; functions that are running or queued finish first."""
+        """Set the maximum number of threads; functions already submitted finish on old threads."""
         old, self._executor = (
             self._executor,
             ThreadPoolExecutor(threads_max, thread_name_prefix=self._name),

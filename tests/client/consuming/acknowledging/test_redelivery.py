@@ -93,7 +93,7 @@ def test_a_delay_becomes_the_shortest_level_that_is_not_shorter(delay_ms: int, l
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"level": 1, "delay_ms": 1}, "not both"),
         ({"level": 0}, "level is 0"),
@@ -101,8 +101,10 @@ def test_a_delay_becomes_the_shortest_level_that_is_not_shorter(delay_ms: int, l
         ({"delay_ms": 0}, "delay_ms is 0"),
     ],
 )
-def test_invalid_delays_are_refused_with_their_range(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_delays_are_refused_with_their_range(
+    options: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(UsageError, match=expected):
         RetryLater(**options)
 
 
@@ -128,7 +130,7 @@ def test_a_listener_chooses_the_level_of_each_redelivery(
             assert await w.committed() == 1
 
     run_virtual(main())
-    assert not [one for one in caplog.records if one.levelno > logging.INFO], "it is no error"
+    assert not [one for one in caplog.records if one.levelno > logging.INFO], "it is not an error"
 
 
 def test_a_dead_letter_is_not_redelivered_and_keeps_its_reason() -> None:

@@ -116,7 +116,7 @@ def test_a_day_of_retries_through_crashes_loses_nothing() -> None:
                     for queue, at in stats.offsets.items()
                     if at.broker_offset != at.consumer_offset
                 }
-                assert lag == {}, "all is done"
+                assert lag == {}, "all messages are done"
                 assert {queue.topic for queue in stats.offsets} == {TOPIC, retry_topic(GROUP)}
 
     run_virtual(main())

@@ -69,9 +69,9 @@ def test_any_return_value_acknowledges_and_is_logged_once(
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
-    [told] = entries(caplog, "listener.returned")
-    assert f"type={type(value).__name__} " in told.getMessage()
-    assert "raise to have it redelivered" in told.getMessage()
+    [record] = entries(caplog, "listener.returned")
+    assert f"type={type(value).__name__} " in record.getMessage()
+    assert "raise to have it redelivered" in record.getMessage()
 
 
 @pytest.mark.parametrize("value", [None, True])
@@ -183,8 +183,8 @@ def test_a_hanging_call_delays_no_other_and_its_message_is_redelivered(
             assert Counter(w.got) == Counter([*BODIES, b"more", b"7"])
 
     run_virtual(main())
-    [told] = entries(caplog, "message.overdue")
-    assert f"topic={TOPIC}" in told.getMessage()
+    [record] = entries(caplog, "message.overdue")
+    assert f"topic={TOPIC}" in record.getMessage()
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])

@@ -188,8 +188,8 @@ class LockTermsMachine(RuleBasedStateMachine):
         if self.owner is not None and self.owner[0] == "other":
             self.owner = None
 
-    def is_free(self, who: str) -> bool:
-        if self.owner is None or self.owner[0] == who:
+    def is_free(self, client_id: str) -> bool:
+        if self.owner is None or self.owner[0] == client_id:
             return True
         return self.now_s - self.owner[1] > BROKER_EXPIRY_S
 

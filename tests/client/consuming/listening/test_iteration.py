@@ -98,7 +98,7 @@ def test_several_tasks_share_the_messages() -> None:
             async with iterated(w) as consumer:
                 workers = [asyncio.create_task(work(consumer)) for _ in range(3)]
                 await w.until(lambda: len(got) == len(BODIES))
-                assert asyncio.get_running_loop().time() < 5, "three at a time, not one"
+                assert asyncio.get_running_loop().time() < 5, "three concurrently, not one"
             await asyncio.gather(*workers)
             assert Counter(got) == Counter(BODIES)
             assert await w.committed() == len(BODIES)

@@ -44,7 +44,7 @@ async def dead_letters(w: Recording) -> list[bytes]:
         return [message.body for message in (await reader.pull(queue, 0)).messages]
 
 
-def told(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
     return [one for one in caplog.records if one.getMessage().split(" ", 1)[0] == event]
 
 
@@ -89,7 +89,7 @@ def test_an_ordered_call_longer_than_consume_timeout_keeps_its_message() -> None
             await w.send(b"0", b"1", b"2")
             async with rig.consumer(slow):
                 await asyncio.sleep(39 * 60)
-                assert rig.got[0] == [b"0", b"1"], "given back, it would come beside itself"
+                assert rig.got[0] == [b"0", b"1"], "sent back, it would be delivered twice"
                 await w.until(lambda: rig.got[0] == [b"0", b"1", b"2"], timeout_s=120)
             assert await w.committed() == 3
 
@@ -177,7 +177,7 @@ def test_a_returned_generator_is_a_failure(caplog: pytest.LogCaptureFixture) -> 
             assert await w.committed() == 2
 
     run_virtual(main())
-    [failed] = told(caplog, "listener.failed")
+    [failed] = logged(caplog, "listener.failed")
     assert failed.exc_info is not None
     assert "returned a generator, which has not run" in str(failed.exc_info[1])
 
@@ -200,7 +200,7 @@ def test_a_return_value_is_logged_once_for_all_queues(caplog: pytest.LogCaptureF
             assert set(got) == {0, 1, 2, 3}
 
     run_virtual(main())
-    [once] = told(caplog, "listener.returned")
+    [once] = logged(caplog, "listener.returned")
     assert "raise to have it redelivered" in once.getMessage()
 
 

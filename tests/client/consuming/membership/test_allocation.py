@@ -136,13 +136,13 @@ def test_a_failing_strategy_changes_nothing_and_is_logged_once(
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
-    told = [
+    logged = [
         record
         for record in caplog.records
         if f"topic={TOPIC} reason=the strategy" in record.message
     ]
-    assert len(told) == 1
-    assert "strategy moody returned" in told[0].message
+    assert len(logged) == 1
+    assert "strategy moody returned" in logged[0].message
 
 
 def test_pull_consumers_use_the_strategy_too() -> None:

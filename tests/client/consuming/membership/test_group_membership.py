@@ -142,7 +142,7 @@ def test_close_waits_for_running_listeners_and_starts_no_more() -> None:
             await w.send(*BODIES)
             async with w.consumer(work, consume_threads=3):
                 await w.until(lambda: len(w.got) == 3)
-            assert sorted(done) == sorted(w.got), "three were under way, and all ended"
+            assert sorted(done) == sorted(w.got), "three calls were running, and all ended"
             assert len(done) == 3
 
             first = list(w.got)

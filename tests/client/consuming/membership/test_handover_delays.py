@@ -17,31 +17,31 @@ OTHER = MessageQueue("T", "a", 1)
 
 
 def test_the_handover_delay_starts_when_the_queue_is_first_assigned() -> None:
-    rests = HandoverDelays(2.0)
-    assert rests.remaining_s(QUEUE, 100.0) == 2.0
-    assert rests.remaining_s(QUEUE, 101.5) == 0.5
-    assert rests.remaining_s(OTHER, 101.5) == 2.0
-    assert rests.remaining_s(QUEUE, 102.0) == 0.0
-    assert len(rests) == 1
-    assert rests.remaining_s(QUEUE, 103.0) == 2.0, "it was started, lost, and is wanted again"
+    delays = HandoverDelays(2.0)
+    assert delays.remaining_s(QUEUE, 100.0) == 2.0
+    assert delays.remaining_s(QUEUE, 101.5) == 0.5
+    assert delays.remaining_s(OTHER, 101.5) == 2.0
+    assert delays.remaining_s(QUEUE, 102.0) == 0.0
+    assert len(delays) == 1
+    assert delays.remaining_s(QUEUE, 103.0) == 2.0, "it was started, lost, and assigned again"
 
 
 def test_a_cancelled_handover_delay_starts_over() -> None:
-    rests = HandoverDelays(2.0)
-    rests.remaining_s(QUEUE, 100.0)
-    rests.remaining_s(OTHER, 100.0)
-    rests.note_assigned("U", ())
-    rests.note_assigned("T", (OTHER,))
-    assert rests.remaining_s(QUEUE, 101.0) == 2.0
-    assert rests.remaining_s(OTHER, 101.0) == 1.0
+    delays = HandoverDelays(2.0)
+    delays.remaining_s(QUEUE, 100.0)
+    delays.remaining_s(OTHER, 100.0)
+    delays.note_assigned("U", ())
+    delays.note_assigned("T", (OTHER,))
+    assert delays.remaining_s(QUEUE, 101.0) == 2.0
+    assert delays.remaining_s(OTHER, 101.0) == 1.0
 
 
 def test_a_handover_delay_not_checked_for_long_starts_over() -> None:
-    rests = HandoverDelays(2.0)
-    rests.remaining_s(QUEUE, 100.0)
-    assert rests.remaining_s(QUEUE, 111.9) == 0.0
-    rests.remaining_s(QUEUE, 120.0)
-    assert rests.remaining_s(QUEUE, 132.0) == 2.0
+    delays = HandoverDelays(2.0)
+    delays.remaining_s(QUEUE, 100.0)
+    assert delays.remaining_s(QUEUE, 111.9) == 0.0
+    delays.remaining_s(QUEUE, 120.0)
+    assert delays.remaining_s(QUEUE, 132.0) == 2.0
 
 
 def test_without_handover_delay_a_queue_is_started_at_once() -> None:

@@ -31,7 +31,7 @@ def test_an_ordered_queue_is_not_restarted_while_its_own_call_runs() -> None:
                 await w.until(lambda: len(_ids(stays)) == 1, timeout_s=5)
                 await passes_by.close()
                 await asyncio.sleep(10)
-                assert len(_ids(stays)) == 1, "the other is leaving for as long as its call runs"
+                assert len(_ids(stays)) == 1, "the other queue is leaving while its call runs"
                 await w.until(lambda: _ids(stays) == [0, 1], timeout_s=40)
                 await w.until(lambda: len(rig.got[0]) + len(rig.got[1]) == 6, timeout_s=5)
             for bodies in rig.got.values():

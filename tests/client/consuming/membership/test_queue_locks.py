@@ -148,10 +148,10 @@ def test_a_member_that_lost_its_lock_restarts_at_the_other_s_offset() -> None:
                     await w.until(lambda: not own(member), timeout_s=25)
                     count = len(rig.got[0])
                     await asyncio.sleep(10)
-                    assert len(rig.got[0]) == count, "nothing without the lock"
+                    assert len(rig.got[0]) == count, "nothing is committed without the lock"
                     await other.commit_offset(QUEUE, 50)
                     await asyncio.sleep(10)
-                    assert await other.committed(QUEUE) == 50, "what it had done counts no more"
+                    assert await other.committed(QUEUE) == 50, "its earlier results are ignored"
                     assert locks_of(w).unlock(GROUP, taken, [QUEUE]) == [QUEUE]
                 await w.until(lambda: b"59" in rig.got[0], timeout_s=30)
             assert rig.got[0][count:] == [b"%02d" % number for number in range(50, 60)]

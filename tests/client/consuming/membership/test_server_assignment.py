@@ -150,11 +150,11 @@ def test_a_topic_that_must_be_popped_is_reported_with_the_remedy(
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())
-    told = [
+    logged = [
         one.message for one in caplog.records if "requires group consumers to pop" in one.message
     ]
-    assert len(told) == 1
-    assert "kourou group set-mode" in told[0]
+    assert len(logged) == 1
+    assert "kourou group set-mode" in logged[0]
 
 
 def test_a_broadcasting_member_holds_all_queues_without_client_rebalance() -> None:

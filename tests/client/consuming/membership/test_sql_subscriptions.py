@@ -207,7 +207,7 @@ def test_poll_raises_if_brokers_refuse_a_later_filter() -> None:
                 poller.subscribe(TOPIC, sql="amount > 5")
                 with pytest.raises(RequestNotSupportedError, match="does not support"):
                     await (poller.poll(30_000) if polling is None else polling)
-                assert asyncio.get_running_loop().time() < 20, "it is told at once"
+                assert asyncio.get_running_loop().time() < 20, "it is reported immediately"
             await send(w, 1)
             assert [one.body for one in await poller.poll(30_000)] == [b"1"], "as before"
 

@@ -68,7 +68,7 @@ def test_every_member_gets_every_message_once() -> None:
                 await w.send(*BODIES)
                 await w.until(lambda: len(one) == len(two) == len(BODIES))
             assert Counter(one) == Counter(two) == Counter(BODIES)
-            assert await w.committed() == 0, "brokers keep no offsets of it"
+            assert await w.committed() == 0, "brokers store no offsets of it"
 
             one.clear()
             async with member(w, "one", disk, one):

@@ -56,7 +56,9 @@ def test_a_subscribed_poller_continues_in_the_remaining_queues() -> None:
                 assert await polled(reader, 4) == [b"4", b"5", b"8", b"9"]
                 assert await reader.poll(timeout_ms=30_000) == []
                 await resize(admin, 4)
-                assert await polled(reader, 2) == [b"6", b"7"], "they waited"
+                assert await polled(reader, 2) == [b"6", b"7"], (
+                    "the messages of the removed queues waited"
+                )
                 assert await reader.poll(timeout_ms=30_000) == []
 
     run_virtual(main())
@@ -82,8 +84,8 @@ def test_an_assigned_poller_reads_other_queues_and_reports_a_missing_one_once(
                 assert await polled(reader, 2) == [b"4", b"5"]
 
     run_virtual(main())
-    told = [one.getMessage().split()[0] for one in caplog.records]
-    assert sorted(told) == ["offset.not_persisted", "pull.failed"]
+    logged = [one.getMessage().split()[0] for one in caplog.records]
+    assert sorted(logged) == ["offset.not_persisted", "pull.failed"]
 
 
 def test_a_pull_of_a_missing_queue_is_an_error() -> None:

@@ -48,7 +48,7 @@ def test_assigned_queues_are_polled_completely_and_committed() -> None:
                 assert await w.committed() == 30
             async with poller(w) as consumer:
                 await consumer.assign([Q0, Q1])
-                assert await consumer.poll(1000) == [], "what is committed is not given again"
+                assert await consumer.poll(1000) == [], "committed messages are not delivered again"
 
     run_virtual(main())
 
@@ -67,7 +67,7 @@ def test_messages_of_the_last_poll_are_delivered_again_after_close() -> None:
                 [first] = await consumer.poll(max_messages=1)
                 assert first.body == b"10"
                 await consumer.commit()
-            assert await w.committed() == 11, "a commit takes in what the last poll gave"
+            assert await w.committed() == 11, "commit includes the messages of the last poll"
 
     run_virtual(main())
 
@@ -147,7 +147,7 @@ def test_seek_moves_the_position_of_the_next_poll() -> None:
                 with pytest.raises(UsageError, match="assign it first"):
                     await consumer.seek(Q1, 0)
                 await consumer.seek(Q0, 3)
-            assert await w.committed() == 3, "where it was sought is where the group goes on"
+            assert await w.committed() == 3, "the group continues at the sought offset"
 
     run_virtual(main())
 

@@ -24,7 +24,7 @@ from kourou.protocol.headers_admin_offsets import (
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 from tests.client.consuming.polling.test_polling import BODIES, poll_bodies, poller
-from tests.client.consuming.test_client_requests import GROUP, QUEUE, asker
+from tests.client.consuming.test_client_requests import GROUP, QUEUE, requester
 
 
 def test_status_and_running_info_report_held_and_done_messages() -> None:
@@ -38,7 +38,7 @@ def test_status_and_running_info_report_held_and_done_messages() -> None:
                 [next_one] = await consumer.poll(max_messages=1)
                 assert next_one.queue_offset == 10
                 await asyncio.sleep(20)
-                ask = asker(w, consumer)
+                ask = requester(w, consumer)
                 header = GetConsumerStatusRequestHeader(TOPIC, GROUP)
                 answer = await ask(request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header))
                 assert decode_consumer_status(answer.body).offsets == {QUEUE: 10}
@@ -70,7 +70,7 @@ def test_a_reset_moves_the_position_and_is_committed() -> None:
                 await poll_bodies(consumer, 20)
                 header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=0, is_force=True)
                 body = encode_reset_offsets({QUEUE: 4})
-                ask = asker(w, consumer)
+                ask = requester(w, consumer)
                 await ask(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body))
                 await asyncio.sleep(1)
                 assert await w.committed() == 4
@@ -90,7 +90,7 @@ def test_consuming_directly_at_a_poller_returns_later() -> None:
                 raw = (await consumer.pull(QUEUE, 0)).raw
                 header = ConsumeMessageDirectlyResultRequestHeader(GROUP, consumer.client_id)
                 command = request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, raw)
-                answer = await asker(w, consumer)(command)
+                answer = await requester(w, consumer)(command)
                 result = decode_consume_directly_result(answer.body)
                 assert result.consume_result is ConsumeResult.LATER
                 assert "no listener" in (result.remark or "")

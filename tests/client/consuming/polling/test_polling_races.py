@@ -122,7 +122,7 @@ def test_a_reset_of_a_member_with_held_messages_applies() -> None:
                 await asyncio.sleep(2)
                 got = first + await poll_bodies(consumer, 30)
                 assert Counter(got) >= Counter(BODIES)
-                assert got.count(b"0") == 2, "it begins again"
+                assert got.count(b"0") == 2, "it starts over"
                 await consumer.commit()
                 assert await w.committed() == 30
 

@@ -36,7 +36,7 @@ async def damaged_count(cluster: Cluster) -> float:
             (sample,) = family.samples
             assert isinstance(sample, Sample)
             return sample.value
-    raise AssertionError("there is such a family")
+    raise AssertionError("the metric exists")
 
 
 def test_consumption_waits_at_a_corrupt_record_until_it_is_restored() -> None:

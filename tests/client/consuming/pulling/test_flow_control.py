@@ -55,11 +55,11 @@ def test_a_paused_consumer_pulls_nothing_and_stays_a_member() -> None:
                 await w.send(*BODIES[:8])
                 await asyncio.sleep(60)
                 assert w.got == []
-                assert len(consumer.queues) == 5, "the retry topic's too"
+                assert len(consumer.queues) == 5, "including the retry queue"
                 async with other:
                     await w.until(lambda: len(w.got) > 0)
                     await asyncio.sleep(30)
-                    assert 0 < len(w.got) < 8, "the other has its share, and no more"
+                    assert 0 < len(w.got) < 8, "the other member has only its assigned queues"
                     consumer.resume()
                     await w.until_got(*BODIES[:8], timeout_s=1)
 
@@ -234,7 +234,7 @@ def test_ordered_consumers_change_the_number_of_concurrent_queues(is_batch: bool
                 assert slow.running == 3, "no call is cut short"
                 slow.let(3)
                 await asyncio.sleep(1)
-                assert slow.running == 1, "the others' turns are over with the call"
+                assert slow.running == 1, "the other turns end with their calls"
                 consumer.consume_threads = 2
                 await w.until(lambda: slow.running == 2)
                 slow.let(10_000)
@@ -340,5 +340,5 @@ def test_turns_are_admitted_in_order_and_a_cancelled_waiter_loses_none() -> None
 
 def test_topic_share_divides_a_limit_among_held_queues() -> None:
     assert topic_share(1000, 3) == 333
-    assert topic_share(2, 3) == 1, "never so little that nothing could be pulled"
+    assert topic_share(2, 3) == 1, "never too low to pull anything"
     assert topic_share(1000, 0) == 1000

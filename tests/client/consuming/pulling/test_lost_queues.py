@@ -63,7 +63,7 @@ def test_messages_of_a_removed_queue_are_consumed_when_it_is_added_again() -> No
                 unfinished = [body for number, body in enumerate(BODIES) if number % 4 >= 2]
                 await w.until_got(*unfinished, timeout_s=60)
                 await asyncio.sleep(60)
-                assert Counter(w.got) == Counter(unfinished), "what was not acknowledged, once"
+                assert Counter(w.got) == Counter(unfinished), "unacknowledged messages, once"
             assert await w.committed() == len(BODIES) + 2
 
     run_virtual(main())
@@ -98,7 +98,7 @@ def test_deleting_a_consumed_topic_affects_no_other(
 
     run_virtual(main())
     errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
-    assert errors == [], "an operator has nothing to do"
+    assert errors == [], "no error for an operator"
     warnings = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert len(warnings) <= 10, [one.getMessage() for one in warnings]
 

@@ -107,16 +107,16 @@ def test_messages_are_overdue_from_the_lowest_on_without_a_gap() -> None:
     queue.put(messages)
     for number in (0, 1, 3):
         queue.start(messages[number], 10)
-    assert queue.overdue(16) == [], "they began in this period"
+    assert queue.overdue(16) == [], "their deliveries started in this period"
     queue.start(messages[2], 10)
 
     assert queue.overdue(1) == messages[:1]
-    assert queue.overdue(16) == messages[:4], "message 4 has no listener"
+    assert queue.overdue(16) == messages[:4], "message 4 was not started"
 
     queue.postpone(messages[1])
     assert queue.overdue(16) == messages[:1]
     queue.start(messages[1], 10)
-    assert queue.overdue(16) == messages[:1], "it begins anew"
+    assert queue.overdue(16) == messages[:1], "its period starts over"
 
 
 def test_messages_pulled_again_below_held_ones_are_committed_in_order() -> None:
@@ -230,7 +230,7 @@ def test_messages_dropped_by_drain_are_not_committed_after_the_last_listener() -
 
     assert queue.drain(lambda: ended.append(1))
     assert queue.remove(messages[3]) == 0
-    assert queue.remove(messages[0]) == 1, "the messages at 1, 2 and 4 are another member's now"
+    assert queue.remove(messages[0]) == 1, "the messages at 1, 2 and 4 belong to another member now"
     assert ended == [1]
     assert ProcessQueue(QUEUE).drain(ended.clear) is False
 

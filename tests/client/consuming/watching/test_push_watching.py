@@ -234,7 +234,7 @@ def test_a_body_without_its_codec_pauses_its_queue_and_names_the_package(
                 await asyncio.sleep(60)
                 [problem] = consumer.health().problems
                 assert "pip install 'kourou[fast]'" in problem
-            assert await w.committed() == 1, "the message waits for who can read it"
+            assert await w.committed() == 1, "the message waits for a consumer with the codec"
 
     run_virtual(main())
     assert sum("kourou[fast]" in record.getMessage() for record in caplog.records) <= 4

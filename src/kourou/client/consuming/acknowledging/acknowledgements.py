@@ -84,8 +84,8 @@ class Acknowledgements:
         The message is sent back to its broker or, if that fails, a copy is sent to the group's
         retry topic. A delay that is not a delay level needs a copy, too. A broker without scheduled
         messages refuses such a copy; the message is then sent back at the shortest level that is
-        not shorter. If the queue no longer belongs to this member, nothing is sent and the result
-        is True.
+        not shorter. If the message is no longer held, because it is done or its queue was dropped,
+        nothing is sent and the result is True.
         """
         if not delivery.is_held:
             return True

@@ -122,7 +122,7 @@ class ConcurrentConsumption:
     async def _work_in_runs(self) -> None:
         """Like `_work`, but call the listener in runs while there are no hooks."""
         call, runs = self._call, self._runs
-        assert runs is not None, "it was started"
+        assert runs is not None, "start() creates the runs"
         count = 0
         while await self._wait():
             if call.watch.hooks:

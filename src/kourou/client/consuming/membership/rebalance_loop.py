@@ -253,7 +253,7 @@ class RebalanceLoop:
         A broker that revokes all queues may not know this member yet: it is sent a heartbeat and
         queried again.
         """
-        assert self._assignment is not None, "shares are computed here"
+        assert self._assignment is not None, "the assignment comes from brokers"
         held = self._held.of_topic(topic)
         assigned = await self._assignment.assigned_queues(topic, address)
         if held and assigned == [] and await self._instance.heartbeat(address):

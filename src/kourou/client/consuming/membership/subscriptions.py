@@ -76,7 +76,8 @@ class Subscriptions(UserDict[str, SubscriptionData]):
         """Activate the requested subscription of a topic, once brokers have checked its filter.
 
         Returns:
-            False if a broker refused the filter or the program changed the subscription meanwhile.
+            False if the topic is not requested, a broker refused the filter, or the program changed
+            the subscription meanwhile.
         """
         requested = self.requested.get(topic)
         if requested is None:

@@ -45,8 +45,8 @@ class HeldQueues:
     A queue that is released is drained first: no more of its messages are delivered, and running
     listener calls get a moment to end. Then its process queue is dropped, so that nothing more of
     it is committed, and its offset is persisted. The next owner starts at that offset, with the
-    messages that were not done. If the group has other members, an assigned queue is started only
-    after the handover delay, `handover_ms`, so that its previous owner can do this.
+    messages that were not done. Without locks, if the group has other members, an assigned queue is
+    started only after the handover delay, `handover_ms`, so that its previous owner can do this.
 
     A locked queue stays locked until no listener call has its messages. Until then it is leaving:
     neither this member nor another starts it.
