@@ -160,4 +160,4 @@ def test_the_retention_cannot_be_set_below_the_longest_delay_level() -> None:
         text = f"level 18 is 7200 s, but messages expire after {hours}"
         with pytest.raises(RemoteSystemError, match=text):
             live.update({"fileReservedTime": str(hours)}, 3)
-    assert live.now.store.retention.file_reserved_hours == 3
+    assert live.current.store.retention.file_reserved_hours == 3

@@ -43,9 +43,9 @@ def test_a_live_option_changes_at_once_and_listeners_are_called() -> None:
     received: list[BrokerConfig] = []
     config.on_changed.append(received.append)
     config.update({"longPollingEnable": "false", "maxTransferCountOnMessageInMemory": "8"}, 2_000)
-    assert not config.now.long_polling_enable
-    assert config.now.pull_messages_max == 8
-    assert received == [config.now]
+    assert not config.current.long_polling_enable
+    assert config.current.pull_messages_max == 8
+    assert received == [config.current]
     assert config.version == DataVersion(counter=1, timestamp=2_000)
 
 
@@ -75,7 +75,7 @@ def test_an_option_that_is_not_live_is_refused(asked: dict[str, str], text: str)
     config = live()
     with pytest.raises(NoPermissionError, match=text):
         config.update(asked | {"longPollingEnable": "false"}, 2_000)
-    assert config.now.long_polling_enable
+    assert config.current.long_polling_enable
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_invalid_key_or_value_is_refused_and_nothing_changes(
     config = live()
     with pytest.raises(RemoteSystemError, match=text):
         config.update(asked | {"autoCreateTopicEnable": "false"}, 2_000)
-    assert config.now == BrokerConfig()
+    assert config.current == BrokerConfig()
 
 
 def test_live_options_that_rocketmq_lacks_are_listed() -> None:

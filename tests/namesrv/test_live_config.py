@@ -26,7 +26,7 @@ def test_live_options_change_together() -> None:
 
     live.change({"orderMessageEnable": "true", "scanNotActiveBrokerInterval": "1000"})
 
-    assert live.now == NamesrvConfig(order_message_enable=True, scan_interval_ms=1000)
+    assert live.current == NamesrvConfig(order_message_enable=True, scan_interval_ms=1000)
 
 
 def test_unchanged_values_sent_back_by_admin_tools_are_accepted() -> None:
@@ -34,7 +34,7 @@ def test_unchanged_values_sent_back_by_admin_tools_are_accepted() -> None:
 
     live.change(live.values() | {"enableTopicList": "false"})
 
-    assert live.now == NamesrvConfig(enable_topic_list=False)
+    assert live.current == NamesrvConfig(enable_topic_list=False)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_other_options_are_refused_and_nothing_changes(key: str, remark: str) ->
     with pytest.raises(NoPermissionError, match=remark):
         live.change({"enableTopicList": "false", key: "1"})
 
-    assert live.now == NamesrvConfig()
+    assert live.current == NamesrvConfig()
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_a_bad_value_is_refused(key: str, value: str) -> None:
     with pytest.raises(RemoteSystemError):
         live.change({key: value})
 
-    assert live.now == NamesrvConfig()
+    assert live.current == NamesrvConfig()

@@ -58,7 +58,7 @@ class ConsumerIdsNotifier:
 
     def __call__(self, live: ConsumerGroup) -> None:
         """Send the one-way request to each member, now or with the next `flush`."""
-        config = self._config.now if self._config is not None else None
+        config = self._config.current if self._config is not None else None
         if config is None or config.real_time_notify_consumer_change:
             self._notify(live)
         else:
@@ -73,7 +73,7 @@ class ConsumerIdsNotifier:
     def _notify(self, live: ConsumerGroup) -> None:
         if live.message_model is MessageModel.BROADCASTING:
             return
-        if self._config is not None and not self._config.now.notify_consumer_ids_changed_enable:
+        if self._config is not None and not self._config.current.notify_consumer_ids_changed_enable:
             return
         group = self._groups.get(live.name)
         if group is not None and not group.notify_consumer_ids_changed_enable:
@@ -191,7 +191,7 @@ class ClientHandlers:
         kind = subscription.expression_type
         if is_tag_expression(kind):
             return response(request.command)
-        if not self._config.now.enable_property_filter:
+        if not self._config.current.enable_property_filter:
             return response(request.command, ResponseCode.SYSTEM_ERROR, filters_off_remark(kind))
         try:
             compile_expression(kind, subscription.sub_string)

@@ -41,7 +41,7 @@ class LiveConfig(LiveOptions[BrokerConfig]):
             return
         self.version = self.version.next(now_ms)
         for listener in self.on_changed:
-            listener(self.now)
+            listener(self.current)
 
     def refusal(self, key: str) -> NoPermissionError | RemoteSystemError:
         if key in self.fields:

@@ -172,12 +172,12 @@ class NamesrvAdminHandlers:
 
     def on_get_all_topics(self, request: Request) -> RemotingCommand:
         """Serve 206."""
-        _check_enabled(self._config.now.enable_all_topic_list)
+        _check_enabled(self._config.current.enable_all_topic_list)
         return response(request.command, body=encode_topic_list(self._routes.queues.topics()))
 
     def on_get_topics_by_cluster(self, request: Request) -> RemotingCommand:
         """Serve 224; an unknown cluster has none."""
-        _check_enabled(self._config.now.enable_topic_list)
+        _check_enabled(self._config.current.enable_topic_list)
         cluster = request.command.header(GetTopicsByClusterRequestHeader).cluster
         topics = self._routes.topics_of_cluster(cluster)
         return response(request.command, body=encode_topic_list(topics))
@@ -199,7 +199,7 @@ class NamesrvAdminHandlers:
         """Return the handler of 311, 312 or 313."""
 
         def on_get_unit_topics(request: Request) -> RemotingCommand:
-            _check_enabled(self._config.now.enable_topic_list)
+            _check_enabled(self._config.current.enable_topic_list)
             return response(request.command, body=encode_topic_list(topics()))
 
         return on_get_unit_topics

@@ -187,7 +187,7 @@ class NamesrvHandlers:
             body.table,
             request.connection,
             self._now_ms(),
-            drop_missing=self._config.now.delete_topic_with_broker_registration,
+            drop_missing=self._config.current.delete_topic_with_broker_registration,
         )
         if is_new:
             log.info(
@@ -243,7 +243,7 @@ class NamesrvHandlers:
                 f"No topic route info in name server for the topic: {name}\n"
                 "No registered broker has this topic: create the topic, or start its broker.",
             )
-        config = self._config.now
+        config = self._config.current
         if config.support_acting_master:
             route = with_acting_masters(header.topic, route)
         if config.order_message_enable:
@@ -282,14 +282,14 @@ class NamesrvHandlers:
 
     def _check_ready(self) -> None:
         """Refuse the request during the start-up wait, in which brokers register."""
-        config = self._config.now
+        config = self._config.current
         up_ms = self._now_ms() - self._started_at_ms
         if config.need_wait_for_service and up_ms < config.wait_for_service_s * 1000:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
     def _ordered_topics(self) -> bytes:
         """Return the body of the answer to a registration: the KVTable of ordered topics."""
-        if not self._config.now.return_order_topic_config_to_broker:
+        if not self._config.current.return_order_topic_config_to_broker:
             return b""
         topics = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return b"" if topics is None else encode_kv_table(topics)

@@ -110,7 +110,7 @@ class NameServer:
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
-        self._scan_timer = loop.call_later(self._live.now.scan_interval_ms / 1000, self._scan)
+        self._scan_timer = loop.call_later(self._live.current.scan_interval_ms / 1000, self._scan)
 
     def _stop_scanning(self) -> None:
         if self._scan_timer is not None:
@@ -134,7 +134,7 @@ class NameServer:
 
     def _on_min_id_changed(self, change: MinIdChange) -> None:
         """Notify the brokers of a name which of them has the lowest id now (905)."""
-        if not self._live.now.notify_min_broker_id_changed:
+        if not self._live.current.notify_min_broker_id_changed:
             return
         for connection in change.connections:
             assert isinstance(connection, Connection)

@@ -27,7 +27,7 @@ class LiveOptions(ABC, Generic[ConfigT]):
     """The options of one server. A subclass defines the config class and the refusal texts.
 
     Attributes:
-        now: all options; replaced as a whole by a change.
+        current: all options; replaced as a whole by a change.
     """
 
     config_class: ClassVar[type[Any]]
@@ -43,11 +43,11 @@ class LiveOptions(ABC, Generic[ConfigT]):
     """RocketMQ's key -> field name, of every option except secrets."""
 
     def __init__(self, config: ConfigT) -> None:
-        self.now = config
+        self.current = config
 
     def values(self) -> dict[str, str]:
         """Return RocketMQ's key -> value as in a properties file, without secrets."""
-        values = values_of(self.now)
+        values = values_of(self.current)
         return {key: setting_text(values[name]) for key, name in self.fields.items()}
 
     def change(self, asked: Mapping[str, str]) -> bool:
@@ -72,12 +72,12 @@ class LiveOptions(ABC, Generic[ConfigT]):
         if not changes:
             return False
         try:
-            self.now = load(
+            self.current = load(
                 self.config_class,
                 environ={},
                 prefix="",
                 flags={},
-                defaults=values_of(self.now),
+                defaults=values_of(self.current),
                 text=encode_properties_text(changes).decode(),
             )
         except ConfigError as error:

@@ -163,7 +163,7 @@ def test_a_filtered_read_examines_a_limited_number_of_bytes() -> None:
         code, next_offset = outcome(pull(parts, "a > 5"))
 
         assert code == 20
-        assert int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live.now.pull_bytes_max
+        assert int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live.current.pull_bytes_max
 
     run_with_parts(test, config=config())
 
@@ -247,7 +247,7 @@ def test_retries_are_filtered_with_the_option_on() -> None:
 
         answer = parts.pull(FakePeer(), flags=0, topic=retries)
 
-        is_on = parts.live.now.filter_support_retry
+        is_on = parts.live.current.filter_support_retry
         assert bodies(answer) == ([b"7"] if is_on else [b"1", b"7"])
 
     run_with_parts(test, config=config(filter_support_retry=True))

@@ -102,7 +102,9 @@ class TopicAdminHandlers:
         """
         self._on_deleted = on_deleted
         self._config = config
-        self._system_topics = SYSTEM_TOPICS | {topic.name for topic in system_topics(config.now)}
+        self._system_topics = SYSTEM_TOPICS | {
+            topic.name for topic in system_topics(config.current)
+        }
         self._topics = topics
         self._offsets = offsets
         self._store = store
@@ -207,7 +209,7 @@ class TopicAdminHandlers:
         async def serve() -> RemotingCommand:
             times_ms = await self._offload(_last_times, self._store, topic.name, ends)
             offsets = {
-                MessageQueue(topic.name, self._config.now.broker_name, queue_id): TopicOffset(
+                MessageQueue(topic.name, self._config.current.broker_name, queue_id): TopicOffset(
                     *ends[queue_id], at_ms
                 )
                 for queue_id, at_ms in enumerate(times_ms)
@@ -230,7 +232,7 @@ class TopicAdminHandlers:
             existing.attributes if existing is not None else {}, change, is_new=existing is None
         )
         topic = replace(topic, attributes=attributes)
-        may_mix = self._config.now.enable_mixed_message_type or not change
+        may_mix = self._config.current.enable_mixed_message_type or not change
         _check_topic_config(topic, may_mix=may_mix)
         return topic
 

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 async def read_metrics(components: Components) -> list[Family]:
     """Return all metrics of a broker as they are now."""
-    config = components.live.now
+    config = components.live.current
     base = {
         "cluster": config.cluster_name,
         "node_type": "broker",

@@ -71,7 +71,7 @@ class ConfigHandlers:
         }
         # An address or port chosen by the system is reported as seen by this connection.
         values["brokerIP1"] = values["brokerIP1"] or host
-        if not self._live.now.port:
+        if not self._live.current.port:
             values["listenPort"] = str(port)
         version = encode_data_version(self._live.version).decode()
         return response(

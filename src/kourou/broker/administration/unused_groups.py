@@ -75,7 +75,7 @@ class UnusedGroups:
 
     async def check(self) -> None:
         """Record what is unused now, and remove what has been unused for `unused_group_ms`."""
-        before_ms = steady_ms() - self._config.now.unused_group_ms
+        before_ms = steady_ms() - self._config.current.unused_group_ms
         names, with_offsets = iter(self._groups.names()), self._offsets.groups()
         idle: dict[str, int] = {}
         while part := list(islice(names, _PART)):

@@ -178,7 +178,7 @@ class AssignmentHandlers:
         mode = self._modes.get(query.topic, query.consumer_group)
         if mode is not None:
             return mode
-        config = self._config.now
+        config = self._config.current
         of_all = MessageRequestMode(config.default_message_request_mode)
         kind = MessageRequestMode.PULL if is_retry_topic(query.topic) else of_all
         share = config.default_pop_share_queue_num if kind is MessageRequestMode.POP else 0
@@ -189,7 +189,7 @@ class AssignmentHandlers:
     ) -> Sequence[MessageQueue] | None:
         """Return the member's queues; None if queues, members or the strategy are unknown."""
         is_broadcast = query.message_model is MessageModel.BROADCASTING
-        if is_broadcast or not self._config.now.server_load_balancer_enable:
+        if is_broadcast or not self._config.current.server_load_balancer_enable:
             return queues
         strategy = STRATEGIES.get(query.strategy_name or "")
         live = self._clients.consumer_group(query.consumer_group)

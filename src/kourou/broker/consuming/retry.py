@@ -131,7 +131,7 @@ class SendBackHandler:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 self._groups.missing_reason(header.group, host),
             )
-        if not self._config.now.is_writable:
+        if not self._config.current.is_writable:
             raise NoPermissionError(ResponseCode.NO_PERMISSION, "the broker is not writable")
         if group.retry_queue_nums <= 0:
             log.info("message.dropped group=%s reason=no_retry_queues", group.group_name)
@@ -159,7 +159,7 @@ class SendBackHandler:
         level = header.delay_level
         draft = None
         if level >= 0 and message.reconsume_times < _redeliveries_max(command, header, group):
-            levels_ms = self._config.now.delay_levels_ms
+            levels_ms = self._config.current.delay_levels_ms
             level = min(level, len(levels_ms)) or retry_level(
                 group, message.reconsume_times, levels_ms
             )
@@ -249,7 +249,7 @@ class SendBackHandler:
             topic.name,
             self._random.randrange(max(1, topic.write_queue_nums)),
             properties,
-            len(self._config.now.delay_levels_ms),
+            len(self._config.current.delay_levels_ms),
         )
         if reason:
             properties[names.DLQ_REASON] = reason

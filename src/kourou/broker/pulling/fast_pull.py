@@ -259,7 +259,7 @@ class FastPull:
         self, pull: PlainPull, offset: int, reads: SharedReads | None
     ) -> FastGetResult | None:
         """Read the messages, once for all pulls that share `reads`."""
-        now = self._config.now
+        now = self._config.current
         max_messages = max(1, min(pull.max_messages, now.pull_messages_max))
         where = (pull.topic, pull.queue_id, offset, max_messages)
         if reads is None:

@@ -31,7 +31,7 @@ class FilterBitMaps:
 
     def __call__(self, record: AppendedRecord) -> bytes:
         """Return the message's bit map; empty, which excludes no filter, if it gets none."""
-        if not self._config.now.enable_calc_filter_bit_map:
+        if not self._config.current.enable_calc_filter_bit_map:
             return b""
         filters = self._filters.of_topic(record.topic)
         if not filters:

@@ -68,7 +68,7 @@ class HeldPulls:
 
     def __init__(self, config: LiveConfig) -> None:
         self._config = config
-        self._held: LongPolling[HeldPull] = LongPolling(held_max=config.now.held_pulls_max)
+        self._held: LongPolling[HeldPull] = LongPolling(held_max=config.current.held_pulls_max)
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0  # when the timer ends
         self._due: deque[Held[HeldPull]] = deque()  # woken, and not served yet
@@ -100,7 +100,7 @@ class HeldPulls:
             is_wanted: decides for a message with such tags whether it wakes the pull.
             wanted_cost: approximate cost of that decision; see `MessageFilter.cost`.
         """
-        now = self._config.now
+        now = self._config.current
         timeout_ms = min(timeout_ms, SUSPEND_MAX_MS)
         if not now.long_polling_enable:
             timeout_ms = min(timeout_ms, now.short_polling_time_ms)

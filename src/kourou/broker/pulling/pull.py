@@ -215,8 +215,8 @@ class PullHandler:
         return GetRequest(
             header.queue_offset,
             # At least one message, as in Java, so that a group that asks for none makes progress.
-            max(1, min(header.max_msg_nums, self._config.now.pull_messages_max)),
-            self._config.now.pull_bytes_max,
+            max(1, min(header.max_msg_nums, self._config.current.pull_messages_max)),
+            self._config.current.pull_bytes_max,
             partial(matches_code, subscription) if subscription.code_set else None,
         )
 

@@ -160,7 +160,7 @@ class PullChecks:
             or topic is None
             or not group.consume_enable
             or not topic.is_readable
-            or not self._config.now.is_readable
+            or not self._config.current.is_readable
             or not 0 <= plain_pull.queue_id < topic.read_queue_nums
         ):
             return None
@@ -185,7 +185,7 @@ class PullChecks:
         self, command: RemotingCommand, header: PullMessageRequestHeader, host: str
     ) -> SubscriptionGroup | RemotingCommand:
         """Return the group of the pull, which may not exist yet, or the refusal."""
-        if not self._config.now.is_readable:
+        if not self._config.current.is_readable:
             return _refuse(command, ResponseCode.NO_PERMISSION, "the broker is not readable", 1)
         reserved = reserved_reason(header.consumer_group, header.topic)
         if reserved is not None:
@@ -220,7 +220,7 @@ class PullChecks:
                 f"{registered.client_version}, older than the client's {header.sub_version}"
             )
             return _refuse(command, ResponseCode.FILTER_DATA_NOT_LATEST, text)
-        if not self._config.now.enable_property_filter:
+        if not self._config.current.enable_property_filter:
             text = filters_off_remark(subscription.expression_type)
             return _refuse(command, ResponseCode.SYSTEM_ERROR, text)
         expression_for = self._expression_for(header)
@@ -239,7 +239,7 @@ class PullChecks:
     ) -> Callable[[str], CompiledExpression | None] | None:
         """Return a function from a retried message's first topic to its filter, if that is on."""
         group = header.consumer_group
-        if not self._config.now.filter_support_retry or header.topic != retry_topic(group):
+        if not self._config.current.filter_support_retry or header.topic != retry_topic(group):
             return None
 
         def expression_for(topic: str) -> CompiledExpression | None:

@@ -82,14 +82,14 @@ class SlowConsumers:
         Raises:
             OSError: a group is stopped, but the change is not durable.
         """
-        if not self._config.now.disable_consume_if_consumer_read_slowly:
+        if not self._config.current.disable_consume_if_consumer_read_slowly:
             return
         for name in [live.name for live in self._clients.consumer_groups()]:
             group = self._groups.get(name)
             if group is None or not group.consume_enable or is_system_group(name):
                 continue
             behind_bytes = await self.behind_bytes(name)
-            limit_bytes = self._config.now.consumer_fallbehind_threshold_bytes
+            limit_bytes = self._config.current.consumer_fallbehind_threshold_bytes
             if behind_bytes > limit_bytes:
                 log.warning(
                     "group.stopped name=%s behind_bytes=%d limit_bytes=%d",

@@ -63,7 +63,7 @@ class VerifiedReads:
             CorruptRecordError: the queue's file is missing or cut short.
             OSError: the device fails.
         """
-        is_skipping = self._config.now.skip_damaged_records
+        is_skipping = self._config.current.skip_damaged_records
         try:
             found = await self._offload(
                 self._store.get, topic, queue_id, get_request, skip_damaged=is_skipping
@@ -87,5 +87,5 @@ class VerifiedReads:
             self._logged.add(position)
         log.error(
             "record.damaged topic=%s queue_id=%d queue_offset=%d skipped=%s reason=%s",
-            topic, queue_id, queue_offset, self._config.now.skip_damaged_records, reason,
+            topic, queue_id, queue_offset, self._config.current.skip_damaged_records, reason,
         )  # fmt: skip

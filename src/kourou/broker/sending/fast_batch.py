@@ -127,8 +127,8 @@ class FastBatch:
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         cache = self._cache
-        if self._live.now is not cache.config:
-            cache.reset(self._live.now)
+        if self._live.current is not cache.config:
+            cache.reset(self._live.current)
             self.answers = cache.answers
         try:
             peer = cache.peers[connection]

@@ -167,7 +167,7 @@ class FastSend:
         self.declined: Counter[str] = Counter()
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
         self._cache = SendCache(config, topics, commit, store_host)
-        self._reset(config.now)
+        self._reset(config.current)
 
     def _reset(self, config: BrokerConfig) -> None:
         """Drop all cached data and use other options."""
@@ -237,7 +237,7 @@ class FastSend:
             size: bytes of all reads.
             puts_max: upper bound of the number of sends in all reads.
         """
-        config = self._live.now
+        config = self._live.current
         if config is not self._cache.config:
             self._reset(config)
         commit, put_bytes = self._commit, size + puts_max * self._more_bytes

@@ -272,7 +272,7 @@ class SendCache:
         self._store_host = store_host
         self.peers: dict[Connection, CachedPeer | None] = {}
         self._answers_of: dict[Host, dict[int, AnswerParts]] = {}
-        self.reset(config.now)
+        self.reset(config.current)
 
     def reset(self, config: BrokerConfig) -> None:
         """Drop all cached data except peers, and use other options."""

@@ -120,8 +120,8 @@ class ReplyHandler:
         self._clock = clock
         self._random = random
         self._store_host = store_host
-        self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._region = region_properties(config.now)
+        self._is_sync_mode = config.current.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config.current)
         self._answers = SendAnswers(self._region)
 
     def on_send_reply_message(self, request: Request) -> RemotingCommand | None:
@@ -144,7 +144,7 @@ class ReplyHandler:
         command = request.command
         check_has_body(command.body)
         topic = self._checks.topic_of(header)
-        check_size(command.body, self._config.now)
+        check_size(command.body, self._config.current)
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         properties |= self._region
         check_reply(topic, header, properties)
@@ -160,7 +160,7 @@ class ReplyHandler:
         topic: TopicConfig,
         properties: dict[str, str],
     ) -> RemotingCommand:
-        command, is_stored = request.command, self._config.now.store_reply_message_enable
+        command, is_stored = request.command, self._config.current.store_reply_message_enable
         if is_stored and not self._topics.is_saved(topic.name):
             try:
                 self._checks.make(topic, request.remote_address[0])

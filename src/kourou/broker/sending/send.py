@@ -174,8 +174,8 @@ class SendHandlers:
         self._unique_ids = unique_ids
         self._offload = offload
         self._transactions = transactions
-        self._is_sync_mode = config.now.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._region = region_properties(config.now)
+        self._is_sync_mode = config.current.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config.current)
         self._answers = SendAnswers(self._region)
 
     def on_send_message(self, request: Request) -> RemotingCommand | None:
@@ -209,9 +209,9 @@ class SendHandlers:
         properties = decode_properties((header.properties or "").encode(errors="replace"))
         if header.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
             check_batch_topic(topic)
-            check_size(command.body, self._config.now)
-            items = decode_batch(command.body, items_max=self._config.now.batch_messages_max)
-            check_batch(header, items, self._config.now)
+            check_size(command.body, self._config.current)
+            items = decode_batch(command.body, items_max=self._config.current.batch_messages_max)
+            check_batch(header, items, self._config.current)
             if has_batch_queues(topic) and names.UNIQ_KEY in properties:
                 return self._inner_batch(_Send(header, topic, queue_id, properties, items))
             self._add_unique_key(properties)
@@ -226,14 +226,14 @@ class SendHandlers:
                 queue_id = 0
         is_half = check_message(topic, header, properties).is_half
         if is_half:
-            check_half(self._config.now)
+            check_half(self._config.current)
         copied = is_copy(header, properties)
-        check_size(command.body, self._config.now, copied=copied)
+        check_size(command.body, self._config.current, copied=copied)
         queue_id = queue_by_priority(properties, topic, queue_id)
         properties.pop(names.POP_CK, None)
         self._add_unique_key(properties)
         properties |= self._region
-        properties[names.CLUSTER] = self._config.now.cluster_name
+        properties[names.CLUSTER] = self._config.current.cluster_name
         return _Send(header, topic, queue_id, properties, (), is_half=is_half, is_copy=copied)
 
     def _inner_batch(self, send: _Send) -> _Send:
@@ -245,7 +245,7 @@ class SendHandlers:
         properties = send.properties
         check_inner_batch(send.header, properties, send.items)
         properties |= self._region
-        properties[names.CLUSTER] = self._config.now.cluster_name
+        properties[names.CLUSTER] = self._config.current.cluster_name
         properties[names.INNER_NUM] = str(len(send.items))
         return replace(send, is_inner=True)
 
@@ -261,7 +261,7 @@ class SendHandlers:
         self._checks.make(send.topic, request.remote_address[0])
 
     def _is_to_be_verified(self, send: _Send) -> bool:
-        return not send.is_copy and is_to_be_verified(send.header.sys_flag, self._config.now)
+        return not send.is_copy and is_to_be_verified(send.header.sys_flag, self._config.current)
 
     async def _store_when_verified(self, request: Request, send: _Send) -> RemotingCommand:
         """Decompress the bodies off the event loop to verify them, then store the message."""
@@ -346,7 +346,7 @@ class SendHandlers:
         if send.is_half:
             placement = place_half(name, send.queue_id, properties, send.header.producer_group)
         else:
-            levels = len(self._config.now.delay_levels_ms)
+            levels = len(self._config.current.delay_levels_ms)
             placement = choose_placement(name, send.queue_id, properties, levels)
             if has_timer(properties):
                 now_ms = self._clock.now_ms()

@@ -236,7 +236,7 @@ class SendChecks:
                 f"topic[{name}] not exist, apply first please! create it, or have "
                 f"auto_create_topic_enable on and topic {header.default_topic} inheritable",
             )
-        _accept(topic_refusal(topic, self._config.now))
+        _accept(topic_refusal(topic, self._config.current))
         _accept(queue_refusal(topic, header.queue_id))
         return topic
 

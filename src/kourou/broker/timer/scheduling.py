@@ -59,7 +59,7 @@ class TimerPlacement:
             MessageIllegalError: as `schedule`.
             RemoteSystemError: the timer wheel is off, or too many messages are due in that second.
         """
-        config = self._config.now.timer
+        config = self._config.current.timer
         if not config.timer_wheel_enable:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
@@ -71,7 +71,7 @@ class TimerPlacement:
         return placed
 
     def _check_congestion(self, due_at_ms: int) -> None:
-        limit = self._config.now.timer.timer_congest_num_each_slot
+        limit = self._config.current.timer.timer_congest_num_each_slot
         if limit == UNLIMITED:
             return
         waiting = self._waiting_at(due_at_ms)
@@ -89,7 +89,7 @@ class TimerPlacement:
         """Return the recall handle of a message stored in a topic; None if it has none."""
         if stored_in != _TIMER_TOPIC_BYTES:
             return None
-        return recall_handle(properties, self._config.now.broker_name)
+        return recall_handle(properties, self._config.current.broker_name)
 
 
 def schedule(

@@ -122,7 +122,7 @@ class TimerHandlers:
         return None
 
     def _refusal(self, topic: str) -> tuple[int, str] | None:
-        config = self._config.now
+        config = self._config.current
         if not config.timer.recall_message_enable:
             return ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
         is_allowed = config.timer.allow_recall_when_broker_not_writeable
@@ -139,7 +139,7 @@ class TimerHandlers:
     def _wrong_handle(
         self, topic: str, handle: RecallHandle, now_ms: int
     ) -> tuple[int, str] | None:
-        config = self._config.now
+        config = self._config.current
         if handle.topic != topic:
             return ResponseCode.ILLEGAL_OPERATION, (
                 f"recall failed, topic not match: the handle is of topic {handle.topic}, "
@@ -177,7 +177,7 @@ class TimerHandlers:
                 remark = f"recall failed, execute error: {result.reason}"
                 request.reply(self._answer(request, ResponseCode.SYSTEM_ERROR, remark))
                 return
-            header = RecallMessageResponseHeader(handle.unique_id, self._config.now.region_id)
+            header = RecallMessageResponseHeader(handle.unique_id, self._config.current.region_id)
             code, reason = CODES[result.status], result.reason or None
             request.reply(response(request.command, code, reason, header))
 
@@ -189,7 +189,7 @@ class TimerHandlers:
     ) -> RecordDraft:
         """Return the record draft of the recall."""
         key = handle.unique_id
-        if self._config.now.timer.append_topic_for_timer_delete_key:
+        if self._config.current.timer.append_topic_for_timer_delete_key:
             key = f"{handle.topic}+{key}"
         properties = {
             names.TAGS: _TAG,
@@ -216,5 +216,5 @@ class TimerHandlers:
 
     def _answer(self, request: Request, code: int, remark: str | None) -> RemotingCommand:
         answer = response(request.command, code, remark)
-        answer.ext_fields[names.MSG_REGION] = self._config.now.region_id
+        answer.ext_fields[names.MSG_REGION] = self._config.current.region_id
         return answer

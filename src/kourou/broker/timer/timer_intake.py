@@ -167,7 +167,7 @@ class TimerIntake:
         self.files.add(SlotChoice(second, entry.is_roll), unit)
 
     def _window_ms(self) -> int:
-        config = self._config.now
+        config = self._config.current
         return roll_window_ms(
             config.timer.timer_roll_window_slot, config.store.retention.file_reserved_hours
         )

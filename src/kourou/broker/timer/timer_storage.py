@@ -91,7 +91,7 @@ class TimerStorage:
         return files
 
     def _open(self) -> TimerFiles:
-        config, run = self._config.now, self._store.recovery.last_run
+        config, run = self._config.current, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
         self._is_recount_due = not run.was_clean or files.check.scan_from is None
         topic_end = self._store.max_offset(TIMER_TOPIC, 0)
@@ -122,7 +122,7 @@ class TimerStorage:
     def _rebuilt(self, reason: str) -> TimerFiles:
         """Rebuild the files from the whole commit log."""
         log.warning("timer_files.lost reason=%s", reason)
-        config, store = self._config.now, self._store
+        config, store = self._config.current, self._store
         remove_timer_files(self._disk)
         return rebuild_timers(
             self._disk,

@@ -123,7 +123,7 @@ class Timers:
             StoreConfigError: the timer log's files do not fit together.
             OSError: a file cannot be read or written.
         """
-        if not self._config.now.timer.timer_wheel_enable:
+        if not self._config.current.timer.timer_wheel_enable:
             return
         files = await self.storage.open()
         self._delivered = self.storage.delivered
@@ -253,7 +253,7 @@ class Timers:
         waits = [CHECK_INTERVAL_MS] if slots or files.wheel.next_second is not None else []
         if self._intake.is_failing:
             waits.append(BUSY_RETRY_MS)
-        is_full = self._in_flight >= self._config.now.timer.timer_in_flight_max
+        is_full = self._in_flight >= self._config.current.timer.timer_in_flight_max
         pause_ms = self._paused_until_ms - steady_ms()
         for slot in slots.values():
             if slot.heap and not is_full:
@@ -297,7 +297,7 @@ class Timers:
         """Store the messages that are due in their destination queues."""
         if steady_ms() < self._paused_until_ms:
             return
-        room = self._config.now.timer.timer_in_flight_max - self._in_flight
+        room = self._config.current.timer.timer_in_flight_max - self._in_flight
         count = min(room, BATCH_MESSAGES_MAX)
         due = self._slots.pop_due(now_ms, count)
         if len(due) == count > 0:
@@ -356,7 +356,7 @@ class Timers:
         def done(result: PutResult) -> None:
             if result.status is PutStatus.TOPIC_REFUSED:
                 self._log_set_aside(result.reason)
-                waiting = set_aside(draft, timer.header, self._config.now.delay_levels_ms)
+                waiting = set_aside(draft, timer.header, self._config.current.delay_levels_ms)
                 self._commit.put([waiting], now_ms, done)
             else:
                 self._put_done(near, number, timer.counted_topic, result)
@@ -409,7 +409,7 @@ class Timers:
                 log.error("timer_record.passed_over reason=%s", result.reason)
             self.counts.delivered(topic, result)
             self._settle(near)
-        half = self._config.now.timer.timer_in_flight_max // 2
+        half = self._config.current.timer.timer_in_flight_max // 2
         if self._is_stopping or self._in_flight in (0, half):
             self._wake.set()
 

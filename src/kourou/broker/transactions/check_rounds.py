@@ -166,7 +166,7 @@ class CheckRounds:
         return self._rounds.age_ms(half, clock_age_ms, steady_ms())
 
     def _limits(self) -> CheckLimits:
-        config = self._config.now
+        config = self._config.current
         retention_ms = config.store.retention.file_reserved_hours * 3_600_000
         rules = config.transactions
         return CheckLimits(rules.timeout_ms, rules.check_max, retention_ms)
@@ -297,7 +297,7 @@ class CheckRounds:
             return
         self._context.counts.checks[half.topic] += 1
         try:
-            peer.send(check_request(half, draft, position, self._config.now.broker_name))
+            peer.send(check_request(half, draft, position, self._config.current.broker_name))
         except KourouError as error:
             log.warning("transaction_check.not_sent group=%s reason=%s", half.producer_group, error)
 

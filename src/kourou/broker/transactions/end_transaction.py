@@ -152,7 +152,7 @@ class EndTransactionHandler:
     ) -> tuple[ResponseCode, str] | None:
         """Return code and text to refuse an end because of its header; None if it is valid."""
         if not header.from_transaction_check:
-            immunity_ms = half.immunity_ms(self._config.now.transactions.timeout_ms)
+            immunity_ms = half.immunity_ms(self._config.current.transactions.timeout_ms)
             if immunity_ms is not None:
                 age_ms = self._context.age_clock.now_ms() - half.draft.born_at_ms
                 if age_ms > immunity_ms:

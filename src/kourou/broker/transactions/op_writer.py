@@ -67,11 +67,11 @@ class OpWriter:
         """Buffer the ends of these half records."""
         self._buffered += offsets
         self._size += op_size(offsets)
-        if self._size >= self._config.now.transactions.op_bytes_max and not self._is_due:
+        if self._size >= self._config.current.transactions.op_bytes_max and not self._is_due:
             self._is_due = True
             self._commit.call_before_write(self.flush)
         if self._timer is None and not self._is_closed:
-            delay_s = self._config.now.transactions.op_interval_ms / 1000
+            delay_s = self._config.current.transactions.op_interval_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self.flush)
 
     def add_now(self, offsets: Sequence[int], done: Callable[[PutResult], None]) -> None:
@@ -89,7 +89,7 @@ class OpWriter:
         if self._is_closed:
             return
         buffered, self._buffered, self._size = self._buffered, [], 0
-        for entry in split_op(buffered, self._config.now.transactions.op_bytes_max):
+        for entry in split_op(buffered, self._config.current.transactions.op_bytes_max):
             self._put(entry)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class OpWriter:
     def _flush_urgent(self) -> None:
         """Store the ends passed to `add_now` in this loop iteration."""
         urgent, self._urgent = self._urgent, []
-        limit = self._config.now.transactions.op_bytes_max
+        limit = self._config.current.transactions.op_bytes_max
         entry: list[int] = []
         callbacks: list[Callable[[PutResult], None]] = []
         size = 0

@@ -75,7 +75,7 @@ class AgeClock:
         self._settled = SettledClock(
             clock,
             steady_ms,
-            lambda: live.now.store.retention.clock_settle_minutes * _MINUTE_MS,
+            lambda: live.current.store.retention.clock_settle_minutes * _MINUTE_MS,
             self._saved_ms or store.last_store_at_ms,
         )
 

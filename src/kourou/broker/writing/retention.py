@@ -104,7 +104,7 @@ class Retention:
             return
         if self._store.read_only_reason is not None:
             return
-        config = self._live.now.store.retention
+        config = self._live.current.store.retention
         space = await self._offload(self._disk.space)
         why = trigger(
             config, hour=_hour(now_ms), used_part=disk_ratio(space), is_requested=is_requested
