@@ -27,6 +27,6 @@ async def save_and_answer(answer: RemotingCommand, *tables: SavedTable) -> Remot
     except OSError as error:
         raise RemoteSystemError(
             ResponseCode.SYSTEM_ERROR,
-            f"the change is in effect, but could not be saved and is lost on a restart: {error}",
+            f"the change is in effect, but could not be saved; a restart may lose it: {error}",
         ) from error
     return answer

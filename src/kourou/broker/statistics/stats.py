@@ -13,6 +13,7 @@ of the 67 us of CPU that a send of 1 KB takes in all (docs/performance.md); 0.35
     QUEUE_GET_NUMS, QUEUE_GET_SIZE          topic@queueId@group    gets
     GROUP_GET_LATENCY                       queueId@topic@group    gets, ms
     BROKER_PUT_NUMS, BROKER_GET_NUMS, ..    cluster                all of them
+    BROKER_GET_FROM_DISK_NUMS, .._SIZE      cluster                gets that waited for the device
     SNDBCK_PUT_NUMS, SNDBCK2DLQ_TIMES       topic@group            messages sent back
     CHANNEL_ACTIVITY                        CLOSE                  connections
 
