@@ -50,4 +50,4 @@ with TransactionProducer("payments", check=was_paid) as producer:
     for order, eur in (("o-17", 120), ("o-18", 0)):
         message = Message("OrderPaid", b"%d" % eur, keys=[order])
         receipt = producer.send_in_transaction(message, pay)
-        print(order, receipt.state.name, "confirmed" if receipt.is_confirmed else "to be asked")
+        print(order, receipt.state.name, "confirmed" if receipt.is_confirmed else "to be checked")

@@ -19,7 +19,7 @@ with Producer("calendar") as producer:
         receipt = producer.send(reminder)
         if who == "dentist" and receipt.recall_handle is not None:
             producer.recall("Reminders", receipt.recall_handle)
-            print("called off", who, flush=True)
+            print("recalled", who, flush=True)
 
 with PullConsumer("bell", start="earliest") as consumer:
     consumer.subscribe("Reminders")

@@ -144,7 +144,7 @@ def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:
 
 
 def test_only_the_reminder_that_is_not_recalled_is_delivered(namesrv: str) -> None:
-    assert run("reminders.py", namesrv) == "called off dentist\nremind of opera\n"
+    assert run("reminders.py", namesrv) == "recalled dentist\nremind of opera\n"
 
 
 def test_sql_expression_selects_large_orders_of_two_regions(namesrv: str) -> None:

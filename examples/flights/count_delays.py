@@ -36,7 +36,7 @@ class Departure(msgspec.Struct):
 
 
 class DelayCount:
-    """Counts late flights, each once however often it is delivered."""
+    """Counts each late flight once, even if it is delivered several times."""
 
     def __init__(self, ledger: IO[bytes]) -> None:
         self._ledger = ledger

@@ -67,13 +67,13 @@ async def publish(
         sending.sent += 1
         open_sends.add(future)
         future.add_done_callback(open_sends.discard)
-        future.add_done_callback(partial(_book, sending, flight.flight_id, time.perf_counter()))
+        future.add_done_callback(partial(_record, sending, flight.flight_id, time.perf_counter()))
     if open_sends:
         await asyncio.wait(open_sends)
     sending.seconds = time.perf_counter() - started_at
 
 
-def _book(
+def _record(
     sending: Sending, flight_id: str, sent_at: float, future: asyncio.Future[SendReceipt]
 ) -> None:
     error = future.exception()

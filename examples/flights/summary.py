@@ -130,7 +130,7 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
     rate = sending.acknowledged / sending.seconds
     p50, p99, p100 = (sending.latency_ms(share) for share in (0.5, 0.99, 1))
     notes = {
-        "stored": f"{twice:,} twice: kill -9 took the answer, so sent again" if twice else "",
+        "stored": f"{twice:,} twice: the crash lost their answers" if twice else "",
         "rate": f"in {sending.seconds:.1f} s, {outcome.crash_seconds:.1f} of them without a broker",
     }
     return [

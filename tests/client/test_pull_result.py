@@ -19,7 +19,7 @@ from kourou.protocol.message_decoding import decode_pull_response
 from kourou.protocol.message_layout import RecordDraft, encode_record
 
 
-def pulled(asked_offset: int, subscription: SubscriptionData | None = None) -> PullResult:
+def pulled(pulled_offset: int, subscription: SubscriptionData | None = None) -> PullResult:
     """Return an answer with one batch, with offsets 10 to 12 and tags a, b and a."""
     items = [
         BatchItem(0, b"%d" % n, b"TAGS\x01%b\x02" % t)
@@ -46,7 +46,7 @@ def pulled(asked_offset: int, subscription: SubscriptionData | None = None) -> P
         max_offset=13,
         raw=encode_record(draft, 10, 0, 0),
         subscription=subscription,
-        asked_offset=asked_offset,
+        pulled_offset=pulled_offset,
     )
 
 

@@ -29,7 +29,7 @@ class BackgroundTasks:
         """Run `action` in a task. An exception is logged."""
 
         async def run() -> None:
-            await _logged(action, name)
+            await _run_logged(action, name)
 
         task = asyncio.create_task(run(), name=name)
         self._tasks.add(task)
@@ -53,7 +53,7 @@ class BackgroundTasks:
             await asyncio.sleep((interval_ms if first_ms is None else first_ms) / 1000)
             is_failing = False
             while True:
-                is_failing = not await _logged(action, name, is_failing=is_failing)
+                is_failing = not await _run_logged(action, name, is_failing=is_failing)
                 await asyncio.sleep(interval_ms / 1000)
 
         self.start(repeat, name)
@@ -88,7 +88,7 @@ def failure_of(task: asyncio.Task[Any] | None) -> str | None:
     return None if error is None else repr(error)
 
 
-async def _logged(
+async def _run_logged(
     action: Callable[[], Awaitable[None]], name: str, *, is_failing: bool = False
 ) -> bool:
     """Run `action` and return whether it succeeded.

@@ -140,12 +140,15 @@ def encode_batch_of(
     body = encode_batch([batch_item(message) for message in messages])
     _check_size(len(body), config)
     first = messages[0].messages[0]
-    whole = {names.UNIQ_KEY: batch_id, names.WAIT: "true" if first.wait_store_ok else "false"}
+    batch_properties = {
+        names.UNIQ_KEY: batch_id,
+        names.WAIT: "true" if first.wait_store_ok else "false",
+    }
     return Outgoing(
         first.topic,
         tuple(message.msg_ids[0] for message in messages),
         body,
-        encode_properties(whole).decode(),
+        encode_properties(batch_properties).decode(),
         is_batch=True,
         messages=tuple(message.messages[0] for message in messages),
     )

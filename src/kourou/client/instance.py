@@ -213,11 +213,11 @@ class ClientInstance:
         self._guard.check(self._kind)
         if self._state is not _State.OPEN:
             return [f"the {self._kind} is {'not started' if self.is_new else 'closed'}"]
-        silent = [
+        problems = [
             f"broker {address} {what}" for address, what in sorted(self._heartbeat_failures.items())
         ]
         failure = self.name_servers.failure
-        return silent if failure is None else [failure, *silent]
+        return problems if failure is None else [failure, *problems]
 
     def start(self) -> None:
         """Start the background tasks; connections are opened on first use.

@@ -53,9 +53,9 @@ class PullResult:
     """
 
     __slots__ = (
-        "_asked_offset",
         "_decoded",
         "_namespace",
+        "_pulled_offset",
         "_subscription",
         "max_offset",
         "min_offset",
@@ -77,7 +77,7 @@ class PullResult:
         raw: bytes = b"",
         suggested_broker_id: int = 0,
         subscription: SubscriptionData | None = None,
-        asked_offset: int = 0,
+        pulled_offset: int = 0,
         namespace: str = "",
     ) -> None:
         self.queue = queue
@@ -88,7 +88,7 @@ class PullResult:
         self.raw = raw
         self.suggested_broker_id = suggested_broker_id
         self._subscription = subscription
-        self._asked_offset = asked_offset
+        self._pulled_offset = pulled_offset
         self._namespace = namespace
         self._decoded: DecodedResponse | None = None
 
@@ -147,8 +147,8 @@ class PullResult:
             if decoded.resume_offset is not None:
                 self.next_offset = decoded.resume_offset
             messages = decoded.messages
-            if messages and messages[0].queue_offset < self._asked_offset:
-                messages = [one for one in messages if one.queue_offset >= self._asked_offset]
+            if messages and messages[0].queue_offset < self._pulled_offset:
+                messages = [one for one in messages if one.queue_offset >= self._pulled_offset]
             undecodable = decoded.undecodable
             self._complete(messages)
             self._complete([one.message for one in undecodable])
@@ -203,6 +203,6 @@ def read_pull_result(
         raw=answer.body,
         suggested_broker_id=broker_id,
         subscription=subscription,
-        asked_offset=offset,
+        pulled_offset=offset,
         namespace=namespace,
     )

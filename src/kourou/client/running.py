@@ -85,7 +85,7 @@ class EndSignals:
     def _install(self) -> None:
         for number in END_SIGNALS:
             before = signal.getsignal(number)
-            if _is_pythons_own(before):
+            if _is_default_handler(before):
                 self._replaced[number] = before
                 signal.signal(number, self._on_signal)
 
@@ -218,7 +218,7 @@ def _is_loop_running() -> bool:
     return True
 
 
-def _is_pythons_own(handler: _Handler) -> bool:
+def _is_default_handler(handler: _Handler) -> bool:
     """Return whether the handler is a default one, of Python or asyncio, not set by the program."""
     if handler in (signal.SIG_DFL, signal.default_int_handler):
         return True

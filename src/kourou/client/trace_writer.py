@@ -86,7 +86,7 @@ class TraceWriter:
         self._waiting: deque[tuple[TraceEntry, ...]] = deque()
         self._is_closing = False
         self._is_failing = False
-        self._turn = rng.getrandbits(16)
+        self._next_queue = rng.getrandbits(16)
 
     def now_ms(self) -> int:
         """Return the time for a trace, in epoch milliseconds."""
@@ -98,13 +98,13 @@ class TraceWriter:
 
     def put(self, entries: Iterable[TraceEntry]) -> None:
         """Queue the traces of one send, or of the beginning or end of one listener call."""
-        together = tuple(entries)
-        if not together:
+        batch = tuple(entries)
+        if not batch:
             return
         if len(self._waiting) >= WAITING_MAX or self._is_closing:
-            self._drop(len(together), "the queue of traces is full")
+            self._drop(len(batch), "the queue of traces is full")
             return
-        self._waiting.append(together)
+        self._waiting.append(batch)
         if len(self._waiting) >= self._batch_max:
             self._wake.set()
 
@@ -145,9 +145,9 @@ class TraceWriter:
 
     async def _flush(self) -> None:
         """Write all queued traces."""
-        together = [one for entries in self._waiting for one in entries]
+        batch = [one for entries in self._waiting for one in entries]
         self._waiting.clear()
-        for message in trace_messages(together, self.topic):
+        for message in trace_messages(batch, self.topic):
             try:
                 await self._send(message)
             except KourouError as error:
@@ -182,8 +182,8 @@ class TraceWriter:
         queues = publish_queues(self.topic, route)
         if not queues:
             raise NoRouteError(f"the trace topic {self.topic} has no writable queue")
-        self._turn += 1
-        queue = queues[self._turn % len(queues)]
+        self._next_queue += 1
+        queue = queues[self._next_queue % len(queues)]
         address = await instance.routes.address(
             self.topic, queue.broker_name, deadline.remaining_s()
         )

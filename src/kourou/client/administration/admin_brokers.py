@@ -145,7 +145,7 @@ class BrokerAdmin(AdminCalls):
 async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
     """Return the rows of one topic."""
     put, listed = await asyncio.gather(
-        _counted(masters, _PUT, topic),
+        _total(masters, _PUT, topic),
         call_all(masters, lambda server: calls_admin_brokers.topic_groups(server, topic)),
     )
     groups = sorted({group for names in listed.values() for group in names})
@@ -153,13 +153,13 @@ async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
         return [TopicRates(topic, None, None, put.tps, 0.0, put.day, 0)]
     rows = await asyncio.gather(
         *(
-            asyncio.gather(_counted(masters, _GET, f"{topic}@{group}"), _lag(masters, group, topic))
+            asyncio.gather(_total(masters, _GET, f"{topic}@{group}"), _lag(masters, group, topic))
             for group in groups
         )
     )
     return [
-        TopicRates(topic, group, lag, put.tps, got.tps, put.day, got.day)
-        for group, (got, lag) in zip(groups, rows, strict=True)
+        TopicRates(topic, group, lag, put.tps, delivered.tps, put.day, delivered.day)
+        for group, (delivered, lag) in zip(groups, rows, strict=True)
     ]
 
 
@@ -171,7 +171,7 @@ class _Rate:
     day: int
 
 
-async def _counted(masters: Mapping[str, Server], name: str, key: str) -> _Rate:
+async def _total(masters: Mapping[str, Server], name: str, key: str) -> _Rate:
     """Return the sum of a counter."""
     parts = (await call_all(masters, lambda server: _stats_or_none(server, name, key))).values()
     return _Rate(sum(part.minute.tps for part in parts), sum(map(_day_sum, parts)))

@@ -17,7 +17,7 @@ from kourou.client import calls_consume
 from kourou.client.administration import calls_admin_messages, calls_admin_offsets
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin, lacks_index
-from kourou.client.administration.dead_letters import DeadMessage, redriven
+from kourou.client.administration.dead_letters import DeadMessage, redrive_message
 from kourou.client.calls_send import Outgoing, send_command, send_message
 from kourou.client.namespacing import remove_namespace
 from kourou.client.pull_result import PullResult, PullStatus
@@ -276,7 +276,7 @@ class DeadLetterAdmin(MessageAdmin):
                 f"message {dead.message.msg_id} does not contain its original topic: send it to "
                 "the group instead"
             )
-        outgoing = redriven(dead, to_topic=to_topic)
+        outgoing = redrive_message(dead, to_topic=to_topic)
         was_sent = None if again else await self._was_sent(dead.message, outgoing.topic)
         if was_sent:
             return None, True

@@ -135,7 +135,7 @@ class OffsetAdmin(AdminCalls):
         check_group(group)
         at_ms = _check_target(topic, at_ms, to, queue, offset)
         brokers = await self._topic_brokers(group, topic, queue)
-        moves: list[OffsetReset] = []
+        resets: list[OffsetReset] = []
         for broker in brokers:
             if dry_run:
                 new = await broker.preview(at_ms, offset)
@@ -145,8 +145,8 @@ class OffsetAdmin(AdminCalls):
                 new = await broker.reset_queue(
                     group, queue, await broker.target(queue, at_ms, offset)
                 )
-            moves += [broker.move(one, now_at) for one, now_at in new.items()]
-        return sorted(moves, key=lambda move: move.queue)
+            resets += [broker.reset_result(one, new_offset) for one, new_offset in new.items()]
+        return sorted(resets, key=lambda reset: reset.queue)
 
     async def skip_backlog(
         self, group: str, topic: str, *, dry_run: bool = False
@@ -271,7 +271,7 @@ class _TopicBroker:
             return True
         return "not exist" in error.remark and not await live_members(self.server, group)
 
-    def move(self, queue: MessageQueue, offset: int) -> OffsetReset:
+    def reset_result(self, queue: MessageQueue, offset: int) -> OffsetReset:
         """Return the reset of a queue from the group's current offset to `offset`."""
         current = self.offsets.get(queue)
         return OffsetReset(queue, 0 if current is None else current.consumer_offset, offset)

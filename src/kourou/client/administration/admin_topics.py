@@ -52,10 +52,10 @@ class _Change:
         """Return the topic config with all changes except attributes, which brokers merge."""
         return replace(
             current,
-            read_queue_nums=_given(self.read_queues, current.read_queue_nums),
-            write_queue_nums=_given(self.write_queues, current.write_queue_nums),
-            perm=_given(self.perm, current.perm),
-            order=_given(self.order, current.order),
+            read_queue_nums=_or_default(self.read_queues, current.read_queue_nums),
+            write_queue_nums=_or_default(self.write_queues, current.write_queue_nums),
+            perm=_or_default(self.perm, current.perm),
+            order=_or_default(self.order, current.order),
         )
 
 
@@ -115,8 +115,8 @@ class TopicAdmin(AdminCalls):
         """
         _check_own_topic(topic)
         change = _Change(
-            _given(read_queues, queues),
-            _given(write_queues, queues),
+            _or_default(read_queues, queues),
+            _or_default(write_queues, queues),
             perm,
             order,
             dict(attributes or {}),
@@ -304,7 +304,7 @@ class TopicAdmin(AdminCalls):
         return with_namespace(self._config.namespace, topic)
 
 
-def _given(value: T | None, default: T) -> T:
+def _or_default(value: T | None, default: T) -> T:
     return default if value is None else value
 
 

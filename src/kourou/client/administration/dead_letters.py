@@ -59,7 +59,7 @@ class DeadMessage:
         return self.message.store_at_ms
 
 
-def redriven(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
+def redrive_message(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
     """Return the message by which a dead letter is redriven.
 
     Args:

@@ -83,8 +83,8 @@ def by_sharding_key(sharding_key: str) -> QueueSelector:
 
 def at_random(rng: random.Random | None = None) -> QueueSelector:
     """Return a selector that chooses a queue at random, by `rng` if it is given."""
-    chance = rng or random.Random()
-    return lambda queues, _: queues[chance.randrange(len(queues))]
+    generator = rng or random.Random()
+    return lambda queues, _: queues[generator.randrange(len(queues))]
 
 
 def in_machine_rooms(rooms: Iterable[str]) -> QueueSelector:

@@ -87,7 +87,9 @@ class Sender:
         """
         began_s = self._now_s()
         self.stats.on_begun(len(outgoing.msg_ids))
-        return await self._counted(self._send(outgoing, timeout_ms, choice), outgoing, began_s)
+        return await self._count_outcome(
+            self._send(outgoing, timeout_ms, choice), outgoing, began_s
+        )
 
     @property
     def fallbacks(self) -> Collection[asyncio.Task[SendReceipt]]:
@@ -114,7 +116,7 @@ class Sender:
             tries.failed_broker = None if first.queue is None else first.queue.broker_name
         return (await self._deliver(tries, failed))[0]
 
-    async def _counted(
+    async def _count_outcome(
         self, sending: Awaitable[list[SendReceipt]], outgoing: Outgoing, began_s: float
     ) -> list[SendReceipt]:
         """Return the result of `sending`, and count the outcome."""

@@ -62,7 +62,7 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
     size_max = min(_ANSWER_BYTES_MAX, connection.limits.frame_bytes_max)
     now_s = connection.last_received_s
     last: FirstTry | None = None
-    freed = freed_bytes = count = 0
+    released = released_bytes = count = 0
     sum_s = max_s = 0.0
     while end - at > _HEADER_AT:
         size, header_size = _unpack_sizes(buffer, at)
@@ -92,11 +92,11 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
         queue: Any = first.queue
         first.set_result(stored_receipt(first.msg_id, offset_id, queue, int(offset), durability))
         if last is not None and first.counter is not last.counter:
-            last.counter.release(freed_bytes, freed)
-            freed = freed_bytes = 0
+            last.counter.release(released_bytes, released)
+            released = released_bytes = 0
         last = first
-        freed += 1
-        freed_bytes += len(first.message.body)
+        released += 1
+        released_bytes += len(first.message.body)
         elapsed_s = now_s - first.began_s
         sum_s += elapsed_s
         if elapsed_s > max_s:  # noqa: PLR1730 - `max` costs three times as much
@@ -104,6 +104,6 @@ def complete_stored(connection: Connection, buffer: bytearray, at: int, end: int
         count += 1
         at = next_at
     if last is not None:
-        last.counter.release(freed_bytes, freed)
+        last.counter.release(released_bytes, released)
         last.tries.stats.on_stored_separately(count, sum_s, max_s, now_s)
     return at
