@@ -175,8 +175,8 @@ class MessageStore(StoreWriter):
         """
         if self.index is None:
             return FoundMessages([], 0, 0)
-        gone_below = self.topic_begin(query.topic)
-        query = query._replace(gone_below=max(query.gone_below, gone_below))
+        deleted_below = self.topic_begin(query.topic)
+        query = query._replace(deleted_below=max(query.deleted_below, deleted_below))
         return find_messages(query, self.index, self._log, self._visible_position, self.read_record)
 
     def write_repaired(self, repaired: Sequence[RepairedEntry]) -> None:

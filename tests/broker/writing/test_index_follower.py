@@ -222,18 +222,18 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
 def test_an_unexpected_failure_is_logged_once_and_skips_no_record(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_all = ActiveIndexFile.put_all
+    add_columns = ActiveIndexFile.add_columns
     calls: list[int] = []
 
     def fail_at_first(file: ActiveIndexFile, columns: KeyColumns) -> int:
         calls.append(len(columns.hashes))
         if len(calls) <= 3:
             raise KeyError("unforeseen")
-        return put_all(file, columns)
+        return add_columns(file, columns)
 
     async def test(parts: BrokerParts) -> None:
         await send(parts, *"abcdef")
-        monkeypatch.setattr(ActiveIndexFile, "put_all", fail_at_first)
+        monkeypatch.setattr(ActiveIndexFile, "add_columns", fail_at_first)
         index = following(parts)
         await asyncio.sleep(5 * RETRY_MS / 1000)
         assert parts.store.index_lag_bytes == 0

@@ -178,7 +178,7 @@ def test_the_number_of_entries_gathered_at_once_is_limited() -> None:
 
 def test_cached_forms_are_dropped_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_gather, "_FORMS_MAX", 20)
-    monkeypatch.setattr(index_keys, "_REMEMBERED_MAX", 30)
+    monkeypatch.setattr(index_keys, "_CACHED_MAX", 30)
     records = [usual(number * 10**8, tag=f"Tag{number % 70}") for number in range(99)]
     log, expected = written(records)
     gatherer = KeyGatherer()

@@ -77,7 +77,7 @@ def test_properties_are_read_as_java_reads_them(properties: bytes, count: int) -
 
 
 def test_the_hash_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_keys, "_REMEMBERED_MAX", 100)
+    monkeypatch.setattr(index_keys, "_CACHED_MAX", 100)
     hashes = KeyHashes()
     for number in range(1_500):
         key = f"{number:012}"
@@ -87,7 +87,7 @@ def test_the_hash_cache_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             java_hash(f"{topic}#{key}"),
             java_hash(f"{topic}#T#{key}"),
         ]
-    assert hashes.forgotten >= 1_500 // 100
+    assert hashes.cache_resets >= 1_500 // 100
 
 
 def test_rolled_back_records_are_not_indexed() -> None:

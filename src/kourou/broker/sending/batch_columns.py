@@ -57,7 +57,7 @@ class BatchColumns(NamedTuple):
         codes: tag hashes for the queue entries.
         bodies: message bodies.
         tails: columns of the bytes between body and seal, beginning with the topic's size.
-        id_head, id_rests: unique ids of all messages in the form of `FedBatch`; empty if any
+        id_head, id_tails: unique ids of all messages in the form of `FedBatch`; empty if any
             message has none.
         tags: the tags of each message, or one entry that all share; "" for none.
         keys: the keys property of each message, "" for none; empty if no message has keys.
@@ -70,7 +70,7 @@ class BatchColumns(NamedTuple):
     bodies: Sequence[bytes]
     tails: tuple[Iterable[bytes], ...]
     id_head: bytes
-    id_rests: bytes
+    id_tails: bytes
     tags: Sequence[str]
     keys: Sequence[str]
 
@@ -166,8 +166,8 @@ class BatchReader:
                 break
         else:
             return None
-        id_rests = b"".join(rests)
-        if not (head + id_rests).isalnum():
+        id_tails = b"".join(rests)
+        if not (head + id_tails).isalnum():
             return None
         start = topic_bytes + form.start + head
         total = HEAD_V4.size + body_size + len(topic_bytes) + text_size + SEAL_BYTES
@@ -179,7 +179,7 @@ class BatchReader:
             bodies,
             (repeat(start), rests, repeat(form.between)),
             head,
-            id_rests,
+            id_tails,
             (form.tags,),
             (),
         )
@@ -293,12 +293,12 @@ def _columns(
         return None
     if all_keys.count(b"\x02") != len(keys) - 1 or b"\x01" in all_keys or not all_keys.isascii():
         return None  # the bytes cut out as keys contain a separator, so they are not a keys value
-    head, id_rests = b"", unique_ids if len(unique_ids) == UNIQ_KEY_CHARS * len(ids) else b""
-    if id_rests:
+    head, id_tails = b"", unique_ids if len(unique_ids) == UNIQ_KEY_CHARS * len(ids) else b""
+    if id_tails:
         cut = layout(f"{ID_HEAD_CHARS}s{UNIQ_KEY_CHARS - ID_HEAD_CHARS}s" * len(ids))
-        parts = cut.unpack(id_rests)
+        parts = cut.unpack(id_tails)
         if parts[::2].count(parts[0]) == len(ids):
-            head, id_rests = parts[0], b"".join(parts[1::2])
+            head, id_tails = parts[0], b"".join(parts[1::2])
     return BatchColumns(
         sizes,
         body_sizes,
@@ -307,7 +307,7 @@ def _columns(
         bodies,
         (repeat(topic_bytes), starts, firsts, betweens, seconds, ends),
         head,
-        id_rests,
+        id_tails,
         tags if tags.count(tags[0]) < len(tags) else tags[:1],
         all_keys.decode().split("\x02") if any(keys) else (),
     )

@@ -106,14 +106,14 @@ def append_records(
     )  # fmt: skip
     run.buffers.append(b"".join(parts))
     run.pending.append((queue, appended))
-    if columns.id_rests:
+    if columns.id_tails:
         starts = array("q", of_count.pack_longs(*positions))  # a quarter of the time of `extend`
         if sys.byteorder == "little":
             starts.byteswap()
         run.feed.add_batch(
             FedBatch(
                 positions[0], end, run.store_at_ms, target.topic, starts, columns.tags,
-                columns.id_head, columns.id_rests, columns.keys,
+                columns.id_head, columns.id_tails, columns.keys,
             )
         )  # fmt: skip
     queue.next_offset += count

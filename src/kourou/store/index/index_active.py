@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.store.index.index_columns import KeyColumns, packed, to_or_from_disk
+from kourou.store.index.index_columns import KeyColumns, convert_byte_order, pack_columns
 from kourou.store.index.index_file import (
     HEADER,
     HEADER_BYTES,
@@ -41,7 +41,7 @@ from kourou.store.index.index_file import (
     IndexLayout,
 )
 from kourou.store.index.index_lanes import Remainders
-from kourou.store.index.index_rows import KeyRows, packed_rows
+from kourou.store.index.index_rows import KeyRows, pack_rows
 from kourou.store.paths import INDEX
 
 TAIL_BYTES_MAX: Final = 512 * 1024
@@ -52,14 +52,14 @@ _PAGE_BITS: Final = 10
 _PAGE_SLOTS: Final = 1 << _PAGE_BITS
 _HEADER_SLOTS: Final = HEADER_BYTES // SLOT_BYTES
 """The header's size in slots: pages are counted from the start of the file."""
-_PIECE_PAGES: Final = 64
+_BLOCK_PAGES: Final = 64
 """Pages of slots read or written in one call, so that the interpreter lock is held only briefly."""
 _SYNC_PAGES: Final = 256
 """Pages of slots per sync, so that a concurrent sync of the log waits for no more than these."""
-_PAGES_NOTED: Final = 0.9
+_PAGES_TRACKED: Final = 0.9
 """Fraction of the pages; once more have changed, all count as changed and tracking stops."""
 _NEVER: Final = 1 << 31
-_NONE_PLACED: Final[tuple[int, list[int], int]] = (_NEVER, [], _NEVER)
+_NONE_PENDING: Final[tuple[int, list[int], int]] = (_NEVER, [], _NEVER)
 
 
 class ActiveIndexFile(IndexFile):
@@ -86,14 +86,14 @@ class ActiveIndexFile(IndexFile):
         # While entries are added, slots already name entries that are not in the tail yet. For
         # readers: the number of the first such entry; the previous entry of each; and n, where
         # every n-th entry is named by no slot yet and is therefore missing from that list.
-        self._placed = _NONE_PLACED
+        self._pending = _NONE_PENDING
         self._remainders = Remainders(layout.slots)
         self._changed_pages: set[int] = set()
         self._pages = (layout.slots + _HEADER_SLOTS - 1 >> _PAGE_BITS) + 1
         # The number of the first unwritten entry, and the bytes of the unwritten entries. Replaced
         # as a whole, so that readers see both or neither.
         self._tail = (header.count, bytearray())
-        self._saved = header
+        self._durable_header = header
 
     @classmethod
     def create(
@@ -132,7 +132,7 @@ class ActiveIndexFile(IndexFile):
         """
         file = cls(disk, name, layout, header, _empty_slots(layout.slots))
         file._used_slots = 0
-        piece = _PIECE_PAGES * _PAGE_SLOTS
+        piece = _BLOCK_PAGES * _PAGE_SLOTS
         for first in range(0, layout.slots, piece):
             file._read_slots(first, min(piece, layout.slots - first))
         return file
@@ -142,16 +142,16 @@ class ActiveIndexFile(IndexFile):
         at = HEADER_BYTES + SLOT_BYTES * first
         data = self._disk.read(self.path, at, SLOT_BYTES * number)
         piece = array(_INT, data.ljust(SLOT_BYTES * number, b"\0"))
-        to_or_from_disk(piece)
+        convert_byte_order(piece)
         if max(piece) >= self._count or min(piece) < 0:
             for index, value in enumerate(piece):
                 if not 0 <= value < self._count:
-                    piece[index] = self._counted(value, first + index)
+                    piece[index] = self._newest_counted(value, first + index)
                     self._changed_pages.add(first + index + _HEADER_SLOTS >> _PAGE_BITS)
         self._slots[first : first + number] = memoryview(piece)
         self._used_slots += number - piece.count(0)
 
-    def _counted(self, number: int, slot: int) -> int:
+    def _newest_counted(self, number: int, slot: int) -> int:
         """Follow the slot's chain from an uncounted entry to the newest counted one; 0 for none."""
         before = self.layout.entries
         while self._count <= number < before:
@@ -173,9 +173,9 @@ class ActiveIndexFile(IndexFile):
         )
 
     @property
-    def saved(self) -> IndexHeader:
+    def durable_header(self) -> IndexHeader:
         """The header as it is durable on disk."""
-        return self._saved
+        return self._durable_header
 
     @property
     def is_full(self) -> bool:
@@ -195,7 +195,7 @@ class ActiveIndexFile(IndexFile):
 
     def slot(self, number: int) -> int:
         entry = self._slots[number]
-        first, previous, skipped = self._placed
+        first, previous, skipped = self._pending
         while entry >= first:
             entry = previous[entry - first - (entry - first) // skipped]
         return entry
@@ -206,7 +206,7 @@ class ActiveIndexFile(IndexFile):
             return super().entry(number)
         return IndexEntry._make(INDEX_ENTRY.unpack_from(tail, (number - first) * INDEX_ENTRY_BYTES))
 
-    def put_all(self, columns: KeyColumns) -> int:
+    def add_columns(self, columns: KeyColumns) -> int:
         """Add entries; return how many of them fit into the file."""
         number = min(len(columns.hashes), self.layout.entries - self._count)
         if number < len(columns.hashes):
@@ -217,18 +217,18 @@ class ActiveIndexFile(IndexFile):
         begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
         hashes = array(_INT, hashes)
         columns = columns._replace(hashes=hashes)
-        places = self._remainders.of(hashes)
+        slot_numbers = self._remainders.of(hashes)
         previous: list[int] = []
-        with self._placing(places, previous):
-            self._place(range(self._count, self._count + number), places, previous, _NEVER)
-            entries = packed(columns, begin_at_ms, previous)
+        with self._restoring_slots(slot_numbers, previous):
+            self._link(range(self._count, self._count + number), slot_numbers, previous, _NEVER)
+            entries = pack_columns(columns, begin_at_ms, previous)
             self._tail[1].extend(memoryview(entries).cast("B"))
-        self._have_put(number, begin_at_ms, offsets, times)
+        self._count_added(number, begin_at_ms, offsets, times)
         self._used_slots += previous.count(0)
-        self._note_changed(places)
+        self._mark_changed(slot_numbers)
         return number
 
-    def put_rows(self, rows: KeyRows) -> bool:
+    def add_rows(self, rows: KeyRows) -> bool:
         """Add the entries of all these records; if they do not all fit, add none, return False."""
         hashes, last, offsets, times = rows
         width, number = len(hashes) + 1, len(offsets)
@@ -237,39 +237,41 @@ class ActiveIndexFile(IndexFile):
             return False
         begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
         columns = [self._remainders.of(column) for column in hashes]
-        same = self._remainders.of(last[:1])[0] if len(last) < number else -1
-        if same >= 0 and any(same in column for column in columns):
-            same, last = -1, last * number
-        if same < 0:
+        common_slot = self._remainders.of(last[:1])[0] if len(last) < number else -1
+        if common_slot >= 0 and any(common_slot in column for column in columns):
+            common_slot, last = -1, last * number
+        if common_slot < 0:
             columns.append(self._remainders.of(last))
-        places = columns[0]
+        slot_numbers = columns[0]
         if len(columns) > 1:
-            places = [0] * (number * len(columns))
+            slot_numbers = [0] * (number * len(columns))
             for at, column in enumerate(columns):
-                places[at :: len(columns)] = column
+                slot_numbers[at :: len(columns)] = column
         numbers, skipped = list(range(first, end)), _NEVER
-        if same >= 0:
+        if common_slot >= 0:
             skipped = width
             del numbers[width - 1 :: width]
         previous: list[int] = []
-        with self._placing(places, previous):
-            self._place(numbers, places, previous, skipped)
+        with self._restoring_slots(slot_numbers, previous):
+            self._link(numbers, slot_numbers, previous, skipped)
             before: list[Sequence[int]]
             before = [previous[at :: len(columns)] for at in range(len(columns))]
-            if same >= 0:
-                before.append([self._slots[same], *range(first + width - 1, end - width, width)])
-            entries = packed_rows(rows._replace(last=last), begin_at_ms, before)
+            if common_slot >= 0:
+                before.append(
+                    [self._slots[common_slot], *range(first + width - 1, end - width, width)]
+                )
+            entries = pack_rows(rows._replace(last=last), begin_at_ms, before)
             self._tail[1].extend(memoryview(entries).cast("B"))
-        self._have_put(width * number, begin_at_ms, offsets, times)
+        self._count_added(width * number, begin_at_ms, offsets, times)
         self._used_slots += previous.count(0)
-        if same >= 0:  # only now, because the entries that this slot names are in the tail
-            self._used_slots += not self._slots[same]
-            self._slots[same] = end - 1
-            places.append(same)
-        self._note_changed(places)
+        if common_slot >= 0:  # only now, because the entries that this slot names are in the tail
+            self._used_slots += not self._slots[common_slot]
+            self._slots[common_slot] = end - 1
+            slot_numbers.append(common_slot)
+        self._mark_changed(slot_numbers)
         return True
 
-    def _have_put(
+    def _count_added(
         self, number: int, begin_at_ms: int, offsets: Sequence[int], times: Sequence[int]
     ) -> None:
         """Update the header's fields for `number` added entries."""
@@ -277,21 +279,23 @@ class ActiveIndexFile(IndexFile):
             self._begin_at_ms, self._begin_offset = begin_at_ms, offsets[0]
         self._end_at_ms, self._end_offset = times[-1], offsets[-1]
         self._count += number
-        self._placed = _NONE_PLACED
+        self._pending = _NONE_PENDING
 
     @contextmanager
-    def _placing(self, places: Sequence[int], previous: Sequence[int]) -> Iterator[None]:
+    def _restoring_slots(
+        self, slot_numbers: Sequence[int], previous: Sequence[int]
+    ) -> Iterator[None]:
         """Restore the slots if the body raises, so that no entry was added."""
         try:
             yield
         except BaseException:
-            for place, entry in reversed(list(zip(places, previous, strict=False))):
-                self._slots[place] = entry
-            self._placed = _NONE_PLACED
+            for slot, entry in reversed(list(zip(slot_numbers, previous, strict=False))):
+                self._slots[slot] = entry
+            self._pending = _NONE_PENDING
             raise
 
-    def _place(
-        self, numbers: Sequence[int], places: Sequence[int], previous: list[int], skipped: int
+    def _link(
+        self, numbers: Sequence[int], slot_numbers: Sequence[int], previous: list[int], skipped: int
     ) -> None:
         """Point slots at the entries with these numbers; collect their old values in `previous`.
 
@@ -301,22 +305,22 @@ class ActiveIndexFile(IndexFile):
 
         Args:
             numbers: consecutive, except that the last of each `skipped` is left out.
-            places: the slot of each entry.
+            slot_numbers: the slot of each entry.
             previous: receives the number of the previous entry in each slot.
             skipped: every `skipped`-th number is missing in `numbers`.
         """
         slots, add = self._slots, previous.append
-        self._placed = (self._count, previous, skipped)
-        for number, place in zip(numbers, places, strict=True):
-            add(slots[place])
-            slots[place] = number
+        self._pending = (self._count, previous, skipped)
+        for number, slot in zip(numbers, slot_numbers, strict=True):
+            add(slots[slot])
+            slots[slot] = number
 
-    def _note_changed(self, places: Sequence[int]) -> None:
+    def _mark_changed(self, slot_numbers: Sequence[int]) -> None:
         """Mark the pages of these slots as changed; under load, soon all pages are."""
         changed, pages = self._changed_pages, self._pages
         if len(changed) < pages:
-            changed.update([place + _HEADER_SLOTS >> _PAGE_BITS for place in set(places)])
-            if len(changed) > pages * _PAGES_NOTED:
+            changed.update([slot + _HEADER_SLOTS >> _PAGE_BITS for slot in set(slot_numbers)])
+            if len(changed) > pages * _PAGES_TRACKED:
                 changed.update(range(pages))
 
     def write_entries(self) -> None:
@@ -338,14 +342,14 @@ class ActiveIndexFile(IndexFile):
             OSError: the file is in one of the states of the module's table.
         """
         header = self.header
-        if header == self._saved and not self._changed_pages:
+        if header == self._durable_header and not self._changed_pages:
             return
         self.write_entries()
         _sync(self._disk, self.path)
         self._write_slots()
         self._disk.write(self.path, 0, [HEADER.pack(*header)])
         _sync(self._disk, self.path)
-        self._saved = header
+        self._durable_header = header
 
     def _write_slots(self) -> None:
         pages = sorted(self._changed_pages)
@@ -357,7 +361,7 @@ class ActiveIndexFile(IndexFile):
                 slots = array(
                     _INT, self._slots[start : end * _PAGE_SLOTS - _HEADER_SLOTS].tobytes()
                 )
-                to_or_from_disk(slots)
+                convert_byte_order(slots)
                 self._disk.write(self.path, HEADER_BYTES + SLOT_BYTES * start, [slots.tobytes()])
             _sync(self._disk, self.path)
             unsynced += len(some)
@@ -387,16 +391,16 @@ def _empty_slots(number: int) -> memoryview:
     with suppress(AttributeError, OSError):
         memory.madvise(mmap.MADV_HUGEPAGE)
     slots = memoryview(memory).cast(_INT)
-    for first in range(0, number, _PIECE_PAGES * _PAGE_SLOTS):
+    for first in range(0, number, _BLOCK_PAGES * _PAGE_SLOTS):
         slots[first] = 0  # faults the page in now, off the event loop
     return slots
 
 
 def _runs(pages: list[int]) -> list[tuple[int, int]]:
-    """Return (first, end) of each run of consecutive pages, at most `_PIECE_PAGES` long."""
+    """Return (first, end) of each run of consecutive pages, at most `_BLOCK_PAGES` long."""
     runs: list[tuple[int, int]] = []
     for page in pages:
-        if runs and runs[-1][1] == page and page - runs[-1][0] < _PIECE_PAGES:
+        if runs and runs[-1][1] == page and page - runs[-1][0] < _BLOCK_PAGES:
             runs[-1] = (runs[-1][0], page + 1)
         else:
             runs.append((page, page + 1))

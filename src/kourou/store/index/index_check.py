@@ -53,7 +53,7 @@ class IndexCheck:
         self._layout = layout
         self._hashes_of = hashes_of
 
-    def sound_files(
+    def verified_files(
         self, names: list[str], *, durable_to_ms: int | None, complete_to: int | None
     ) -> list[IndexFile]:
         """Return the files of `names` up to the first one that fails; see `KeyIndex.open`.
@@ -106,13 +106,13 @@ class IndexCheck:
             raise CorruptRecordError(name, 24, "records before the file's last may be missing")
         if files and header.begin_offset < files[-1].header.end_offset:
             raise CorruptRecordError(name, 16, "the file begins before the previous file ends")
-        if not self._follows(header, files[-1].header if files else None):
+        if not self._is_gapless(header, files[-1].header if files else None):
             raise CorruptRecordError(name, 16, "records before the file's first are in no file")
         is_kept = header.end_offset >= self._log.min_position
         if is_kept and record_time(self._log, header.end_offset) != header.end_at_ms:
             raise CorruptRecordError(name, 24, "the file's last record is not in the log")
 
-    def _follows(self, header: IndexHeader, before: IndexHeader | None) -> bool:
+    def _is_gapless(self, header: IndexHeader, before: IndexHeader | None) -> bool:
         """Tell whether no record with a key lies between a file and the previous one."""
         done = -1 if before is None else before.end_offset
         if done < self._log.min_position and before is not None:

@@ -1,4 +1,4 @@
-"""Index entries in columns, packed with about a third of a Python call per entry."""
+"""Index entries in columns, pack_columns with about a third of a Python call per entry."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def _seconds(begin_at_ms: int, columns: KeyColumns) -> array[int]:
     first = seconds_since(begin_at_ms, columns.time_min)
     if first == seconds_since(begin_at_ms, columns.time_max):
         return array(_INT, [first]) * len(columns.times)
-    known = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(columns.times)}
-    return array(_INT, [known[at_ms] for at_ms in columns.times])
+    seconds_by_time = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(columns.times)}
+    return array(_INT, [seconds_by_time[at_ms] for at_ms in columns.times])
 
 
-def packed(columns: KeyColumns, begin_at_ms: int, previous: Sequence[int]) -> array[int]:
+def pack_columns(columns: KeyColumns, begin_at_ms: int, previous: Sequence[int]) -> array[int]:
     """Return the entries in the file's layout."""
     entries = array(_INT, bytes(INDEX_ENTRY_BYTES * len(previous)))
-    places = array("q", columns.offsets)
-    to_or_from_disk(places)
-    halves = array(_INT, places.tobytes())
+    positions = array("q", columns.offsets)
+    convert_byte_order(positions)
+    halves = array(_INT, positions.tobytes())
     entries[1::5], entries[2::5] = halves[0::2], halves[1::2]
     seconds = _seconds(begin_at_ms, columns)
     for column, values in ((0, columns.hashes), (3, seconds), (4, previous)):
         numbers = array(_INT, values)
-        to_or_from_disk(numbers)
+        convert_byte_order(numbers)
         entries[column::5] = numbers
     return entries
 
 
-def to_or_from_disk(numbers: array[int]) -> None:
+def convert_byte_order(numbers: array[int]) -> None:
     """Convert numbers in place between machine byte order and the files' big-endian order."""
     if sys.byteorder == "little":
         numbers.byteswap()

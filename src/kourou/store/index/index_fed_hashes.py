@@ -32,7 +32,7 @@ class FedHashes:
 
     def __init__(self) -> None:
         # By topic and tags: the hash of `topic#`, and that of `topic#T#tags`, or -1 without tags.
-        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+        self._topic_hashes: dict[tuple[str, str], tuple[int, int]] = {}
         # By the hash of `topic#` and an id's head: the hash of both, times 31 ** 8.
         self._heads: dict[tuple[int, bytes], int] = {}
 
@@ -71,7 +71,7 @@ class FedHashes:
         """Return the hash of each id; None if one has another length or is not ASCII."""
         number, parts = len(records), records.ids
         if all(head for _, head, _ in parts):
-            texts = b"".join([rests for _, _, rests in parts])
+            texts = b"".join([tails for _, _, tails in parts])
             starts, at = [], 0
             for count, head, _ in parts:
                 start = self._start(bases[at if len(bases) > 1 else 0], head)
@@ -79,7 +79,7 @@ class FedHashes:
                 at += count
             all_starts, size = b"".join(starts), UNIQUE_ID_CHARS - ID_HEAD_CHARS
         else:
-            texts = b"".join([_whole_ids(head, rests) for _, head, rests in parts])
+            texts = b"".join([_whole_ids(head, tails) for _, head, tails in parts])
             all_starts, size = _starts(bases, (UNIQUE_ID_CHARS,), number), UNIQUE_ID_CHARS
         if len(texts) != size * number or not texts.isascii():
             return None
@@ -108,28 +108,28 @@ class FedHashes:
         """Return the hashes of each record's `topic#` and tags; a single value if all are alike."""
         number = len(topics)
         if topics.count(topics[0]) == number == tags.count(tags[0]):
-            base, tags_hash = self._of(topics[0], tags[0])
+            base, tags_hash = self._hashes_of(topics[0], tags[0])
             return (base,), array("i", (tags_hash,))
-        known = [self._of(*pair) for pair in zip(topics, tags, strict=True)]
+        known = [self._hashes_of(*pair) for pair in zip(topics, tags, strict=True)]
         bases, hashes = zip(*known, strict=True)
         return bases, array("i", hashes)
 
-    def _of(self, topic: str, tags: str) -> tuple[int, int]:
-        found = self._known.get((topic, tags))
+    def _hashes_of(self, topic: str, tags: str) -> tuple[int, int]:
+        found = self._topic_hashes.get((topic, tags))
         if found is None:
-            if len(self._known) >= _TOPICS_MAX:
-                self._known.clear()
+            if len(self._topic_hashes) >= _TOPICS_MAX:
+                self._topic_hashes.clear()
             base = java_string_hash(f"{topic}#") & _MASK
             found = base, key_hash(topic, tags, KeyKind.TAG) if tags else -1
-            self._known[topic, tags] = found
+            self._topic_hashes[topic, tags] = found
         return found
 
 
-def _whole_ids(head: bytes, rests: bytes) -> bytes:
-    """Return the joined ids that share `head`; `rests` itself if there is no common head."""
+def _whole_ids(head: bytes, tails: bytes) -> bytes:
+    """Return the joined ids that share `head`; `tails` itself if there is no common head."""
     if not head:
-        return rests
-    return b"".join([head + rests[at : at + LANE_BYTES] for at in range(0, len(rests), LANE_BYTES)])
+        return tails
+    return b"".join([head + tails[at : at + LANE_BYTES] for at in range(0, len(tails), LANE_BYTES)])
 
 
 def _starts(bases: Sequence[int], sizes: Sequence[int], number: int) -> bytes:

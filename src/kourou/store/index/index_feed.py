@@ -43,7 +43,7 @@ _KEY_BYTES: Final = 72
 """Memory of a batch, at most: for itself, for each message, and for each message's keys if any."""
 _BYTES_MAX: Final = 5 * 1024 * 1024
 """Limit of the feed: 16,000 records, or 80,000 in batches of 32. One run may exceed it."""
-_STRETCH_MIN: Final = 16
+_CONSECUTIVE_MIN: Final = 16
 """Fewer consecutive records are not worth a slice of their own, unless they are the last ones."""
 _END: Final = itemgetter(1)
 
@@ -60,7 +60,7 @@ class FedBatch(NamedTuple):
         starts: the log position of each record.
         tags: of each record, or a single one for all.
         id_head: the common beginning of all unique ids: `ID_HEAD_CHARS` long, or empty.
-        id_rests: the remaining parts of the ids, joined. ASCII, without blanks.
+        id_tails: the remaining parts of the ids, joined. ASCII, without blanks.
         keys: of each record; empty if none has any.
     """
 
@@ -71,7 +71,7 @@ class FedBatch(NamedTuple):
     starts: array[int]
     tags: Sequence[str]
     id_head: bytes
-    id_rests: bytes
+    id_tails: bytes
     keys: Sequence[str]
 
 
@@ -121,13 +121,13 @@ class FedColumns:
 
     def add_batch(self, batch: FedBatch, first: int, last: int) -> None:
         """Add records `first` to below `last` of the batch."""
-        _, end, store_at_ms, topic, starts, tags, id_head, id_rests, keys = batch
+        _, end, store_at_ms, topic, starts, tags, id_head, id_tails, keys = batch
         number, count = last - first, len(starts)
         if number < count:
             end = end if last == count else starts[last]
             starts, keys = starts[first:last], keys[first:last]
-            size = len(id_rests) // count
-            id_rests = id_rests[size * first : size * last]
+            size = len(id_tails) // count
+            id_tails = id_tails[size * first : size * last]
             tags = tags if len(tags) == 1 else tags[first:last]
         self._add_keys(keys, number)
         self.starts += starts
@@ -135,7 +135,7 @@ class FedColumns:
         self.times += [store_at_ms] * number
         self.topics += [topic] * number
         self.tags += tags if len(tags) == number else [*tags] * number
-        self.ids.append((number, id_head, id_rests))
+        self.ids.append((number, id_head, id_tails))
 
     def _add_keys(self, keys: Sequence[str], number: int) -> None:
         """Add the keys of the next `number` records; call it before their `starts` are added."""
@@ -152,69 +152,69 @@ class IndexFeed:
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
         """Limit the feed to about `bytes_max`; 0 where no index reads it."""
         self._bytes_max = bytes_max
-        self._parts: list[FedRecord | FedBatch] = []
+        self._items: list[FedRecord | FedBatch] = []
         self._batches = 0  # among them
         self._batch_bytes = 0
-        self._refused: list[FedRecord | FedBatch] = []
+        self._discarded: list[FedRecord | FedBatch] = []
 
     @property
     def fullness(self) -> float:
         """The used fraction of the limit; one run may raise it above 1."""
-        return self._bytes_kept / max(self._bytes_max, 1)
+        return self._used_bytes / max(self._bytes_max, 1)
 
     @property
-    def _bytes_kept(self) -> int:
-        return _RECORD_BYTES * (len(self._parts) - self._batches) + self._batch_bytes
+    def _used_bytes(self) -> int:
+        return _RECORD_BYTES * (len(self._items) - self._batches) + self._batch_bytes
 
     def begin_run(self) -> list[FedRecord | FedBatch]:
         """Return the list to which a run of appends adds its records; do not use it after the run.
 
         A full feed returns a list that is discarded.
         """
-        if self._bytes_kept < self._bytes_max:
-            return self._parts
-        self._refused.clear()
-        return self._refused
+        if self._used_bytes < self._bytes_max:
+            return self._items
+        self._discarded.clear()
+        return self._discarded
 
     def add_batch(self, batch: FedBatch) -> None:
         """Add a batch of the current run, if there is room."""
-        if self._bytes_kept < self._bytes_max:
-            self._parts.append(batch)
+        if self._used_bytes < self._bytes_max:
+            self._items.append(batch)
             self._batches += 1
             self._batch_bytes += _bytes_of(batch)
 
     def drop_from(self, position: int) -> None:
         """Drop the records at or behind the position, which were removed from the log."""
-        self._forget(bisect_left(self._parts, (position,)), len(self._parts))
+        self._drop(bisect_left(self._items, (position,)), len(self._items))
 
     def next_from(self, position: int, until: int) -> int | None:
         """Return where the next usable fed records begin, at the position or behind it.
 
         Records before the position are dropped. Records behind it are usable if at least
-        `_STRETCH_MIN` of them are consecutive below `until`. None if there are none.
+        `_CONSECUTIVE_MIN` of them are consecutive below `until`. None if there are none.
         """
-        parts = self._parts
-        passed = bisect_left(parts, (position,))
-        if passed and parts[passed - 1][1] > position:  # a batch that is partly taken
+        items = self._items
+        passed = bisect_left(items, (position,))
+        if passed and items[passed - 1][1] > position:  # a batch that is partly taken
             passed -= 1
         if passed:
-            self._forget(0, passed)
-        if not parts:
+            self._drop(0, passed)
+        if not items:
             return None
-        start = parts[0][0]
+        start = items[0][0]
         if start <= position:
             return position
-        return start if self._is_stretch(until) else None
+        return start if self._has_run(until) else None
 
-    def _is_stretch(self, until: int) -> bool:
+    def _has_run(self, until: int) -> bool:
         """Tell whether enough records below `until` are consecutive."""
-        number, end = 0, self._parts[0][0]
-        for part in islice(self._parts, _STRETCH_MIN):
-            if part[0] != end or part[1] > until:
+        number, end = 0, self._items[0][0]
+        for item in islice(self._items, _CONSECUTIVE_MIN):
+            if item[0] != end or item[1] > until:
                 return False
-            end = part[1]
-            number += len(part.starts) if type(part) is FedBatch else 1
-        return number >= _STRETCH_MIN
+            end = item[1]
+            number += len(item.starts) if type(item) is FedBatch else 1
+        return number >= _CONSECUTIVE_MIN
 
     def take(self, position: int, until: int, records_max: int = SLICE_MAX) -> FedColumns | None:
         """Return the next consecutive records that end at or below `until`.
@@ -227,20 +227,20 @@ class IndexFeed:
             until: the end of a record.
             records_max: limit of the records, capped at `SLICE_MAX`.
         """
-        parts, at = self._parts, 0
+        items, at = self._items, 0
         columns = FedColumns(position)
         left = records_max = min(records_max, SLICE_MAX)
-        while left and at < len(parts) and columns.end < until:
-            part = parts[at]
-            if type(part) is FedBatch:
-                if part.start > columns.end:
+        while left and at < len(items) and columns.end < until:
+            item = items[at]
+            if type(item) is FedBatch:
+                if item.start > columns.end:
                     break
-                starts = part.starts
-                first = 0 if part.start == columns.end else bisect_left(starts, columns.end)
-                last = len(starts) if part.end <= until else bisect_right(starts, until) - 1
+                starts = item.starts
+                first = 0 if item.start == columns.end else bisect_left(starts, columns.end)
+                last = len(starts) if item.end <= until else bisect_right(starts, until) - 1
                 if first >= last:
                     break
-                columns.add_batch(part, first, min(last, first + left))
+                columns.add_batch(item, first, min(last, first + left))
                 at += 1
             else:
                 records = self._records(at, until, left)
@@ -250,23 +250,23 @@ class IndexFeed:
                 at += number
             left = records_max - len(columns)
         are_all = not left or columns.end == until
-        return columns if len(columns) >= _STRETCH_MIN or are_all else None
+        return columns if len(columns) >= _CONSECUTIVE_MIN or are_all else None
 
     def _records(self, at: int, until: int, number: int) -> list[FedRecord]:
         """Return at most `number` singly added records from index `at` on, up to `until`."""
-        parts = self._parts
-        end = bisect_right(parts, until, at, min(at + number, len(parts)), key=_END)
+        items = self._items
+        end = bisect_right(items, until, at, min(at + number, len(items)), key=_END)
         if self._batches:
-            end = next((n for n in range(at, end) if type(parts[n]) is FedBatch), end)
-        return cast("list[FedRecord]", parts[at:end])
+            end = next((n for n in range(at, end) if type(items[n]) is FedBatch), end)
+        return cast("list[FedRecord]", items[at:end])
 
-    def _forget(self, start: int, end: int) -> None:
-        """Drop the parts from `start` to below `end`."""
+    def _drop(self, start: int, end: int) -> None:
+        """Drop the items from `start` to below `end`."""
         if self._batches:
-            gone = [part for part in self._parts[start:end] if type(part) is FedBatch]
+            gone = [item for item in self._items[start:end] if type(item) is FedBatch]
             self._batches -= len(gone)
             self._batch_bytes -= sum(map(_bytes_of, gone))
-        del self._parts[start:end]
+        del self._items[start:end]
 
 
 def _bytes_of(batch: FedBatch) -> int:

@@ -34,7 +34,7 @@ _FORMS_MAX: Final = 1024
 _FORM_BYTES_MAX: Final = 1024
 """Limits of the cached forms and of each one's bytes behind the body: 1 MB. The cache is cleared
 when full."""
-_LEARNT_MAX: Final = 8
+_NEW_FORMS_MAX: Final = 8
 """New forms per slice."""
 _PLAIN_MIN: Final = 4
 _PLAIN_MAX: Final = 64
@@ -75,12 +75,12 @@ class _Cut(NamedTuple):
     """A way to cut the bytes behind a body, and the forms that share it.
 
     Attributes:
-        places: the format of `unpack`.
+        layout: the format of `unpack`.
         unpack: cuts the bytes into eight parts.
         forms: by the three constant parts.
     """
 
-    places: str
+    layout: str
     unpack: Callable[[bytes, int], tuple[Any, ...]]
     forms: dict[tuple[bytes, bytes, bytes], _Form]
 
@@ -96,7 +96,7 @@ class KeyGatherer:
         self._hashes = KeyHashes()
         self._cuts: dict[int, _Cut] = {}  # by the number of bytes behind the body
         self._forms = 0
-        self._forgotten = 0
+        self._cache_resets = 0
         self._plain_left = self._plain_last = 0
         self._begin(0)
 
@@ -105,10 +105,10 @@ class KeyGatherer:
         self._seals: list[bytes] = []
         self._left = records_max
         self._others = 0  # records of unknown forms
-        self._to_learn = _LEARNT_MAX
-        if self._forms >= _FORMS_MAX or self._forgotten != self._hashes.forgotten:
+        self._new_forms_left = _NEW_FORMS_MAX
+        if self._forms >= _FORMS_MAX or self._cache_resets != self._hashes.cache_resets:
             self._cuts.clear()
-            self._forms, self._forgotten = 0, self._hashes.forgotten
+            self._forms, self._cache_resets = 0, self._hashes.cache_resets
 
     def gather(self, cursor: LogCursor, until: int, records_max: int = SLICE_MAX) -> KeyColumns:
         """Return the entries of the next records in memory that end at or below `until`.
@@ -127,7 +127,7 @@ class KeyGatherer:
             self._judge(records_max - self._left)
         if self._is_doubtful():
             # By its form, a property may have been cut at the wrong byte, or be several keys.
-            cursor.back_to(begin)
+            cursor.seek(begin)
             self._begin(records_max)
             self._take_all(cursor, until)
         if not self._entries:
@@ -164,7 +164,7 @@ class KeyGatherer:
         records = cursor.take(until, records_max)
         for record in records:
             if len(self._entries) >= ENTRIES_MAX:
-                cursor.back_to(record.start)
+                cursor.seek(record.start)
                 break
             self._left -= 1
             if is_indexed(record.sys_flag):
@@ -256,35 +256,35 @@ class KeyGatherer:
             return False
         topic = self._hashes.topic(tail[1:topic_end])
         self._add(topic, tail[properties_at:], offset, store_at_ms)
-        if is_new and self._to_learn and len(tail) <= _FORM_BYTES_MAX:
-            self._to_learn -= 1
-            self._learn(tail, topic, properties_at)
+        if is_new and self._new_forms_left and len(tail) <= _FORM_BYTES_MAX:
+            self._new_forms_left -= 1
+            self._add_form(tail, topic, properties_at)
         return True
 
-    def _learn(self, tail: bytes, topic: TopicHashes, properties_at: int) -> None:
+    def _add_form(self, tail: bytes, topic: TopicHashes, properties_at: int) -> None:
         """Add the record's form to the cache, if only an id and a key may differ in it."""
-        places = _places(tail, properties_at)
-        if places is None:
+        values = _find_values(tail, properties_at)
+        if values is None:
             return
         end, seal_size = len(tail), 0
-        if _SEAL in places:
-            end, seal_size = places[_SEAL]
-        id_at, id_size = places[_ID]
-        key_at, key_size = places.get(_KEY, (end, 0))
+        if _SEAL in values:
+            end, seal_size = values[_SEAL]
+        id_at, id_size = values[_ID]
+        key_at, key_size = values.get(_KEY, (end, 0))
         key_first = key_at < id_at
         sizes, at = list[int](), 0
-        for place, size in sorted(((id_at, id_size), (key_at, key_size))):
+        for value_at, size in sorted(((id_at, id_size), (key_at, key_size))):
             tail_size = min(size, LANE_BYTES)
-            sizes += (place - at, size - tail_size, tail_size)
-            at = place + size
+            sizes += (value_at - at, size - tail_size, tail_size)
+            at = value_at + size
         form = "".join(f"{size}s" for size in (*sizes, end - at, seal_size))
         cut = self._cuts.get(len(tail))
-        if cut is None or cut.places != form:
+        if cut is None or cut.layout != form:
             cut = self._cuts[len(tail)] = _Cut(form, struct.Struct(form).unpack_from, {})
         parts = cut.unpack(tail, 0)
         is_short = key_size < LANE_BYTES
         key_starts = {b"": short_start(topic, key_size)} if is_short else topic.heads
-        tags_at, tags_size = places.get(_TAGS, (0, 0))
+        tags_at, tags_size = values.get(_TAGS, (0, 0))
         tags = tail[tags_at : tags_at + tags_size]
         tags_hash = self._hashes.tags_hash(topic, tags) if tags else -1
         cut.forms[parts[0], parts[3], parts[6]] = _Form(
@@ -297,26 +297,26 @@ def _is_odd(sys_flag: int) -> bool:
     return bool(sys_flag & V6_FLAGS) or not is_indexed(sys_flag)
 
 
-def _places(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
+def _find_values(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
     """Return position and size of the values of id, key, tags and seal.
 
     None if the id is missing or shorter than a lane, there are several keys, a property occurs
     twice or is empty, or the seal is not the last property.
     """
-    places: dict[bytes, tuple[int, int]] = {}
+    values: dict[bytes, tuple[int, int]] = {}
     for text in tail[at:].split(b"\x02"):
         name, _, value = text.partition(b"\x01")
         if name in _NAMES:
-            if name in places or not value:
+            if name in values or not value:
                 return None
-            places[name] = (at + len(text) - len(value), len(value))
+            values[name] = (at + len(text) - len(value), len(value))
         at += len(text) + 1
-    _, id_size = places.get(_ID, (0, 0))
-    key_at, key_size = places.get(_KEY, (0, 0))
-    has_seal_elsewhere = _SEAL in places and places[_SEAL] != (
+    _, id_size = values.get(_ID, (0, 0))
+    key_at, key_size = values.get(_KEY, (0, 0))
+    has_seal_elsewhere = _SEAL in values and values[_SEAL] != (
         len(tail) - 1 - _SEAL_DIGITS,
         _SEAL_DIGITS,
     )
     if id_size < LANE_BYTES or b" " in tail[key_at : key_at + key_size] or has_seal_elsewhere:
         return None
-    return places
+    return values

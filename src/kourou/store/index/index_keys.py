@@ -34,7 +34,7 @@ _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_PIECE_BYTES + 1))
 _TAIL_POWER: Final = _POWERS[LANE_BYTES]
 
 _TOPICS_MAX: Final = 8192
-_REMEMBERED_MAX: Final = 32_768
+_CACHED_MAX: Final = 32_768
 """Limits of cached topics, and of cached heads of keys and tags over all topics: 7 MB. The cache is
 cleared when full."""
 
@@ -121,13 +121,13 @@ class KeyHashes:
     A key's hash is returned as a start and a tail, which `lane_hashes` combines.
 
     Attributes:
-        forgotten: how often the cache was cleared.
+        cache_resets: how often the cache was cleared.
     """
 
     def __init__(self) -> None:
-        self.forgotten = 0
+        self.cache_resets = 0
         self._topics: dict[bytes, TopicHashes] = {}
-        self._remembered = 0
+        self._cached = 0
 
     def of_record(self, topic: bytes, properties: bytes) -> list[int]:
         """Return the hashes of all keys of a record, in the order of their entries."""
@@ -141,7 +141,7 @@ class KeyHashes:
         topic = self._topics.get(name)
         if topic is None:
             if len(self._topics) >= _TOPICS_MAX:
-                self._forget()
+                self._clear_cache()
             topic = self._topics[name] = TopicHashes(name)
         return topic
 
@@ -168,7 +168,7 @@ class KeyHashes:
         """Return the hash of `topic#T#tags`."""
         value = topic.tags.get(tags)
         if value is None:
-            self._remember()
+            self._count_cached()
             text = tags.decode(errors="replace")
             value = topic.tags[tags] = key_hash(topic.name, text, KeyKind.TAG)
         return value
@@ -184,7 +184,7 @@ class KeyHashes:
                 value = (value + sum(map(mul, some, _POWERS[len(some) - 1 :: -1]))) & _MASK
             value = value * _TAIL_POWER & _MASK
             if b" " not in head:
-                self._remember()
+                self._count_cached()
                 topic.heads[head] = value
         return value
 
@@ -201,15 +201,15 @@ class KeyHashes:
             starts.append(self.head_start(topic, key[:-LANE_BYTES]))
             tails.append(key[-LANE_BYTES:])
 
-    def _remember(self) -> None:
-        self._remembered += 1
-        if self._remembered > _REMEMBERED_MAX:
-            self._forget()
+    def _count_cached(self) -> None:
+        self._cached += 1
+        if self._cached > _CACHED_MAX:
+            self._clear_cache()
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self._topics.clear()
-        self._remembered = 0
-        self.forgotten += 1
+        self._cached = 0
+        self.cache_resets += 1
 
 
 def short_start(topic: TopicHashes, size: int) -> int:

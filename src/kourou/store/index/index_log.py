@@ -28,8 +28,8 @@ _SIZES_BYTES: Final = 8
 HEAD: Final = struct.Struct(">ii20xqi16xq20xi").unpack_from
 """Size, magic, physical offset, sys flag, store time and body size, if both hosts are IPv4."""
 HEAD_BYTES: Final = 88
-_MOVED_TIME: Final = struct.Struct(">q").unpack_from
-_MOVED_SIZE: Final = struct.Struct(">i").unpack_from
+_TIME: Final = struct.Struct(">q").unpack_from
+_SIZE: Final = struct.Struct(">i").unpack_from
 _SIZE16: Final = struct.Struct(">h").unpack_from
 _V6_BYTES: Final = 12
 V6_FLAGS: Final = BORN_HOST_V6 | STORE_HOST_V6
@@ -111,7 +111,7 @@ class LogCursor:
         end = min(len(chunk), limit)
         at = self.position - start
         if at >= 0:
-            at = _take_usual(chunk, at, start, end, records_max, found)
+            at = _take_v1(chunk, at, start, end, records_max, found)
         while len(found) < records_max and 0 <= at <= end - _SIZES_BYTES:
             record = _parse(chunk, at, start, limit, segment_end)
             if record is None:
@@ -141,7 +141,7 @@ class LogCursor:
         if at >= 0:
             self.position = start + take(self._chunk, at, start, end)
 
-    def back_to(self, position: int) -> None:
+    def seek(self, position: int) -> None:
         """Move to the position, which must be the start of a record."""
         self.position = position
 
@@ -150,7 +150,7 @@ class LogCursor:
         at = self.position - self._chunk_start
         if not 0 <= at <= len(self._chunk) - 4:
             return 0
-        return int(_MOVED_SIZE(self._chunk, at)[0])
+        return int(_SIZE(self._chunk, at)[0])
 
     def _is_whole(self, at: int) -> bool:
         """Tell whether the chunk has the complete record and the largest fixed part of one."""
@@ -161,7 +161,7 @@ class LogCursor:
         next_at, last = at + 1, end - HEAD_BYTES
         while next_at <= last:
             found = [self._chunk.find(magic, next_at + 4, end) for magic in _MAGICS]
-            next_at = min((place - 4 for place in found if place >= 0), default=end)
+            next_at = min((at_magic - 4 for at_magic in found if at_magic >= 0), default=end)
             if next_at <= last and self._is_start(next_at, segment_end):
                 break
             next_at += 1
@@ -197,11 +197,11 @@ def record_time(log_: CommitLog, position: int) -> int | None:
     _, magic, offset, sys_flag, store_at_ms, _ = HEAD(data, 0)
     if magic not in (MAGIC_V1, MAGIC_V2) or offset != position:
         return None
-    at_ms = _MOVED_TIME(data, 56 + _V6_BYTES)[0] if sys_flag & BORN_HOST_V6 else store_at_ms
+    at_ms = _TIME(data, 56 + _V6_BYTES)[0] if sys_flag & BORN_HOST_V6 else store_at_ms
     return int(at_ms)
 
 
-def _take_usual(
+def _take_v1(
     chunk: bytes, at: int, chunk_start: int, end: int, records_max: int, found: list[LogRecord]
 ) -> int:
     """Append complete version 1 records with IPv4 hosts to `found`; return where the next begins.
@@ -238,7 +238,7 @@ def _take_usual(
     return at
 
 
-_NOTHING: Final = LogRecord(0, 0, 0, 0, b"", b"")
+_DAMAGE: Final = LogRecord(0, 0, 0, 0, b"", b"")
 
 
 def _parse(
@@ -256,17 +256,17 @@ def _parse(
     if magic not in (MAGIC_V1, MAGIC_V2):
         return _blank(chunk_start + at, size, magic, segment_end - at)
     if offset != chunk_start + at or not HEAD_BYTES < size <= limit - at:
-        return _NOTHING
+        return _DAMAGE
     end = at + size
     if end > len(chunk):
         # A damaged size may claim a whole segment: do not read that much to find out.
         is_likely = sys_flag & V6_FLAGS or 0 < size - HEAD_BYTES - body_size <= _TAIL_BYTES_MAX
-        return None if is_likely else _NOTHING
+        return None if is_likely else _DAMAGE
     topic_at = at + HEAD_BYTES + body_size
     if sys_flag & V6_FLAGS:
-        store_at_ms, topic_at = _moved(chunk, at, sys_flag)
+        store_at_ms, topic_at = _v6_fields(chunk, at, sys_flag)
     if not at < topic_at <= end - TAIL_BYTES_MIN:
-        return _NOTHING
+        return _DAMAGE
     if magic == MAGIC_V1:
         topic_size, topic_at = chunk[topic_at], topic_at + 1
     else:
@@ -277,7 +277,7 @@ def _parse(
         or topic_end > end - 2
         or _SIZE16(chunk, topic_end)[0] != end - topic_end - 2
     ):
-        return _NOTHING
+        return _DAMAGE
     fields = (offset, size, sys_flag, store_at_ms, chunk[topic_at:topic_end])
     # LogRecord's own constructor takes twice as long, and runs for each message.
     return tuple.__new__(LogRecord, (*fields, chunk[topic_end + 2 : end]))
@@ -287,15 +287,15 @@ def _blank(position: int, size: int, magic: int, left: int) -> LogRecord:
     """Return the blank that fills the segment to its end, or damage if it is none."""
     if magic == MAGIC_BLANK and size == left:
         return LogRecord(position, size, 0, 0, b"", b"")
-    return _NOTHING
+    return _DAMAGE
 
 
-def _moved(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
+def _v6_fields(chunk: bytes, at: int, sys_flag: int) -> tuple[int, int]:
     """Return the store time and the start of the topic of a record with an IPv6 host."""
     born = _V6_BYTES if sys_flag & BORN_HOST_V6 else 0
     store = _V6_BYTES if sys_flag & STORE_HOST_V6 else 0
     if at + _HEAD_BYTES_MAX > len(chunk):
         return 0, 0  # its size is smaller than its own head: damage
-    body_size = int(_MOVED_SIZE(chunk, at + 84 + born + store)[0])
-    store_at_ms = int(_MOVED_TIME(chunk, at + 56 + born)[0])
+    body_size = int(_SIZE(chunk, at + 84 + born + store)[0])
+    store_at_ms = int(_TIME(chunk, at + 56 + born)[0])
     return store_at_ms, at + HEAD_BYTES + born + store + body_size

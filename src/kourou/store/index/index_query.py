@@ -36,7 +36,7 @@ class KeyQuery(NamedTuple):
         messages_max: limit of the returned messages; the newest are returned.
         begin_ms: lowest store time, in epoch milliseconds.
         end_ms: highest store time, in epoch milliseconds.
-        gone_below: records below this log position belong to a deleted topic of the same name.
+        deleted_below: records below this log position belong to a deleted topic of the same name.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class KeyQuery(NamedTuple):
     messages_max: int
     begin_ms: int
     end_ms: int
-    gone_below: int = 0
+    deleted_below: int = 0
 
 
 class FoundMessages(NamedTuple):
@@ -87,13 +87,13 @@ def find_messages(
     found: dict[int, bytes] = {}
     seen: set[int] = set()
     size = 0
-    for offset in _places(query, index, log_, until):
+    for offset in _candidates(query, index, log_, until):
         if len(found) >= query.messages_max or len(seen) >= _CANDIDATES_MAX:
             break
         if offset in seen:
             continue
         seen.add(offset)
-        record = _proven(query, offset, read)
+        record = _verified(query, offset, read)
         if record is None:
             continue
         size += len(record)
@@ -104,24 +104,24 @@ def find_messages(
     return FoundMessages(records, last.end_at_ms, last.end_offset)
 
 
-def _places(query: KeyQuery, index: KeyIndex, log_: CommitLog, until: int) -> Iterator[int]:
+def _candidates(query: KeyQuery, index: KeyIndex, log_: CommitLog, until: int) -> Iterator[int]:
     """Yield positions of records that may match, newest first."""
     tail_start = index.position  # read before the search, since the index may advance meanwhile
-    yield from reversed(_tail_places(query, log_, tail_start, until))
+    yield from reversed(_unindexed_candidates(query, log_, tail_start, until))
     hash_ = key_hash(query.topic, query.key, query.kind)
     yield from index.find(hash_, query.begin_ms, query.end_ms)
 
 
-def _tail_places(query: KeyQuery, log_: CommitLog, start: int, until: int) -> list[int]:
+def _unindexed_candidates(query: KeyQuery, log_: CommitLog, start: int, until: int) -> list[int]:
     """Return positions of matching records in the part of the log that is not indexed yet."""
     topic, key = query.topic.encode(), query.key.encode()
     cursor = LogCursor(log_, start)
-    places: list[int] = []
+    positions: list[int] = []
     until_read = min(until, max(start, log_.min_position) + TAIL_BYTES_MAX)
     while cursor.position < until_read:
         if not cursor.read(until, may_block=True):
             break
-        places += [
+        positions += [
             record.start
             for record in cursor.take(until, _RECORDS_AT_ONCE)
             if record.topic == topic
@@ -129,12 +129,12 @@ def _tail_places(query: KeyQuery, log_: CommitLog, start: int, until: int) -> li
             and is_indexed(record.sys_flag)
             and has_key(record.properties, key, query.kind)
         ]
-    return places
+    return positions
 
 
-def _proven(query: KeyQuery, offset: int, read: ReadRecord) -> bytes | None:
+def _verified(query: KeyQuery, offset: int, read: ReadRecord) -> bytes | None:
     """Return the record at `offset` if it matches the query."""
-    if offset < query.gone_below:
+    if offset < query.deleted_below:
         return None
     data = None
     with suppress(StoreError):  # a damaged record cannot be verified to have the key
@@ -144,9 +144,9 @@ def _proven(query: KeyQuery, offset: int, read: ReadRecord) -> bytes | None:
     record = read_record(data, 0, check_crc=False)
     start = record.properties_start
     properties = bytes(data[start : start + record.properties_size])
-    is_meant = (
+    is_match = (
         record.topic == query.topic
         and query.begin_ms <= record.store_at_ms <= query.end_ms
         and has_key(properties, query.key.encode(), query.kind)
     )
-    return data if is_meant else None
+    return data if is_match else None

@@ -14,12 +14,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from kourou.store.index.index_columns import KeyColumns, to_or_from_disk
+from kourou.store.index.index_columns import KeyColumns, convert_byte_order
 from kourou.store.index.index_file import INDEX_ENTRY_BYTES, seconds_since
 
 _INT: Final = "i"
 _ENTRY_INTS: Final = INDEX_ENTRY_BYTES // 4
-_HASH, _PLACE_HIGH, _PLACE_LOW, _SECONDS, _PREVIOUS = range(_ENTRY_INTS)
+_HASH, _OFFSET_HIGH, _OFFSET_LOW, _SECONDS, _PREVIOUS = range(_ENTRY_INTS)
 _LOW_FIRST: Final = sys.byteorder == "little"
 
 
@@ -44,13 +44,13 @@ class KeyRows(NamedTuple):
         last = self.last if len(self.last) == number else self.last * number
         columns = (*self.hashes, last)
         width = len(columns)
-        hashes = interleaved(columns)
-        offsets = interleaved((self.offsets,) * width)
-        times = interleaved((array("q", self.times),) * width)
+        hashes = interleave(columns)
+        offsets = interleave((self.offsets,) * width)
+        times = interleave((array("q", self.times),) * width)
         return KeyColumns(hashes, offsets, times, self.times[0], self.times[-1])
 
 
-def interleaved(columns: Sequence[array[int]]) -> array[int]:
+def interleave(columns: Sequence[array[int]]) -> array[int]:
     """Return the first of each column, then the second of each, and so on."""
     if len(columns) == 1:
         return columns[0]
@@ -60,7 +60,7 @@ def interleaved(columns: Sequence[array[int]]) -> array[int]:
     return found
 
 
-def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int]]) -> array[int]:
+def pack_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int]]) -> array[int]:
     """Return the entries in the file's layout.
 
     Args:
@@ -73,12 +73,12 @@ def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int
     columns = (*hashes, last)
     seconds = [seconds_since(begin_at_ms, times[0])]
     if seconds[0] != seconds_since(begin_at_ms, times[-1]):
-        known = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(times)}
-        seconds = [known[at_ms] for at_ms in times]
+        seconds_by_time = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(times)}
+        seconds = [seconds_by_time[at_ms] for at_ms in times]
     high, low = _halves(offsets)
     row = array(_INT, bytes(INDEX_ENTRY_BYTES * len(columns)))
     row[_SECONDS::_ENTRY_INTS] = array(_INT, seconds[:1]) * len(columns)
-    row[_PLACE_HIGH::_ENTRY_INTS] = high[:1] * len(columns)
+    row[_OFFSET_HIGH::_ENTRY_INTS] = high[:1] * len(columns)
     row[_ENTRY_INTS * len(hashes)] = last[0]
     found = row * number
     step = len(row)
@@ -87,12 +87,12 @@ def packed_rows(rows: KeyRows, begin_at_ms: int, previous: Sequence[Sequence[int
         if len(column) == number:
             found[first + _HASH :: step] = column
         if high[0] != high[-1]:
-            found[first + _PLACE_HIGH :: step] = high
-        found[first + _PLACE_LOW :: step] = low
+            found[first + _OFFSET_HIGH :: step] = high
+        found[first + _OFFSET_LOW :: step] = low
         if len(seconds) == number:
             found[first + _SECONDS :: step] = array(_INT, seconds)
         found[first + _PREVIOUS :: step] = array(_INT, before)
-    to_or_from_disk(found)
+    convert_byte_order(found)
     return found
 
 

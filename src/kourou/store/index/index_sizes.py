@@ -22,8 +22,8 @@ from kourou.store.index.index_file import (
 )
 from kourou.store.paths import INDEX
 
-_ENTRIES_A_SLOT: Final = 4
-_LOOKED_AT: Final = 16
+_ENTRIES_PER_SLOT: Final = 4
+_ENTRIES_VERIFIED: Final = 16
 
 
 def index_sizes(disk: Disk) -> dict[str, int]:
@@ -34,20 +34,20 @@ def index_sizes(disk: Disk) -> dict[str, int]:
     """
     for name in index_file_names(disk):
         size = disk.size(f"{INDEX}/{name}") - HEADER_BYTES
-        slots, rest = divmod(size, SLOT_BYTES + INDEX_ENTRY_BYTES * _ENTRIES_A_SLOT)
-        layout = IndexLayout(slots, slots * _ENTRIES_A_SLOT)
-        if slots > 0 and not rest and _is_laid_out(disk, name, layout):
+        slots, rest = divmod(size, SLOT_BYTES + INDEX_ENTRY_BYTES * _ENTRIES_PER_SLOT)
+        layout = IndexLayout(slots, slots * _ENTRIES_PER_SLOT)
+        if slots > 0 and not rest and _has_layout(disk, name, layout):
             return {"index_slots": layout.slots, "index_entries": layout.entries}
     return {}
 
 
-def _is_laid_out(disk: Disk, name: str, layout: IndexLayout) -> bool:
+def _has_layout(disk: Disk, name: str, layout: IndexLayout) -> bool:
     """Tell whether the slots of the file's newest entries name them, or newer ones."""
     header = IndexHeader._make(HEADER.unpack(disk.read(f"{INDEX}/{name}", 0, HEADER_BYTES)))
     if not 1 < header.count <= layout.entries:
         return False
     file = IndexFile(disk, name, layout, header)
-    for number in range(max(1, header.count - _LOOKED_AT), header.count):
+    for number in range(max(1, header.count - _ENTRIES_VERIFIED), header.count):
         entry = file.entry(number)
         if not number <= file.slot(entry.key_hash % layout.slots) < header.count:
             return False

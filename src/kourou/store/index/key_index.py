@@ -79,11 +79,11 @@ class KeyIndex:
         self._first_name = ""
         self._last_name = ""
         self._active: ActiveIndexFile | None = None
-        self._must_load = False  # the newest file has room, and is not loaded yet
+        self._needs_load = False  # the newest file has room, and is not loaded yet
         self._cursor = LogCursor(log_, log_.min_position)
         self._position = self._cursor.position  # lags the cursor while its records are added
-        self._keys_done = 0  # keys of the record at the position that are in the index
-        self._must_wait = False  # the next step needs `upkeep` first
+        self._keys_indexed = 0  # keys of the record at the position that are in the index
+        self._needs_upkeep = False  # the next step needs `upkeep` first
 
     @property
     def position(self) -> int:
@@ -100,7 +100,7 @@ class KeyIndex:
     @property
     def has_unsaved(self) -> bool:
         """Whether entries exist that are not durable."""
-        return self._active is not None and self._active.header != self._active.saved
+        return self._active is not None and self._active.header != self._active.durable_header
 
     @property
     def last_header(self) -> IndexHeader:
@@ -126,7 +126,7 @@ class KeyIndex:
         """
         names = index_file_names(self._disk)
         check = IndexCheck(self._disk, self._log, self._layout, self._hashes_of)
-        files = check.sound_files(names, durable_to_ms=durable_to_ms, complete_to=complete_to)
+        files = check.verified_files(names, durable_to_ms=durable_to_ms, complete_to=complete_to)
         self._last_name = names[len(files) - 1] if files else ""
         self._remove(names[len(files) :])
         self._files = tuple(files)
@@ -135,17 +135,17 @@ class KeyIndex:
     def _start_behind(self, files: list[IndexFile]) -> None:
         """Set the position behind the last record in the files."""
         self._active = None
-        self._must_load = False
-        self._keys_done = 0
+        self._needs_load = False
+        self._keys_indexed = 0
         position = self._log.min_position
         if files:
             last = files[-1].header
-            self._must_load = last.count < self._layout.entries
+            self._needs_load = last.count < self._layout.entries
             self.durable_at_ms = last.end_at_ms
             if last.end_offset >= position:
                 position = last.end_offset
-                self._keys_done = count_last(files)
-        self._must_wait = self._must_load
+                self._keys_indexed = count_last(files)
+        self._needs_upkeep = self._needs_load
         self._cursor = LogCursor(self._log, position)
         self._position = position
 
@@ -170,18 +170,18 @@ class KeyIndex:
         Raises:
             OSError: the log cannot be read.
         """
-        if not self._must_wait and not self.lag_bytes(until):
+        if not self._needs_upkeep and not self.lag_bytes(until):
             return IndexStep.IDLE
-        self._cursor.back_to(self._position)  # the previous step may have been interrupted
-        columns = None if self._must_wait else self._next_columns(until, records_max)
-        if columns is None or not self._put_all(columns):
-            self._must_wait = True
+        self._cursor.seek(self._position)  # the previous step may have been interrupted
+        columns = None if self._needs_upkeep else self._next_columns(until, records_max)
+        if columns is None or not self._add_entries(columns):
+            self._needs_upkeep = True
             return IndexStep.BLOCKED
         # Only now: queries search the log behind the position themselves.
         self._position = self._cursor.position
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
-            self._must_wait = True
-        return IndexStep.MORE if self._must_wait or self.lag_bytes(until) else IndexStep.IDLE
+            self._needs_upkeep = True
+        return IndexStep.MORE if self._needs_upkeep or self.lag_bytes(until) else IndexStep.IDLE
 
     def _next_columns(self, until: int, records_max: int) -> KeyColumns | KeyRows | None:
         """Return the entries of the next records, and move the cursor behind these.
@@ -196,7 +196,7 @@ class KeyIndex:
                 until = fed.end
                 columns = self._fed_hashes.columns(fed)
                 if columns is not None:
-                    self._cursor.back_to(until)
+                    self._cursor.seek(until)
                     return columns
         elif next_fed is not None:
             until = min(until, next_fed)
@@ -204,19 +204,19 @@ class KeyIndex:
             return None
         return self._gatherer.gather(self._cursor, until, records_max)
 
-    def _put_all(self, columns: KeyColumns | KeyRows) -> bool:
+    def _add_entries(self, columns: KeyColumns | KeyRows) -> bool:
         """Add entries; return False if some need a new file.
 
         Then the position is the record of the first entry that was not added.
         """
         if isinstance(columns, KeyRows):
             active = self._active
-            if active is not None and not self._keys_done and active.put_rows(columns):
+            if active is not None and not self._keys_indexed and active.add_rows(columns):
                 return True
             columns = columns.columns()
         offsets = columns.offsets
         first = offsets[0] if offsets else -1
-        done, self._keys_done = self._keys_done, 0
+        done, self._keys_indexed = self._keys_indexed, 0
         # The record at the position may have expired, and the first entry be another record's.
         if done and first == self._position:
             done = min(done, offsets.count(offsets[0]))
@@ -224,12 +224,12 @@ class KeyIndex:
             offsets = columns.offsets
         else:
             done = 0
-        put = 0 if self._active is None else self._active.put_all(columns)
+        put = 0 if self._active is None else self._active.add_columns(columns)
         if put == len(offsets):
             return True
         position = offsets[put]
         is_first = position == first
-        self._keys_done = offsets[:put].count(position) + (done if is_first else 0)
+        self._keys_indexed = offsets[:put].count(position) + (done if is_first else 0)
         self._position = position
         return False
 
@@ -244,10 +244,10 @@ class KeyIndex:
         Raises:
             OSError: retry later, unless a sync failed.
         """
-        if self._must_load:
+        if self._needs_load:
             last = self._files[-1]
-            self._take_up(ActiveIndexFile.load(self._disk, last.name, self._layout, last.header))
-            self._must_load = False
+            self._activate(ActiveIndexFile.load(self._disk, last.name, self._layout, last.header))
+            self._needs_load = False
         if self._active is not None and self._active.is_full:
             self._seal(self._active)
         if self._active is None:
@@ -256,7 +256,7 @@ class KeyIndex:
             self._active.write_entries()
         if self.lag_bytes(until):
             self._cursor.read(until, may_block=True)
-        self._must_wait = False
+        self._needs_upkeep = False
 
     def _add_file(self, now_ms: int) -> None:
         if not self._files:
@@ -270,7 +270,7 @@ class KeyIndex:
         self._active = file
         log.info("index.file_created name=%s", name)
 
-    def _take_up(self, file: ActiveIndexFile) -> None:
+    def _activate(self, file: ActiveIndexFile) -> None:
         """Make the loaded newest file the one to which entries are added."""
         self._files = (*self.files[:-1], file)
         self._active = file
@@ -290,7 +290,7 @@ class KeyIndex:
         """
         if self._active is not None and self.has_unsaved:
             self._active.save()
-            self.durable_at_ms = self._active.saved.end_at_ms
+            self.durable_at_ms = self._active.durable_header.end_at_ms
 
     def close(self, until: int, now_ms: int) -> None:
         """Index the rest of the log up to `until`, and make the index durable.

@@ -183,7 +183,7 @@ class _Check:
 
     def _record_at(self, offset: int, *, skip: int = 0) -> LogRecord | None:
         """Return the record that begins at `offset`, or the `skip`-th behind it."""
-        self._cursor.back_to(offset)
+        self._cursor.seek(offset)
         record = self._next_record()
         for _ in range(skip):
             record = self._next_record()

@@ -31,7 +31,7 @@ def test_a_query_during_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch
     indexed.append(20)
     end = indexed.log.synced_position
     found: list[int] = []
-    put_all = ActiveIndexFile.put_all
+    add_columns = ActiveIndexFile.add_columns
 
     def ask_and_put(file: ActiveIndexFile, columns: KeyColumns) -> int:
         query = KeyQuery("T", "k-39", KeyKind.KEY, 10, 0, LONG_MAX)
@@ -39,9 +39,9 @@ def test_a_query_during_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch
             query, indexed.index, indexed.log, end, lambda place: indexed.log.read(place, 4096)
         )
         found.append(len(records.records))
-        return put_all(file, columns)
+        return add_columns(file, columns)
 
-    monkeypatch.setattr(ActiveIndexFile, "put_all", ask_and_put)
+    monkeypatch.setattr(ActiveIndexFile, "add_columns", ask_and_put)
     indexed.follow()
     assert found == [1] * len(found) != []
 
@@ -59,7 +59,7 @@ def test_a_search_continues_behind_an_entry_added_meanwhile(
     def put_and_slot(number: int) -> int:
         monkeypatch.undo()
         at_ms = START_MS + 9_000
-        file.put_all(KeyColumns([HASH], [indexed.log.written_position], [at_ms], at_ms, at_ms))
+        file.add_columns(KeyColumns([HASH], [indexed.log.written_position], [at_ms], at_ms, at_ms))
         return slot(number)
 
     monkeypatch.setattr(file, "slot", put_and_slot)
@@ -197,7 +197,7 @@ def test_a_search_while_entries_are_added_finds_all_older_entries(
     slots = WatchedSlots(file._slots, lambda: found.append([*file.find(HASH, 0, LONG_MAX)]))
     monkeypatch.setattr(file, "_slots", slots)
     others = [HASH + 8 * number for number in range(5)]  # of the same slot
-    assert file.put_all(columns_of([HASH, *others])) == 6
+    assert file.add_columns(columns_of([HASH, *others])) == 6
     assert found == [indexed.places["g-1"]] * 6
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_001, 10_000, *indexed.places["g-1"]]
 
@@ -225,7 +225,7 @@ def test_a_search_while_rows_are_added_finds_all_older_entries(
         found.append(([*file.find(HASH, 0, LONG_MAX)], [*file.find(last, 0, LONG_MAX)]))
 
     monkeypatch.setattr(file, "_slots", WatchedSlots(file._slots, look))
-    assert file.put_rows(rows_of([HASH] * 3, [HASH + 16 * n for n in range(3)], last, 3))
+    assert file.add_rows(rows_of([HASH] * 3, [HASH + 16 * n for n in range(3)], last, 3))
     first = (indexed.places["g-1"], lasts_before)
     *before, after = found
     assert set(map(str, before)) == {str(first)}
@@ -250,9 +250,9 @@ def test_rows_give_the_same_file_as_single_entries(last: int) -> None:
         file = indexed.index.files[-1]
         assert isinstance(file, ActiveIndexFile)
         if in_rows:
-            assert file.put_rows(rows)
+            assert file.add_rows(rows)
         else:
-            assert file.put_all(rows.columns()) == 9
+            assert file.add_columns(rows.columns()) == 9
         file.save()
         files.append((indexed.disk.read(file.path, 0, 1 << 20), file.header))
     assert files[0] == files[1]
@@ -266,9 +266,9 @@ def test_rows_that_do_not_all_fit_are_not_added() -> None:
     assert isinstance(file, ActiveIndexFile)
     before, room = file.header, (file.layout.entries - file.header.count) // 3
     number = room + 1
-    assert not file.put_rows(rows_of([1] * number, [2] * number, 3, number))
+    assert not file.add_rows(rows_of([1] * number, [2] * number, 3, number))
     assert file.header == before
-    assert file.put_rows(rows_of([1] * room, [2] * room, 3, room))
+    assert file.add_rows(rows_of([1] * room, [2] * room, 3, room))
 
 
 def test_rows_that_fail_to_be_added_change_nothing() -> None:
@@ -281,10 +281,10 @@ def test_rows_that_fail_to_be_added_change_nothing() -> None:
     rows = rows_of([HASH] * 3, [HASH] * 3, HASH + 1, 3)
     no_time: Any = None
     with pytest.raises(TypeError):
-        file.put_rows(rows._replace(times=[*rows.times[:2], no_time]))
+        file.add_rows(rows._replace(times=[*rows.times[:2], no_time]))
     assert file.header == before
     assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
-    assert file.put_all(columns_of([HASH])) == 1
+    assert file.add_columns(columns_of([HASH])) == 1
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]
 
 
@@ -296,8 +296,8 @@ def test_entries_that_fail_to_be_added_change_nothing() -> None:
     assert isinstance(file, ActiveIndexFile)
     before = file.header
     with pytest.raises(OverflowError):
-        file.put_all(columns_of([HASH] * 4)._replace(offsets=[1, 2, 3, 1 << 70]))
+        file.add_columns(columns_of([HASH] * 4)._replace(offsets=[1, 2, 3, 1 << 70]))
     assert file.header == before
     assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
-    assert file.put_all(columns_of([HASH])) == 1
+    assert file.add_columns(columns_of([HASH])) == 1
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]
