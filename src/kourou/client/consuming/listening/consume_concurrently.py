@@ -39,7 +39,7 @@ class ConcurrentConsumption:
     Args:
         call: calls the listener; each worker calls it with one message or batch at a time.
         config: number of workers, size of batches, timeouts.
-        clock: time at which deliveries start.
+        clock: the wall clock, for start times of deliveries.
         ready: source of the messages.
         acknowledgements: acknowledges messages that are done.
         redeliverer: has failed messages redelivered.

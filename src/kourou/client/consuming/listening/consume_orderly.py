@@ -1,7 +1,7 @@
 """Delivers the messages of each queue in order, one call at a time, under the queue's lock.
 
     the listener               then
-    returns                    the messages are done; if it commits itself: finished
+    returns                    the messages are done; a committing listener: finished
     raises                     the queue is suspended for `suspend_queue_ms`, then the same messages
                                are delivered again
     raises for the last time   the messages become dead letters, and the queue continues
@@ -134,7 +134,7 @@ class OrderlyConsumption:
     Args:
         call: creates the call of the listener for each queue.
         config: number of turns, size of batches, time limits.
-        clock: time at which deliveries start.
+        clock: the wall clock, for start times of deliveries.
         locks: the queue locks.
         acknowledgements: stores dead letters.
         offsets: receives the offsets that become committable.

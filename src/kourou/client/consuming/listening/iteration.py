@@ -1,7 +1,7 @@
 """Consumption by `async for`: requesting the next message acknowledges the one before.
 
-Except if it was given back: then it is redelivered or stored as a dead letter, and requesting the
-next message has no effect on it.
+The exception is a message that was given back: it is redelivered or stored as a dead letter, and
+requesting the next message has no effect on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Iteration:
         ready: source of the messages.
         acknowledgements: acknowledges messages that are done.
         redeliverer: has messages redelivered.
-        clock: time at which deliveries start.
+        clock: the wall clock, for start times of deliveries.
         watch: reports each loop body to hooks and statistics.
 
     Attributes:

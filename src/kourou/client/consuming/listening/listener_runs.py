@@ -61,7 +61,7 @@ class ListenerRuns:
             from any thread.
         on_done: called on the event loop with deliveries that are done, in the order in which they
             ended.
-        clock: time at which deliveries start.
+        clock: the wall clock, for start times of deliveries.
         watch: counts successful calls.
         returned: checks the listener's return values.
 

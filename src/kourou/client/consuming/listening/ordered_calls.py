@@ -42,7 +42,7 @@ class Decision:
         self.is_rolled_back = False
         self.delay_ms: int | None = None
 
-    def take(self, error: BaseException | None) -> OrderedOutcome:
+    def finish(self, error: BaseException | None) -> OrderedOutcome:
         """Return the outcome of a call that raised `error` or returned, and reset for the next."""
         is_ok = error is None
         outcome = OrderedOutcome(
@@ -224,10 +224,10 @@ class OrderedCall(ListenerCall):
     async def deliver(self, messages: Sequence[MessageExt]) -> OrderedOutcome:
         """Call the listener and return the outcome."""
         error = (await self(messages)).error
-        return OrderedOutcome(error) if self._decision is None else self._decision.take(error)
+        return OrderedOutcome(error) if self._decision is None else self._decision.finish(error)
 
     def _failed(self, message: MessageExt, error: BaseException) -> BaseException:
-        """Log the listener's error; at DEBUG unless the number of redeliveries is a power of two.
+        """Log the listener's error; at DEBUG unless its redeliveries are 0 or a power of two.
 
         An ordered message may fail every second without limit.
         """
@@ -239,7 +239,9 @@ class OrderedCall(ListenerCall):
 
 
 class _OneThread:
-    """Runs blocking functions off the event loop, one at a time.
+    """Runs blocking functions off the event loop, and records whether one is running.
+
+    The caller runs one at a time.
 
     Attributes:
         run_blocking: the underlying offload.

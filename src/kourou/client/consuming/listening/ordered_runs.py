@@ -28,7 +28,7 @@ class OrderedRuns:
     Args:
         call: calls the listener with one message.
         order: the queue's messages by state.
-        clock: time at which deliveries start.
+        clock: the wall clock, for start times of deliveries.
         on_finished: called after messages of `order` were finished.
     """
 

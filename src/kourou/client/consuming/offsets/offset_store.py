@@ -49,10 +49,7 @@ class Offsets(Protocol):
         """
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return the begin of the topic that the offset belongs to, see `TOPIC_BEGIN_FIELD`.
-
-        None if not known.
-        """
+        """Return the offset's `TOPIC_BEGIN_FIELD`, which identifies its topic; None: unknown."""
 
     def get(self, queue: MessageQueue) -> int | None:
         """Return the offset in memory; None before the first update."""
@@ -124,7 +121,7 @@ class RemoteOffsets(OffsetsInMemory):
         self._topic_begins: dict[MessageQueue, int] = {}
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return the topic's begin from the broker's last response to `fetch`."""
+        """Return the `TOPIC_BEGIN_FIELD` of the broker's last response to `fetch`."""
         return self._topic_begins.get(queue)
 
     def forget(self, queue: MessageQueue) -> None:

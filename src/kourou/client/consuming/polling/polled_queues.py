@@ -146,7 +146,7 @@ class PolledQueues:
         return polled.reader.problem
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
-        """Return the begin of the topic that the queue's offsets belong to; see `Offsets`."""
+        """Return the `TOPIC_BEGIN_FIELD` of the queue's offset; see `Offsets.topic_begin`."""
         return self._offsets.topic_begin(queue)
 
     def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:

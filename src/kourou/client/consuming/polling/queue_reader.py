@@ -97,8 +97,10 @@ class QueueReader:
         self._resumed = asyncio.Event()
         self._on_pulled = on_pulled
         self.is_failing = False
-        self._was_deleted = False  # answered TOPIC_NOT_EXIST, and no pull since
-        self._was_idle = False  # not pulled for a while: the topic may be another
+        # The broker answered TOPIC_NOT_EXIST, and no pull has succeeded since.
+        self._was_deleted = False
+        # Not pulled for a while: the topic may have been deleted and created again.
+        self._was_idle = False
         self.problem: str | None = None
         self.last_pull_at_ms = 0
 
