@@ -1,6 +1,6 @@
-# Everything a newcomer or a machine runs. Each target sets up what it needs; nothing is installed outside .venv, .venv-* and var/.
+# Commands for development and CI. Each target sets up its requirements; nothing is installed outside of .venv, .venv-* and var/.
 PYTHON ?= python3
-# A PYTHON that is named gets an environment of its own where .venv was made by another version.
+# An explicit PYTHON of another version than that of .venv gets its own environment, .venv-VERSION.
 VENV := .venv
 ifneq ($(origin PYTHON),file)
 ASKED := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -17,10 +17,10 @@ FUZZ_SECONDS ?= 60
 
 .PHONY: help setup demo demo-fast test check fuzz soak torture format docs bench interop lock clean
 
-help: ## what can be run here
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY) ## a virtual environment with the locked dependencies, Java for Spark included
+setup: $(READY) ## create a virtual environment with the locked dependencies, including Java for Spark
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,16 +30,16 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## the main job on a year of flights: broker, live consumers, kill -9, Spark (3 minutes)
+demo: $(READY) ## run the demo on a year of flights: broker, live consumers, kill -9, Spark (3 minutes)
 	$(BIN)/python examples/flights/demo.py
 
-demo-fast: $(READY) ## the same with 20,000 flights
+demo-fast: $(READY) ## run the demo with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
-test: $(READY) ## every test that needs nothing but this tree, in a process a core (PYTHON=python3.13, TESTS="tests/client")
+test: $(READY) ## run all tests that need only this tree, one process per core (PYTHON=python3.13, TESTS="tests/client")
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
 
-check: $(READY) ## lint, types, layers, spelling, documents
+check: $(READY) ## check format, lint, types, layers, spelling and documents
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -47,31 +47,31 @@ check: $(READY) ## lint, types, layers, spelling, documents
 	$(BIN)/codespell src tests examples bench docs *.md
 	$(BIN)/pytest -q tests/test_docs.py tests/test_tidy.py
 
-fuzz: $(READY) ## random and mutated bytes into every decoder (FUZZ_SECONDS=60, SEED=1)
+fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
-soak: $(READY) ## a million mutated frames beside a healthy client (10 minutes)
+soak: $(READY) ## send a million mutated frames while a healthy client runs (10 minutes)
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
-torture: $(READY) ## kills, power losses, torn and flipped bytes, failing calls, a full disk, chaos (an hour and a half; TORTURE="--only flips", SEED=1)
+torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos (90 minutes; TORTURE="--only flips", SEED=1)
 	$(BIN)/python -m tests.torture --seed $(SEED) $(TORTURE)
 
-format: $(READY) ## rewrite the source as the formatter wants it
+format: $(READY) ## format the source and apply automatic lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY) ## write docs/configuration.md from the config dataclasses
+docs: $(READY) ## generate docs/configuration.md from the config dataclasses
 	$(BIN)/python -m tests.configuration_page
 
-bench: $(READY) ## the short benchmarks: both installs beside the Java broker, where Maven and Go are (10 minutes)
+bench: $(READY) ## run the short benchmarks: both installs, and the Java broker if Maven is installed; needs Go (10 minutes)
 	$(BIN)/python -m bench
 
-interop: $(READY) ## Java, Go and Node clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node)
+interop: $(READY) ## test with Java, Go and Node clients, mqadmin and the Java broker 5.5.0 (needs JDK 17, Maven, Go, Node)
 	$(BIN)/pytest tests/interop -p no:randomly
 
-lock: pyproject.toml ## write requirements.lock anew (needs uv)
+lock: pyproject.toml ## regenerate requirements.lock (needs uv)
 	uv pip compile --quiet pyproject.toml --extra spark --extra java --extra fast --extra server --group test --group lint --group demo \
 	  --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
-clean: ## remove what the targets above made
+clean: ## remove all files that the targets create
 	rm -rf .venv .venv-* var dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

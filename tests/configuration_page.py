@@ -65,32 +65,33 @@ NAMESRV_KEYS: Final = frozenset(
         "waitSecondsForService",
     )
 )
-"""RocketMQ's own among the name server's keys (NamesrvConfig.java, NettyServerConfig.java)."""
+"""Keys of the name server that RocketMQ has too (NamesrvConfig.java, NettyServerConfig.java)."""
 
 HEAD: Final = f"""\
 # Configuration
 
-Every option, with its default and meaning. This page is made of the source by `make docs`: to
-change a meaning, change the text behind the field.
+All options with their defaults and meanings. `make docs` generates this page from the source; to
+change a meaning, change the docstring of the field.
 
 ## Servers
 
-`kourou serve` takes options from, later wins: defaults, `--profile`, the file of `--config`
-(RocketMQ's `broker.conf`, or TOML), the environment, its command line. A file may use either name
-of an option. In the environment it is the option in capitals behind `{PREFIX}`, as
-`{PREFIX}FLUSH_DISK_TYPE`; for the name server, behind `{NAMESRV_PREFIX}`. The value of an option
-that ends in `_bytes` may be written as `64 MiB`. *(own)* marks a key that RocketMQ does not have.
+`kourou serve` reads options from these sources; later ones override: defaults, `--profile`, the
+file of `--config` (RocketMQ's `broker.conf`, or TOML), the environment, the command line. A file
+may use either name of an option. The name of an environment variable is `{PREFIX}` and the option
+in capitals, such as `{PREFIX}FLUSH_DISK_TYPE`; for the name server, the prefix is
+`{NAMESRV_PREFIX}`. The value of an option that ends in `_bytes` may be written as `64 MiB`. *(own)*
+marks a key that RocketMQ does not have.
 
-Options marked *live* can be changed while the server runs, by `kourou broker set` or
+Options marked *live* can be changed while the server runs, with `kourou broker set` or
 `mqadmin updateBrokerConfig`; the change lasts until the restart. `kourou broker config --describe`
-shows these texts, and with the name of a broker its values.
+shows these texts; with the name of a broker it also shows its values.
 
 """
 CLIENTS: Final = """\
 ## Clients
 
-Fields of the config objects that clients take; the key is RocketMQ's setting, where it has one.
-Those marked *live* can be changed by `PushConsumer.reconfigure`. The fields of a
+Fields of the config objects of clients; the key is RocketMQ's setting, if it has one. Fields
+marked *live* can be changed by `PushConsumer.reconfigure`. The fields of a
 `ConnectionLimits` are those of [Connections](#connections).
 
 """
@@ -132,7 +133,7 @@ def _server_row(option: Option, values: dict[str, object], known: frozenset[str]
 
 
 def _size_text(name: str, value: object) -> str:
-    """Return a value as a config file has it: a size in MiB or KiB where it is whole."""
+    """Return a value as written in a config file: a size in MiB or KiB if it is a multiple."""
     if name.endswith("_bytes") and isinstance(value, int) and value:
         for unit, size in (("MiB", 1024**2), ("KiB", 1024)):
             if value % size == 0:

@@ -1,4 +1,4 @@
-"""What holds for all tests: no deadline for properties, Ctrl-C, logging left as it was found."""
+"""Settings of all tests: no deadline for properties, Ctrl-C enabled, logging restored."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# A busy machine is no failure.
+# A slow example on a busy machine is not a failure.
 settings.register_profile("kourou", deadline=None)
 settings.load_profile("kourou")
 
-# A shell starts what runs in its background deaf to Ctrl-C, and so would be the commands tried.
+# A shell starts background jobs with SIGINT ignored, and the tested commands would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def untouched_logging() -> Iterator[None]:
-    """Undo what a command run in this process does to the handlers and levels."""
+    """Restore the log handlers and levels that a command in this process changes."""
     root, ours = logging.getLogger(), logging.getLogger("kourou")
     before = (list(root.handlers), root.level, ours.level)
     yield

@@ -1,7 +1,7 @@
-"""What tests share of the recorded exchanges: reading the packed archives beside them.
+"""Reader of the recorded exchanges in the packed archives.
 
-`golden/remoting/exchanges.jsonl.xz` holds one request and its answer a line, `sessions.jsonl.xz`
-all frames of one scenario a line; `golden/PROVENANCE.md` says where they come from.
+Each line of `golden/remoting/exchanges.jsonl.xz` holds one request and its answer; each line of
+`sessions.jsonl.xz` holds all frames of one scenario. `golden/PROVENANCE.md` describes their origin.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FOLDER = Path(__file__).parent / "golden" / "remoting"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One command as it was recorded.
+    """One recorded command.
 
     Attributes:
-        code: the request's, also of its answer.
-        frame: the whole frame, length field included.
-        header: its fields as the recorder read them.
+        code: the request code, also for an answer.
+        frame: the whole frame, including the length field.
+        header: its header as parsed by the recorder.
         serialize: JSON or ROCKETMQ.
     """
 
@@ -38,7 +38,7 @@ class Side:
 
     @property
     def command(self) -> RemotingCommand:
-        """What the frame says."""
+        """The decoded frame."""
         return decode_frame(self.frame[4:])
 
 
@@ -53,7 +53,7 @@ class Exchange:
 
     @property
     def sides(self) -> list[Side]:
-        """Both, or the one there is."""
+        """The request and, if there is one, the answer."""
         return [self.request] if self.response is None else [self.request, self.response]
 
 
@@ -71,7 +71,7 @@ class SessionFrame:
 
 @cache
 def exchanges() -> dict[str, Exchange]:
-    """Return all exchanges by their names, which begin with the request's code."""
+    """Return all exchanges by name; a name begins with the request code."""
     return {
         line["name"]: Exchange(
             line["name"],
@@ -84,7 +84,7 @@ def exchanges() -> dict[str, Exchange]:
 
 
 def recorded(name: str, side: str) -> RemotingCommand:
-    """Return the request or the response of an exchange: `side` is one of these words."""
+    """Return one command of an exchange; `side` is "request" or "response"."""
     exchange = exchanges()[name]
     found = {"request": exchange.request, "response": exchange.response}[side]
     assert found is not None, f"{name} was one-way"
@@ -93,7 +93,7 @@ def recorded(name: str, side: str) -> RemotingCommand:
 
 @cache
 def sessions() -> dict[str, list[SessionFrame]]:
-    """Return all sessions by their names."""
+    """Return all sessions by name."""
     return {
         line["name"]: [
             SessionFrame(

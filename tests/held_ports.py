@@ -1,8 +1,8 @@
-"""Ports for servers that end and start again: nobody else gets them meanwhile.
+"""Reserved ports for servers that restart.
 
-A port that a server got from the system is free again while it is down, and another test's server
-may be given it. Linux lets a socket listen where others of SO_REUSEADDR are bound that do not, and
-gives a port at which one is bound to nobody by itself.
+The port of a stopped server is free, and the system may assign it to the server of another test. A
+socket that is bound with SO_REUSEADDR but does not listen reserves the port on Linux: the system
+does not assign the port, and a server that also uses SO_REUSEADDR can still listen on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def held_ports(count: int) -> Iterator[list[int]]:
-    """Hold so many ports for the length of the block; elsewhere than on Linux only find them."""
+    """Reserve `count` ports during the block; on other systems than Linux, only find free ones."""
     holders = [socket.socket() for _ in range(count)]
     for holder in holders:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Name servers that come and go, and one broker that registers with them, in virtual time."""
+"""Rig: name servers that start and stop, and one broker registered with them, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOTH = ("127.0.0.1:9876", "127.0.0.1:9877")
 
 
 class World:
-    """Name servers that come and go, and one broker."""
+    """Name servers that start and stop, and one broker."""
 
     def __init__(self, *, latency_s: tuple[float, float] = LATENCY_S, **options: Any) -> None:
         self.network = MemoryNetwork(latency_s=latency_s)
@@ -47,7 +47,7 @@ class World:
         return namesrv
 
     async def route(self, address: tuple[str, int], topic: str = "TBW102") -> TopicRoute:
-        """Return what a name server says of a topic."""
+        """Return the route of a topic from a name server."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         answer = await self.pool.request(f"{address[0]}:{address[1]}", command, 3)
@@ -63,12 +63,12 @@ class World:
 
     @property
     def topics(self) -> Topics:
-        """The broker's table."""
+        """The topics of the broker."""
         assert self.broker._running is not None
         return self.broker._running._components.tables.topics
 
     async def ask(self, code: RequestCode, header: object, address: str = BOTH[0]) -> None:
-        """Ask a name server as an administrator does."""
+        """Send an administration request, and check the answer."""
         raise_for_response(await self.pool.request(address, request(code, header), 3))
 
     async def stop(self, *namesrvs: NameServer) -> None:

@@ -1,4 +1,4 @@
-"""What the documents claim exists, and the programs they show are the ones the tests run."""
+"""Tests of the documents: named files, options and commands exist, and programs are tested ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_readme_fits_in_150_lines() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_path_a_document_names_exists(document: str) -> None:
+def test_every_path_in_a_document_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:src|tests|docs|bench|examples)/[\w./-]*\w/?)`", text))
     named |= {
@@ -43,7 +43,7 @@ def test_every_path_a_document_names_exists(document: str) -> None:
     assert not [path for path in sorted(named) if not (ROOT / path).exists()]
 
 
-def test_every_module_the_architecture_names_exists() -> None:
+def test_every_module_in_the_architecture_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?!tests/)(?:\w+/)*\w+\.py)`", text))
 
@@ -51,7 +51,7 @@ def test_every_module_the_architecture_names_exists() -> None:
     assert not [p for p in sorted(named) if not (ROOT / "src" / "kourou" / p).exists()]
 
 
-def test_the_layers_of_the_architecture_are_those_that_are_checked() -> None:
+def test_layers_of_the_architecture_equal_the_checked_ones() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     checked = [set(re.findall(r"\w+", layer)) for layer in layers]
@@ -61,7 +61,7 @@ def test_the_layers_of_the_architecture_are_those_that_are_checked() -> None:
     assert [set(row.split(" | ")) for row in rows] == checked
 
 
-def test_each_python_program_in_the_readme_is_an_example_that_the_tests_run() -> None:
+def test_each_python_program_in_the_readme_is_a_tested_example() -> None:
     examples = [p.read_text(encoding="utf-8") for p in (ROOT / "examples").glob("*.py")]
     programs = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -82,7 +82,7 @@ def shown_commands() -> list[str]:
     return [command for command in found if command.startswith("kourou ")]
 
 
-def test_every_command_the_documents_show_is_one() -> None:
+def test_every_command_in_the_documents_is_valid() -> None:
     commands = shown_commands()
 
     assert len(commands) > 15
@@ -95,13 +95,13 @@ def test_every_command_the_documents_show_is_one() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_page_a_page_names_exists(page: Path) -> None:
+def test_every_linked_page_exists(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
 
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
-def test_every_config_key_of_the_store_page_is_served() -> None:
+def test_every_config_key_of_the_store_page_exists() -> None:
     text = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z]+[A-Z]\w+)`", text)) - {"kourouSeal"}
 
@@ -109,7 +109,7 @@ def test_every_config_key_of_the_store_page_is_served() -> None:
     assert named <= wire_keys(ServeConfig).keys()
 
 
-def test_the_page_of_options_is_what_the_source_says() -> None:
+def test_options_page_equals_the_generated_one() -> None:
     written = configuration_page.PAGE.read_text(encoding="utf-8")
 
     assert written == configuration_page.page(), "options changed: run `make docs`, commit the page"
@@ -124,7 +124,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("cls", CONFIGS, ids=lambda cls: cls.__name__)
-def test_every_field_of_a_config_is_in_its_docstring_with_its_meaning(cls: type[Any]) -> None:
+def test_every_config_field_has_a_meaning_in_the_docstring(cls: type[Any]) -> None:
     doc = inspect.getdoc(cls) or ""
     meanings = field_descriptions(cls)
 
@@ -136,7 +136,7 @@ def test_every_field_of_a_config_is_in_its_docstring_with_its_meaning(cls: type[
     }
 
 
-def test_every_make_target_the_documents_name_exists() -> None:
+def test_every_make_target_in_the_documents_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for document in DOCUMENTS:
         text = (ROOT / document).read_text(encoding="utf-8")

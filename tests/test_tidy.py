@@ -9,23 +9,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "src").rglob("*.py"))
-MODULE_CODE_LINES_MAX = 400  # of code: docstrings, comments and blank lines not counted
-HAND_INLINED = "fast_send.py"  # one loop, for its speed; nothing else may be so long
-ONE_TREE = "errors.py"  # answers become errors by their codes: all classes must be known at once
+MODULE_CODE_LINES_MAX = 400  # without docstrings, comments and blank lines
+HAND_INLINED = "fast_send.py"  # exception: one long loop, inlined by hand for speed
+ONE_TREE = "errors.py"  # exception: all error classes in one module, to register their codes
 FUNCTION_LINES_MAX = 50
 HOMELESS = {"base", "common", "helpers", "impl", "manager", "misc", "service", "util", "utils"}
 LEFTOVERS = ("FIXME", "TO" + "DO", "XX" + "X ")
 
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return how many lines the function has, its docstring not counted."""
+    """Return the number of lines of the function without its docstring."""
     assert function.end_lineno is not None
     doc = ast.get_docstring(function, clean=False)
     return function.end_lineno - function.lineno + 1 - (doc.count("\n") + 1 if doc else 0)
 
 
 def code_lines(text: str, tree: ast.Module) -> int:
-    """Return how many lines hold code: neither blank, nor a comment, nor part of a docstring."""
+    """Return the number of lines of code, without blank lines, comments and docstrings."""
     in_docstrings: set[int] = set()
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -60,7 +60,7 @@ def test_module_is_tidy(path: Path) -> None:
     assert not [word for word in LEFTOVERS if word in text], "leftover marker"
 
 
-def test_only_the_clock_asks_what_time_it_is() -> None:
+def test_only_the_clock_module_reads_the_time() -> None:
     for path in MODULES:
         if path.name == "clock.py":
             continue

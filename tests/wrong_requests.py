@@ -1,8 +1,8 @@
-"""What a client can send wrong, made from a request that is right; and a connection to ask on.
+"""Invalid requests, derived from a valid one, and a connection to send them.
 
 Each header field is missing, empty, not a number, negative, too large for its type, or long; the
-body is empty, random, not JSON, JSON of another kind, deeply nested, or long; the version is one
-that there is not. What a server has to do, `check_answers` says.
+body is empty, random, not JSON, JSON of another kind, deeply nested, or long; the version does not
+exist. `check_answers` describes the required answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.golden_exchanges import exchanges
 
 MIB: Final = 1 << 20
 NOBODY: Final = "nobody"
-"""Names what there is not."""
+"""Name of objects that do not exist."""
 ANSWER_MAX_S: Final = 100.0
-"""Virtual time that an answer may take: more than the longest wait for a client or a message."""
+"""Maximum virtual time of an answer, longer than any wait for a client or a message."""
 
 _TEXTS: Final = ("", "x", "-1", "9" * 5_000, "x" * 70_000, "\0", "\u00e9\u4e2d", "%RETRY%", "[[{")
 _NUMBERS: Final[dict[object, tuple[str, ...]]] = {
@@ -58,12 +58,12 @@ _VERSIONS: Final = (-(2**31), -1, 0, 99_999, 2**31 - 1)
 
 @dataclass(frozen=True)
 class Wrong:
-    """One wrong request.
+    """One invalid request.
 
     Attributes:
-        what: is wrong.
+        what: the invalid part.
         command: the request.
-        field: which the answer must refuse and name; None if it need not be refused.
+        field: field that the answer must refuse and name; None if it need not be refused.
     """
 
     what: str
@@ -72,12 +72,12 @@ class Wrong:
 
 
 def right_request(code: int, values: Mapping[str, str]) -> RemotingCommand:
-    """Return a request of this code as a client would send it.
+    """Return a valid request of this code.
 
     Args:
-        code: which.
-        values: of header fields, by their names in the dataclass; what is required and not here
-            is `x`, 0 or false.
+        code: the request code.
+        values: values of header fields by their names in the dataclass; other required fields
+            are `x`, 0 or false.
     """
     fields = {}
     for name, wire, kind, is_required in _fields_of(code):
@@ -89,7 +89,7 @@ def right_request(code: int, values: Mapping[str, str]) -> RemotingCommand:
 
 
 def wrong_requests(right: RemotingCommand) -> Iterator[Wrong]:
-    """Yield everything that can be wrong with `right`."""
+    """Yield all invalid variants of `right`."""
     for _, wire, kind, is_required in _fields_of(right.code):
         rest = {name: text for name, text in right.ext_fields.items() if name != wire}
         yield Wrong(
@@ -114,17 +114,17 @@ def wrong_requests(right: RemotingCommand) -> Iterator[Wrong]:
 
 
 class Asker:
-    """A client of some handlers, on a connection without a network, in virtual time."""
+    """A client of request handlers, on a connection without a network, in virtual time."""
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
         self._lone = LoneConnection(handlers)
         self._opaque = 0
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
-        """Return the answer.
+        """Send a request, and return the answer.
 
         Raises:
-            AssertionError: the connection was closed, or none came within `ANSWER_MAX_S`.
+            AssertionError: the connection was closed, or no answer came within `ANSWER_MAX_S`.
         """
         self._opaque += 1
         self._lone.transport.writes.clear()
@@ -140,7 +140,7 @@ class Asker:
         raise AssertionError("no answer came")
 
     def end(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._lone.end()
 
 
@@ -152,18 +152,18 @@ async def check_answers(
     restore: Callable[[], Awaitable[None]],
     ignores_fields: bool,
 ) -> None:
-    """Send what is wrong with `right`, one after the other, and judge each answer.
+    """Send all invalid variants of `right`, one after the other, and check each answer.
 
-    What is refused is so with a remark of a bounded length, and changes nothing; a field that is
-    missing or no number of its type is named there. What is wrong in a way that the server need
-    not mind may be taken.
+    A refused request must have a remark of bounded length, and change nothing. The remark must name
+    a field that is missing or is not a number of its type. Variants that the server need not detect
+    may be accepted.
 
     Args:
-        asker: who asks.
-        right: the request that all others are made from; `NOBODY` in it becomes a new name in each.
-        state: returns everything that a request can change, to be compared.
-        restore: makes what there was, after a request was taken.
-        ignores_fields: the server does not look at the header of this request.
+        asker: the client.
+        right: the valid request; `NOBODY` in it is replaced by a new name in each variant.
+        state: returns all state that a request can change, for comparison.
+        restore: restores the state after an accepted request.
+        ignores_fields: whether the server ignores the header of this request.
     """
     before = state()
     for number, wrong in enumerate(wrong_requests(right)):
@@ -187,7 +187,7 @@ def _renamed(command: RemotingCommand, name: str) -> RemotingCommand:
 
 
 def _fields_of(code: int) -> Iterator[tuple[str, str, object, bool]]:
-    """Yield name, name on the wire, type, and whether it is required, of each header field."""
+    """Yield (name, wire name, type, required) of each header field."""
     header = REQUESTS[RequestCode(code)].header
     if header is None:
         return
@@ -200,7 +200,7 @@ def _fields_of(code: int) -> Iterator[tuple[str, str, object, bool]]:
 
 
 def _recorded_body(code: int) -> bytes:
-    """Return the body of a recorded request that Java took; empty if there is none."""
+    """Return the body of a recorded request that Java accepted; empty if there is none."""
     for exchange in exchanges().values():
         answer = exchange.response
         if exchange.code == code and (answer is None or answer.command.code == 0):

@@ -1,4 +1,4 @@
-"""A real `kourou serve` on free ports, and the command line run against it."""
+"""Fixtures: a real `kourou serve` on free ports, and the command line run against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kourou.testing.process import Outcome, Serving
 
 @pytest.fixture(scope="session")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """One process that serves every test which does no more than use it."""
+    """Run one server process for all tests that do not restart it."""
     with Serving.start(tmp_path_factory.mktemp("serve") / "store") as running:
         yield running
         assert running.stop().code == 0
@@ -21,7 +21,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture
 def command() -> Callable[..., Outcome]:
-    """Run a command in this process: milliseconds. Its stdout is no terminal."""
+    """Return a function that runs a command in this process, quickly and without a terminal."""
 
     def run(*args: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Outcome:
         clean = {"KOUROU_NAMESRV": None, "NAMESRV_ADDR": None, **(environ or {})}
@@ -35,7 +35,7 @@ def command() -> Callable[..., Outcome]:
 
 @pytest.fixture
 def kourou(command: Callable[..., Outcome], serving: Serving) -> Callable[..., Outcome]:
-    """Run a command against the serving process."""
+    """Return a function that runs a command against the server process."""
 
     def run(*args: str, stdin: str = "") -> Outcome:
         return command(*args, stdin=stdin, environ={"KOUROU_NAMESRV": serving.namesrv})

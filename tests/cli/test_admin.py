@@ -1,4 +1,4 @@
-"""`kourou topic` and `kourou group` show a cluster as it is, and change it as told."""
+"""Tests of `kourou topic` and `kourou group` with a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou broker`, `producer` and `stats` show servers and traffic as they are."""
+"""Tests of `kourou broker`, `producer` and `stats`."""
 
 from __future__ import annotations
 

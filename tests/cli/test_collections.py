@@ -1,4 +1,4 @@
-"""What the garbage collector does in a server: little at a time, and garbage is found still."""
+"""Tests of garbage collection in a server: short collections that still find garbage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print(json.dumps([before, between, counts()]))
 
 
 def test_long_lived_objects_are_examined_only_while_young() -> None:
-    # In an interpreter of its own: what the collector does depends on all that one holds.
+    # In a separate interpreter, because collections depend on all objects of the process.
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, timeout=30
     )

@@ -1,4 +1,4 @@
-"""A shell completes commands, options and the topics that there are."""
+"""Tests of shell completion of commands, options and topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Context:
 
 
 def completed(*words: str, **environ: str) -> list[str]:
-    """Return what bash would offer for the last word."""
+    """Return bash's completions of the last word."""
     done = run_command(
         environ={
             "_KOUROU_COMPLETE": "complete_bash",
@@ -103,7 +103,7 @@ def test_live_settings_are_completed_with_their_values() -> None:
         "defaultMessageRequestMode=POP",
     ]
     assert settings_to_complete("maxMessageSize=") == []
-    assert settings_to_complete("listenPo") == []  # only a restart changes it
+    assert settings_to_complete("listenPo") == []  # not a live setting
     assert settings_to_complete("noSuchSetting=") == []
 
 

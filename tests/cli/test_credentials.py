@@ -1,4 +1,4 @@
-"""Commands sign with the keys of the environment, and none goes out unsigned by oversight."""
+"""Tests that all commands sign with the keys of the environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASKING = [
 def test_each_command_reads_credentials_before_connecting(
     command: Command, words: tuple[str, ...]
 ) -> None:
-    """One that did not would ask unsigned, and find no server here."""
+    """A command that ignored the credentials would connect first, and find no server."""
     done = command(*words, environ={"KOUROU_ACCESS_KEY": "alice", "KOUROU_NAMESRV": "127.0.0.1:1"})
     assert done.code == 2
     assert "KOUROU_SECRET_KEY is missing" in done.err

@@ -1,4 +1,4 @@
-"""`kourou dlq` lists what a group refused, shows why, and sends it again."""
+"""Tests of `kourou dlq`: list, show and redrive dead letters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document(outcome: Outcome) -> Any:
 
 
 async def kill(serving: Serving, topic: str, group: str, *bodies: bytes) -> None:
-    """Have a group refuse messages of a topic."""
+    """Make a group reject messages of a topic."""
     refused: list[bytes] = []
     enough = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""`kourou doctor` finds what is in the way, and names a remedy."""
+"""Tests of `kourou doctor`: its findings and remedies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def states(findings: list[Finding]) -> list[str]:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port on which this process listens."""
+    """Yield a port on which this process listens."""
     with socket.create_server((HERE, 0)) as server:
         yield server.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""Every error ends in a documented exit code and one line with a remedy, never in a traceback."""
+"""Tests of exit codes and error reports."""
 
 from __future__ import annotations
 

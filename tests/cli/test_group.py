@@ -1,4 +1,4 @@
-"""`kourou group` makes, changes and deletes groups, moves their offsets, and asks their members."""
+"""Tests of `kourou group`: create, change and delete groups, reset offsets, query members."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document(outcome: Outcome) -> Any:
 def subscribed(
     serving: Serving, group: str, topic: str, *, in_order: bool = False
 ) -> Iterator[tuple[str, Got]]:
-    """Consume a topic in the background; yield the member's id, and the bodies that it gets."""
+    """Consume a topic in the background; yield the member's id, and a queue of received bodies."""
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     got: Got = queue.SimpleQueue()
     consumer = blocking.PushConsumer(group, serving.namesrv, config=config)
@@ -46,7 +46,7 @@ def subscribed(
 
 
 def consumed(kourou: Kourou, group: str, topic: str, count: int) -> None:
-    """Send so many messages to a new topic of one queue, and let the group consume them."""
+    """Send messages to a new topic with one queue, and let the group consume them."""
     kourou("topic", "create", topic, "--queues", "1")
     kourou("send", topic, "x", "--count", str(count))
     options = ("--group", group, "--from", "earliest", "--count", str(count), "--timeout", "60")

@@ -1,4 +1,4 @@
-"""`kourou group` says how queues are shared out, and names members that do not belong together."""
+"""Tests of `kourou group`: consume mode, and members with different subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou health` and the console of `kourou serve`, against a real process."""
+"""Tests of `kourou health` and the console of `kourou serve`, with a real process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends work between two rows, or at once where a row is waited for."""
+"""Tests of deferred Ctrl-C: it takes effect between two rows, and in a wait at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines come out whole however they arrive, and a line without end costs bounded memory."""
+"""Tests of the line reader: any fragmentation, and bounded memory for an endless line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The root command is quick to load, helps, and never shows a traceback."""
+"""Tests of the root command: imports, help, suggestions, and internal errors."""
 
 from __future__ import annotations
 

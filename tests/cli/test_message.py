@@ -1,4 +1,4 @@
-"""`kourou message` finds single messages and prints those of a time, and consumes nothing."""
+"""Tests of `kourou message`: show, find and print messages without consuming them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_message_is_shown_by_position_with_an_unusual_broker_name(
 ) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("brokerName=room-1@broker-a\n")
-    for _ in range(2):  # its store opens again
+    for _ in range(2):  # the second start opens the existing store
         with Serving.start(tmp_path / "store", "--config", str(config), "--no-console") as serving:
 
             def kourou(*args: str, namesrv: str = serving.namesrv) -> Outcome:

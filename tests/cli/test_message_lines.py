@@ -1,4 +1,4 @@
-"""A message is one line of JSON or text, whatever its producer put into it."""
+"""Tests that any message is printed as one line of JSON or text."""
 
 from __future__ import annotations
 

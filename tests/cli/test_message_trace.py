@@ -1,4 +1,4 @@
-"""`kourou message trace` shows what clients wrote of a message's way."""
+"""Tests of `kourou message trace`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou send` and `kourou receive` carry messages there and back, for people and programs."""
+"""Tests of `kourou send` and `kourou receive`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.held_ports import held_ports
 pytestmark = pytest.mark.slow
 Kourou = Callable[..., Outcome]
 PATIENT = ("--timeout", "60")
-"""For many messages at once, of which a busy machine may answer the last ones late."""
+"""Longer timeout for many messages at once, whose last answers may be late on a busy machine."""
 
 EARLIEST = ("--from", "earliest", "--timeout", "60", "--count")
 

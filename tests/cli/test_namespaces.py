@@ -1,4 +1,4 @@
-"""KOUROU_NAMESPACE: commands take and print plain names, servers have whole ones."""
+"""Tests of KOUROU_NAMESPACE: commands use names without the namespace, servers names with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou namesrv` and `kourou cluster` show servers as they are, and configure them."""
+"""Tests of `kourou namesrv` and `kourou cluster`."""
 
 from __future__ import annotations
 

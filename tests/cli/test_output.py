@@ -1,4 +1,4 @@
-"""Tables are for people, JSON for programs, and a wait for an answer ends."""
+"""Tests of command output: tables, JSON, and the bounded wait for an answer."""
 
 from __future__ import annotations
 

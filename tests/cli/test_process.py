@@ -1,4 +1,4 @@
-"""What a serving process says of addresses and recovery, and how it keeps its certificate."""
+"""Tests of the server process: addresses, recovery text, and its certificate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_at(path: Path) -> Plan:
 def test_certificate_is_renewed_and_reloaded_by_the_ports(
     tmp_path: Path,
 ) -> None:
-    clock = ManualClock(SystemClock().now_ms())  # OpenSSL judges by the machine's
+    clock = ManualClock(SystemClock().now_ms())  # OpenSSL verifies with the machine's clock
     plan, certificate = _with_own_certificate(plan_at(tmp_path), clock)
     assert certificate is not None
     admission = plan.broker.transport.admission(plan.broker.limits)

@@ -1,4 +1,4 @@
-"""Long work tells a person how far it is, and nobody else."""
+"""Tests of the progress line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou receive --sql` prints what matches, and says what is wrong with an expression."""
+"""Tests of `kourou receive --sql`: filtered messages, and errors in expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recovery that takes a while is told of: on a terminal by a line, else by log entries."""
+"""Tests of the progress of a long recovery: a line on a terminal, else log entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou serve` is ready quickly, says what it is, stops cleanly, and refuses with a reason."""
+"""Tests of `kourou serve`: start, start screen, stop, settings and refusals."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_damage_is_reported_at_start_and_consumers_can_skip_it(
         data = file.read(8192)
         file.seek(data.index(b"body 1"))
         file.write(b"B")
-    shutil.rmtree(tmp_path / "consumequeue")  # so that the whole log is read
+    shutil.rmtree(tmp_path / "consumequeue")  # so that recovery reads the whole log
 
     with Serving.start(tmp_path) as serving:
         (damaged,) = cast(list[dict[str, Any]], serving.ready["damaged"])
@@ -320,8 +320,8 @@ def test_second_signal_ends_serve_at_once(tmp_path: Path) -> None:
     process = start_command("serve", "--store", str(tmp_path), *FREE, "--ready-json")
     assert process.stdout is not None
     process.stdout.readline()
-    # Stopped, the process gets both signals before it can act on the first one alone; Linux keeps
-    # only one of a kind, so they are two kinds.
+    # The suspended process receives both signals before it handles the first one. Linux keeps only
+    # one pending signal of a kind, so two kinds are sent.
     os.kill(process.pid, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGINT)
     os.kill(process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What `kourou serve` takes from its options and its file, and what it refuses to start with."""
+"""Tests of the settings of `kourou serve` from options and file, and of its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou serve` speaks TLS with a certificate of its own, or with the one that its file names."""
+"""Tests of TLS in `kourou serve`, with a self-signed or a configured certificate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_name_server_and_broker_use_tls_with_clients_and_each_other(tmp_path: Pa
 
     with Serving.start(tmp_path / "store", "--config", str(config)) as serving:
         info = asyncio.run(cluster_info(serving.namesrv, trusting))
-        assert serving.broker.encode() in info  # it registered, over TLS
+        assert serving.broker.encode() in info  # the broker registered over TLS
         for address in (serving.namesrv, serving.broker):
             with pytest.raises(ConnectionLostError):
                 asyncio.run(cluster_info(address, None))
@@ -122,7 +122,7 @@ def test_serve_creates_a_self_signed_certificate_by_default(tmp_path: Path) -> N
 
 
 async def cluster_info_or_refusal(address: str, tls: TlsClientConfig | None) -> bool:
-    """Return whether a server answers; a broker refuses what only a name server is asked."""
+    """Return whether a server answers, even if a broker refuses the request for name servers."""
     pool = ConnectionPool(Runtime.system(), {}, ConnectionLimits(), tls=tls)
     try:
         await pool.request(address, request(RequestCode.GET_BROKER_CLUSTER_INFO), 5.0)

@@ -1,4 +1,4 @@
-"""The start screen fits a terminal and tells the truth about what is served."""
+"""Tests of the start screen: its size, and the text for each state."""
 
 from __future__ import annotations
 

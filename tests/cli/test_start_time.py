@@ -1,4 +1,4 @@
-"""Times are ends of the queue, spans before now, or instants."""
+"""Tests of the parsers of times: ends of the queue, spans and instants."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_instant_is_now_a_span_or_a_time_but_no_queue_end() -> None:
 
 
 def test_a_time_without_a_zone_is_local() -> None:
-    local = datetime(2025, 1, 2, 12, 3, 4).astimezone()  # local on purpose
+    local = datetime(2025, 1, 2, 12, 3, 4).astimezone()  # local time is intended
 
     assert parse_start("2025-01-02T12:03:04", NOW_MS) == int(local.timestamp() * 1000)
 

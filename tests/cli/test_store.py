@@ -1,4 +1,4 @@
-"""`kourou store check` says whether a store is in order, and changes nothing."""
+"""Tests of `kourou store check`: findings, and no changes to the store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draft(body: bytes) -> RecordDraft:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with three messages, cleanly closed."""
+    """Return a cleanly closed store with three messages."""
     disk = OsDisk(tmp_path)
     opened = MessageStore.open(disk, CONFIG, 1, pid=1)
     for number in range(3):

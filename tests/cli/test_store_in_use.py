@@ -1,4 +1,4 @@
-"""Commands that look at a store while it is written: nothing is found that is not wrong."""
+"""Tests of store commands on a store that is being written: no false findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[..., Outcome]
 
 
 def write_until(stop: threading.Event, store: MessageStore, written: threading.Event) -> None:
-    """Store messages as a broker does, many rounds of group commit, until told to stop."""
+    """Store messages in rounds of group commit, like a broker, until stopped."""
     number = 0
     while not stop.is_set():
         for _ in range(20):

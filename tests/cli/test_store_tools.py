@@ -1,4 +1,4 @@
-"""`kourou store info`, `dump`, `rebuild` and `truncate`, as their users see them."""
+"""Tests of `kourou store info`, `dump`, `rebuild` and `truncate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[..., Outcome]
 
 
 def fill(path: Path, count: int = 6) -> MessageStore:
-    """Return a store, open, with messages of two topics."""
+    """Return an open store with messages of two topics."""
     opened = MessageStore.open(OsDisk(path), CONFIG, NOW_MS, pid=1)
     for number in range(count):
         properties = {"TAGS": "eu", "UNIQ_KEY": f"ID{number}"}
@@ -35,13 +35,13 @@ def fill(path: Path, count: int = 6) -> MessageStore:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store of six messages, cleanly closed."""
+    """Return a cleanly closed store with six messages."""
     fill(tmp_path).close(NOW_MS)
     return tmp_path
 
 
 def flip(path: Path, text: bytes) -> int:
-    """Change the first byte of a text in the log; return where it is."""
+    """Change the first byte of a text in the log; return its position."""
     data = (path / LOG).read_bytes()
     at = data.index(text)
     with (path / LOG).open("r+b") as file:

@@ -1,4 +1,4 @@
-"""`kourou store export` and `import`: JSON lines and Parquet, there and back."""
+"""Tests of `kourou store export` and `import` with JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = Callable[..., Outcome]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store of four messages, one of them no text, cleanly closed."""
+    """Return a cleanly closed store with four messages, one of them with a binary body."""
     path = tmp_path / "store"
     path.mkdir()
     opened = MessageStore.open(OsDisk(path), CONFIG, NOW_MS, pid=1)

@@ -1,4 +1,4 @@
-"""`kourou topic` changes what it is told to, and shows routes and groups."""
+"""Tests of `kourou topic`: changes, routes and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kourou send --delay` and `--at` have messages wait; `kourou message recall` takes them back."""
+"""Tests of scheduled messages: `kourou send --delay` and `--at`, `kourou message recall`."""
 
 from __future__ import annotations
 

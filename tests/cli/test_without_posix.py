@@ -1,7 +1,7 @@
-"""Clients and commands on a system without POSIX calls, such as Windows.
+"""Tests of clients and commands on a system without POSIX calls, such as Windows.
 
-A child process takes away what Windows lacks, after the modules of others are loaded: those decide
-by the true platform what they import.
+A child process removes the calls that Windows lacks, after it has imported third-party modules,
+whose imports depend on the real platform.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ main()
 
 
 def without_posix(program: str, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run the program in a child process that lacks what Windows lacks."""
+    """Run the program in a child process without the calls that Windows lacks."""
     return subprocess.run(
         [sys.executable, "-c", TAKE_AWAY + program, *arguments],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""One life of a cluster, step by step: what `mqadmin` is told, and what goes on meanwhile.
+"""Steps of `mqadmin` commands through the life of a cluster, with the clients in between.
 
-Played the same against any server, so that what is printed can be compared. A step is the words of
-a command; `{broker}` and the like stand for what a server is known by.
+The same steps run against any server, so that their output can be compared. A step is a command
+line; `{broker}` and similar fields stand for names and addresses of the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPIC = "Orders"
 QUEUES = 4
 COUNT = 20
 
-# Topics and groups are made, before anybody uses them.
+# Topics and groups are created; no client uses them yet.
 CREATED = (
     "updateTopic -t Orders -c DefaultCluster -r 4 -w 4",
     "updateTopic -t Ordered -b {broker} -o true",
@@ -55,7 +55,7 @@ TOPICS = (
 )
 GROUPS = ({"groupName": "listed-a"}, {"groupName": "listed-b", "retryMaxTimes": 3})
 
-# A producer has sent, and a group that is not there has committed an offset of 3 in each queue.
+# A producer has sent; a group without members has committed the offset 3 in each queue.
 AT_REST = (
     "topicList",
     "topicList -c",
@@ -86,13 +86,13 @@ AT_REST = (
     "skipAccumulatedMessage -g nobody -t Orders",
 )
 
-# The group `billing` has consumed all, lately: a minute later the statistics have forgotten it.
+# The group `billing` has just consumed all messages; the statistics cover one minute.
 COUNTED = (
     "statsAll",
     "statsAll -a -t Orders",
 )
 
-# The producer is connected, and so is the group.
+# The producer and the group are connected.
 LIVE = (
     "consumerConnection -g billing",
     "consumerConnection -g billing -b {broker}",
@@ -129,7 +129,7 @@ LIVE = (
     "allocateMQ -t Orders -i 10.0.0.1,10.0.0.2",
 )
 
-# Nobody else is connected any more.
+# No other client is connected any more.
 AFTERWARDS = (
     "sendMessage -t Orders -p hello -k key -c TagA -b broker-a -i 2",
     "checkMsgSendRT -t Orders -a 3 -s 16",
@@ -175,7 +175,7 @@ AFTERWARDS = (
 )
 
 STEPS = (*CREATED, *AT_REST, *COUNTED, *LIVE, *AFTERWARDS)
-"""All steps; the same command at another time has more blanks, so that each is there once."""
+"""All steps. A repeated command has additional blanks, so that each step is unique."""
 assert len(set(STEPS)) == len(STEPS)
 
 _UNTIL_SECONDS = 60
@@ -184,12 +184,12 @@ _COUNTED = r"billing +0 +\d+\.\d+ +\d+\.\d+ +20 +20\b"
 
 
 async def play(namesrv_addr: str, broker_addr: str, home: Path) -> dict[str, Printed]:
-    """Play all steps against a server that is new; return step -> what was printed.
+    """Run all steps against a new server; return step -> output.
 
     Args:
-        namesrv_addr: of a name server that knows one broker, `broker-a` of `DefaultCluster`.
-        broker_addr: the broker's.
-        home: a directory for files that are read and written.
+        namesrv_addr: address of a name server with one broker, `broker-a` of `DefaultCluster`.
+        broker_addr: address of the broker.
+        home: directory for files that are read and written.
     """
     (home / "topics.json").write_text(json.dumps(TOPICS))
     (home / "groups.json").write_text(json.dumps(GROUPS))
@@ -261,7 +261,7 @@ def _consumer(namesrv_addr: str) -> PushConsumer:
 
 
 async def _until(mqadmin: Mqadmin, command: str, pattern: str) -> None:
-    """Return when a command prints what matches."""
+    """Repeat a command until its output matches."""
     async with asyncio.timeout(_UNTIL_SECONDS):
         while True:
             printed = await asyncio.to_thread(mqadmin.run, *command.split())

@@ -1,6 +1,6 @@
-"""Clients that others wrote, as programs: fetched and built once below `var/interop`.
+"""Third-party clients as programs, fetched and built once below `var/interop`.
 
-Each prints a fact a line, its words divided by blanks; all print the same facts, which
+Each prints one fact per line, as words separated by blanks. All print the same facts, which
 InteropClient.java lists.
 """
 
@@ -23,12 +23,12 @@ BUILD_SECONDS = 300
 
 @dataclass(frozen=True)
 class Client:
-    """A program that speaks RocketMQ.
+    """A program with a RocketMQ client.
 
     Attributes:
-        name: whose it is.
-        prefix: how the bodies of its messages begin.
-        command: the words before its arguments.
+        name: name of the client.
+        prefix: prefix of the bodies of its messages.
+        command: the command line before its arguments.
     """
 
     name: str
@@ -36,18 +36,18 @@ class Client:
     command: Sequence[str]
 
     def run(self, *arguments: object, timeout_s: float = 180) -> list[list[str]]:
-        """Run it with `arguments` to its end; return its lines as words."""
+        """Run it with `arguments`; return its lines as words."""
         return [line.split(" ") for line in self.text(*arguments, timeout_s=timeout_s).splitlines()]
 
     def text(self, *arguments: object, timeout_s: float = 60) -> str:
-        """Run it with `arguments` to its end; return what it printed."""
+        """Run it with `arguments`; return its output."""
         done = subprocess.run(
             [*self.command, *(str(argument) for argument in arguments)],
             capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
-            cwd=CACHE,  # some leave files where they run
+            cwd=CACHE,  # some write files to the working directory
             env={**os.environ, "NAMESRV_ADDR": ""},
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -93,7 +93,7 @@ def broker_classes() -> str:
 
 
 def admin_command() -> Sequence[str]:
-    """Return the words that start `mqadmin` 5.5.0, driven by Admin.java, which logs nothing."""
+    """Return the command line of `mqadmin` 5.5.0, driven by Admin.java, without logs."""
     _need("javac", "a JDK 17")
     library, classes = jars("5.5.0"), CACHE / "classes-admin"
     classes.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def node_client() -> Client:
 
 
 def java(class_path: str, heap: str = "256m") -> Sequence[str]:
-    """Return the words that start Java."""
+    """Return the command line of Java."""
     # Its log files and offsets belong below the cache, not into the home directory.
     home = f"-Duser.home={CACHE / 'home'}"
     return (
@@ -141,5 +141,5 @@ def _need(program: str, what: str) -> None:
 
 
 def build(*command: str, directory: Path = ROOT) -> None:
-    """Run a command that builds something, to its end."""
+    """Run a build command."""
     subprocess.run(command, check=True, cwd=directory, timeout=BUILD_SECONDS)

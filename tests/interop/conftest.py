@@ -1,4 +1,4 @@
-"""One Java server and one Kourou server for all interop tests."""
+"""Fixtures: one Java server and one Kourou server for all interop tests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def java_client() -> Client:
 
 @pytest.fixture(scope="session", params=list(CLIENTS))
 def client(request: pytest.FixtureRequest) -> Client:
-    """Return each client that others wrote, one after the other."""
+    """Return each third-party client in turn."""
     return CLIENTS[request.param]()
 
 

@@ -1,7 +1,7 @@
-"""What applications do with the official Java clients, as programs that check themselves.
+"""Features of the official Java clients, as programs that check their own results.
 
-Each feature is a class of `java/features`, or of `java/features5` where only release 5 has it. It
-is played against a broker by a process of its client that plays several at a time.
+Each feature is a class of `java/features`, or of `java/features5` if only release 5 has it. A
+process of its client runs several features at a time against a broker.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ transactionTimeOut=1500
 transactionCheckInterval=1000
 transactionOpBatchInterval=300
 """
-"""What a broker has to be told for all of it, beside a second for each delay level."""
+"""Options of a broker for all features, besides delay levels of one second."""
 
 AT_A_TIME = 4
 PLAY_SECONDS = 420
-"""For all features of one client; ends what hangs."""
+"""Timeout of all features of one client."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic that a feature needs: `%p` in its name stands for the feature's own prefix."""
+    """A topic of a feature; `%p` in its name stands for the prefix of the feature."""
 
     name: str = "%pT"
     queues: int = 4
@@ -53,12 +53,12 @@ class Topic:
 
 @dataclass(frozen=True)
 class Feature:
-    """A program that checks itself.
+    """A program that checks its own result.
 
     Attributes:
         name: its Java class.
-        topics: to be made before.
-        releases: clients that have it.
+        topics: topics to create before.
+        releases: releases of the client that have it.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Feature:
 
 @dataclass(frozen=True)
 class Played:
-    """What a feature said of itself.
+    """The result of a feature.
 
     Attributes:
-        is_right: all was as it should be.
-        facts: what else it noted.
-        failure: what was not so, and where.
-        seconds: how long it took.
+        is_right: whether all checks passed.
+        facts: additional observations.
+        failure: the failed check, and its location.
+        seconds: run time in seconds.
     """
 
     is_right: bool
@@ -101,7 +101,7 @@ FEATURES = (
     Feature("OrderlyManual"),
     Feature("OrderlyDeadLetter"),
     Feature("OrderlyMove"),
-    Feature("OrderlyBroadcast", releases=("5.5.0",)),  # members of release 4 take locks for it
+    Feature("OrderlyBroadcast", releases=("5.5.0",)),  # release 4 locks queues for it
     Feature("Transaction"),
     Feature("TransactionOrphan"),
     Feature("DelayLevels"),
@@ -143,7 +143,7 @@ FEATURES = (
 
 
 def features_command(release: str) -> Sequence[str]:
-    """Return the words that start Features.java with the client of a release."""
+    """Return the command line of Features.java with the client of a release."""
     folders = ("features", "features5") if release.startswith("5") else ("features",)
     sources = sorted(path for name in folders for path in (HERE / "java" / name).glob("*.java"))
     text = "".join(path.read_text() for path in sources)
@@ -153,7 +153,7 @@ def features_command(release: str) -> Sequence[str]:
     if not classes.exists():
         made = classes.with_name(
             f"{classes.name}.{os.getpid()}"
-        )  # others may run, or make them too
+        )  # renamed, because other processes may run or build them
         made.mkdir(parents=True)
         clients.build(
             *("javac", "-nowarn", "-Xlint:none", "-cp", library, "-d", str(made)),
@@ -165,12 +165,12 @@ def features_command(release: str) -> Sequence[str]:
 
 
 def prefix_of(feature: Feature, release: str) -> str:
-    """Return how the names of the feature's topics and groups begin."""
+    """Return the prefix of the feature's topics and groups."""
     return f"{feature.name}-{release.replace('.', '_')}-"
 
 
 async def prepare(namesrv_addr: str, release: str, features: Iterable[Feature]) -> None:
-    """Make the topics of the features."""
+    """Create the topics of the features."""
     async with AdminClient(namesrv_addr) as admin:
         for feature in features:
             for topic in feature.topics:
@@ -182,7 +182,7 @@ async def prepare(namesrv_addr: str, release: str, features: Iterable[Feature]) 
 
 
 def play(namesrv_addr: str, release: str, features: Sequence[Feature]) -> dict[str, Played]:
-    """Play the features with the client of a release; return feature -> what it said."""
+    """Run the features with the client of a release; return feature -> result."""
     asyncio.run(prepare(namesrv_addr, release, features))
     with (CACHE / f"features-{release}.log").open("w") as log:
         process = subprocess.Popen(
@@ -216,7 +216,7 @@ def play(namesrv_addr: str, release: str, features: Sequence[Feature]) -> dict[s
                 answer["ok"], answer["facts"], answer["failure"], answer["ms"] / 1000
             )
     except queue.Empty:
-        pass  # what did not answer is not in the result
+        pass  # features without an answer are missing in the result
     finally:
         process.kill()
         process.communicate()
@@ -231,6 +231,6 @@ def _read(lines: IO[str], answers: queue.Queue[str]) -> None:
 
 
 def read_log(release: str) -> str:
-    """Return the end of what the client of a release printed beside its answers."""
+    """Return the end of the log of the client of a release."""
     path = Path(CACHE / f"features-{release}.log")
     return path.read_text()[-4_000:] if path.exists() else ""

@@ -1,7 +1,7 @@
-"""What brokers acknowledged for one topic, and whether the store still has it, wherever it went.
+"""Ledger of the acknowledged messages of one topic, to verify a store on any broker.
 
-Kept by the tests, not by a broker: each receipt names the message's place, and `check` reads every
-queue of whoever serves the store now. Not acknowledged messages may be there or not.
+Each receipt names the position of the message, and `check` reads every queue of the broker that
+serves the store now. Messages without an acknowledgment may be stored or not.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ROUTE_SECONDS = 30
 SENDERS = 8
 QUEUES_LAG_SECONDS = 10
 ON_THEIR_WAY_SECONDS = 0.3
-"""For answers that a broker sent before it ended."""
+"""Wait for answers that a broker sent before it was killed."""
 
 
 class Ledger:
-    """All that was sent to a topic, by messages of `words` words at most.
+    """All messages sent to a topic; their bodies have at most `words` words.
 
     Attributes:
-        topic: its name.
-        acknowledged: key by place, which is (queue id, queue offset).
+        topic: the name of the topic.
+        acknowledged: key by position (queue id, queue offset).
         ids: the unique id of each acknowledged message, by key.
-        sent: keys of all messages that were tried.
+        sent: keys of all messages, acknowledged or not.
     """
 
     def __init__(self, topic: str, words: int = 50) -> None:
@@ -70,7 +70,7 @@ class Ledger:
     async def send_until(
         self, namesrv_addr: str, who: str, count: int, end: Callable[[], object]
     ) -> None:
-        """Send on and on; end the broker with `end` once `count` messages are acknowledged."""
+        """Send until `count` messages are acknowledged, then end the broker with `end`."""
         goal, reached = len(self.acknowledged) + count, asyncio.Event()
 
         async def keep_sending(producer: Producer) -> None:
@@ -84,7 +84,7 @@ class Ledger:
             enough = asyncio.create_task(reached.wait())
             await asyncio.wait([enough, *senders], return_when=asyncio.FIRST_COMPLETED)
             if not reached.is_set():
-                await asyncio.gather(*senders)  # one failed, and says why
+                await asyncio.gather(*senders)  # raises the error of the sender that failed
             await asyncio.to_thread(end)
             await asyncio.wait(senders, timeout=ON_THEIR_WAY_SECONDS)
             for task in senders:
@@ -94,7 +94,10 @@ class Ledger:
                     raise failure
 
     async def check(self, namesrv_addr: str) -> None:
-        """Read all queues: every acknowledged message is at its place, and nothing else is new."""
+        """Read all queues, and check that they contain exactly the acknowledged messages.
+
+        Messages that were sent without an acknowledgment are also accepted.
+        """
         found = await self._find_all(namesrv_addr)
         for place, key in self.acknowledged.items():
             assert place in found, f"{key} was acknowledged at {place}, and is lost"
@@ -103,12 +106,13 @@ class Ledger:
             (key,) = message.keys
             assert key in self.sent, f"{place} has {key}, which nobody sent"
             assert message.body == self._body(key), f"{key} at {place} has another body"
-            self.acknowledged[place] = key  # what was seen must stay
+            self.acknowledged[place] = key  # a message that was read must stay
 
     async def _find_all(self, namesrv_addr: str) -> dict[tuple[int, int], MessageExt]:
-        """Return what is stored, by place.
+        """Return the stored messages by position.
 
-        Java answers a send before its queues name the message: what is not there has a moment more.
+        Java answers a send before it dispatches the message, so missing ones are awaited for a
+        moment.
         """
         seconds_left = QUEUES_LAG_SECONDS
         while True:
@@ -122,7 +126,7 @@ class Ledger:
             seconds_left -= 1
 
     async def forget_expired(self, namesrv_addr: str) -> int:
-        """Take out what is older than the oldest message of its queue; return how many."""
+        """Remove messages below the minimum offset of their queue; return their number."""
         begins: dict[int, int] = {}
         for message in await read_all(namesrv_addr, self.topic):
             begins.setdefault(message.queue_id, message.queue_offset)
@@ -172,14 +176,14 @@ async def read_all(namesrv_addr: str, topic: str) -> list[MessageExt]:
 
 
 async def make_topics(namesrv_addr: str, *topics: str, queues: int = 2) -> None:
-    """Make topics."""
+    """Create topics."""
     async with AdminClient(namesrv_addr) as admin:
         for topic in topics:
             await admin.create_topic(topic, queues=queues)
 
 
 async def _queues(consumer: PullConsumer, topic: str) -> list[MessageQueue]:
-    """Return the topic's queues; Java's broker listens before it tells its name server of them."""
+    """Return the topic's queues; wait, since a Java broker listens before it registers them."""
     async with asyncio.timeout(ROUTE_SECONDS):
         while True:
             try:
@@ -196,7 +200,7 @@ async def _read_queue(consumer: PullConsumer, queue: MessageQueue) -> list[Messa
         assert result.next_offset > offset, f"{queue} at {offset}: {result.status}"
         offsets = [message.queue_offset for message in result.messages]
         if offsets and not messages:
-            offset = offsets[0]  # until Java's cleaner has come to the queue, it names what is gone
+            offset = offsets[0]  # the first entries may be expired until Java's cleaner has run
         if messages or offsets:
             assert offsets == list(range(offset, result.next_offset)), f"a hole in {queue}"
         messages += result.messages

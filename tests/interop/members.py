@@ -1,4 +1,4 @@
-"""What tests of Kourou's own clients share: listeners that keep what came, members of groups."""
+"""Helpers of the tests of Kourou's own clients: recording listeners, members of groups."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kourou import ConsumeFromWhere, MessageExt, PushConsumer, PushConsumerConfi
 
 PATIENCE_S = 60
 SETTLE_S = 1.0
-"""For what would come once too often."""
+"""Wait for messages that would be delivered once too often."""
 _NUMBERS = itertools.count()
 
 
 class Inbox:
-    """What came to a listener."""
+    """The messages that a listener received."""
 
     def __init__(self) -> None:
         self.messages: list[MessageExt] = []
@@ -24,17 +24,17 @@ class Inbox:
         self._came = asyncio.Event()
 
     async def take(self, message: MessageExt) -> None:
-        """Be the listener."""
+        """Record a message; the listener."""
         self.messages.append(message)
         self.times_ms.append(now_ms())
         self._came.set()
 
     def bodies(self) -> list[str]:
-        """Return what came, in its order."""
+        """Return the bodies in the order of their delivery."""
         return [message.body.decode() for message in self.messages]
 
     async def exactly(self, count: int) -> list[str]:
-        """Wait for so many messages, and a little for more; return their bodies."""
+        """Wait for `count` messages, and `SETTLE_S` for more; return their bodies."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.messages) < count:
                 self._came.clear()
@@ -57,7 +57,7 @@ def config_of(**options: object) -> PushConsumerConfig:
         "consume_from_where": ConsumeFromWhere.FIRST_OFFSET,
         "route_refresh_interval_ms": 1_000,
         "rebalance_interval_ms": 1_000,
-        "instance_name": name_of("member"),  # a group has several in this process
+        "instance_name": name_of("member"),  # a group has several members in this process
         **options,
     }
     return PushConsumerConfig(**given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The official `mqadmin` 5.5.0, kept running: many commands in one process, one after the other."""
+"""The official `mqadmin` 5.5.0 as a long-running process that runs many commands in turn."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _END_SECONDS = 20
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command printed."""
+    """The output of a command."""
 
     out: str
     err: str
 
     @property
     def is_failure(self) -> bool:
-        """Whether it failed; its exit code would not tell."""
+        """True if its output shows a failure; the exit code does not."""
         return "Exception" in self.err or "SubCommandException" in self.out
 
 
 class Mqadmin:
-    """A running `mqadmin` that talks to one name server. Leaving its `with` block ends it."""
+    """A running `mqadmin` for one name server. Leaving its `with` block ends it."""
 
     def __init__(self, namesrv_addr: str, directory: Path) -> None:
         """Start it.
 
         Args:
-            namesrv_addr: `host:port`, given to each command.
-            directory: where it runs, because some commands write files there.
+            namesrv_addr: `host:port`, passed to each command.
+            directory: working directory, because some commands write files there.
         """
         self._namesrv_addr = namesrv_addr
         self._process = subprocess.Popen(
@@ -47,7 +47,7 @@ class Mqadmin:
         )
 
     def run(self, *words: str) -> Printed:
-        """Run one command to its end."""
+        """Run one command."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\t".join((*words, "-n", self._namesrv_addr)) + "\n")

@@ -1,4 +1,4 @@
-"""Apache RocketMQ 5.5.0 as a peer: its jars from Maven, its servers as processes on loopback."""
+"""Apache RocketMQ 5.5.0 as a peer: jars from Maven, servers as processes on loopback."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kourou.blocking import AdminClient
 from tests.interop.clients import CACHE, broker_classes
 
 START_SECONDS = 180
-"""For a start beside other work; alone it takes three seconds."""
+"""Timeout of a start on a busy machine; on an idle one a start takes three seconds."""
 END_SECONDS = 60
 NAMESRV = "org.apache.rocketmq.namesrv.NamesrvStartup"
 
 
 def free_port() -> int:
-    """Return a port nobody listens on now."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def free_broker_port() -> int:
-    """Return a port with its neighbours free: a Java broker also takes port - 2 and port + 1."""
+    """Return a free port p with free p - 2 and p + 1, on which a Java broker listens too."""
     while True:
         port = free_port()
         try:
@@ -50,15 +50,15 @@ class JavaServer:
     processes: list[subprocess.Popen[bytes]]
 
     def kill(self) -> None:
-        """End the broker at once, as kill -9 does; `stop` ends the rest."""
+        """Kill the broker; `stop` ends the name server."""
         broker = self.processes[-1]
         broker.kill()
         broker.wait()
 
     def stop(self) -> None:
-        """End both and wait; longer than Java takes, then without asking.
+        """Terminate both and wait; kill them after a timeout.
 
-        A name server has nothing to save at its end, but for the archive of its classes.
+        At its end, a name server saves only the archive of its classes.
         """
         for process in reversed(self.processes):
             is_namesrv = process is self.processes[0]
@@ -83,7 +83,7 @@ def start_java(
 ) -> JavaServer:
     """Start a Java name server and broker below `home`; return when both answer.
 
-    Its store is `store`, by default a new one; the file sizes are those of our `dev` profile.
+    Its store is `store`, by default a new one, with the file sizes of Kourou's `dev` profile.
     `options` are more lines of broker.conf, `namesrv_options` of namesrv.conf.
     """
     namesrv_port, broker_port = free_port(), free_broker_port()
@@ -95,7 +95,7 @@ def start_java(
         f"storePathRootDir={store or home / 'store'}\nflushDiskType={flush}\n"
         "messageDelayLevel=1s 1s 1s 1s 1s 1s\nmappedFileSizeCommitLog=67108864\n"
         "maxHashSlotNum=250000\nmaxIndexNum=1000000\n"
-        # Where other work holds it up, it would refuse what waited for 200 ms.
+        # On a busy machine it would refuse requests that have waited for 200 ms.
         "waitTimeMillsInSendQueue=30000\nwaitTimeMillsInTransactionQueue=30000\n"
         "osPageCacheBusyTimeOutMills=30000\n"
         f"{options}"
@@ -127,7 +127,7 @@ def start_java(
 
 
 def _wait_for_broker(server: JavaServer, log: Path) -> None:
-    """Return when the name server knows the broker, which listens before it tells of itself."""
+    """Wait until the broker is registered, which happens after it listens."""
     deadline = time.monotonic() + START_SECONDS  # noqa: TID251 - a real process has real time
     with AdminClient(server.namesrv_addr) as admin:
         while not admin.cluster_info().brokers:
@@ -139,9 +139,9 @@ def _wait_for_broker(server: JavaServer, log: Path) -> None:
 
 
 def _fast(main: str) -> Sequence[str]:
-    """Return options of Java that halve the time of a start.
+    """Return options of Java that halve the start time.
 
-    Classes come from an archive that the first process which ended well has left.
+    Classes are loaded from an archive that the first process with a clean exit writes.
     """
     archive = _archive(main)
     kind = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
@@ -166,6 +166,6 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> No
 
 
 def _printed(log: Path) -> str:
-    """Return the end of what a server printed, and where its own logs are."""
+    """Return the end of a server's output, and the directory of its log files."""
     text = log.read_text(errors="replace")[-4_000:]
     return f"it printed {text or 'nothing'} (its logs are below {log.parent / 'logs'})"

@@ -1,4 +1,4 @@
-"""Kourou's AdminClient is told by the Java broker 5.5.0 what a Kourou broker tells it."""
+"""Tests that Kourou's AdminClient gets the same results from the Java broker 5.5.0 and Kourou."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _consumer(namesrv_addr: str) -> PushConsumer:
 
 
 async def _consumed(admin: AdminClient) -> None:
-    """Return when the group has consumed and committed all."""
+    """Wait until the group has consumed and committed all messages."""
     async with asyncio.timeout(60):
         while True:
             stats = await admin.consume_stats(GROUP, TOPIC)
@@ -65,7 +65,7 @@ async def _consumed(admin: AdminClient) -> None:
 
 
 async def _refusal(call: Any) -> str:
-    """Return the kind of error that a call ends with."""
+    """Return the kind of error that a call raises."""
     try:
         await call
     except KourouError as error:
@@ -172,7 +172,7 @@ async def _servers(admin: AdminClient, broker: str, facts: Facts) -> None:
 
 
 async def _look(namesrv_addr: str, broker_addr: str) -> Facts:
-    """Return what an administrator is told in the life of a topic and its groups."""
+    """Return the results of administration calls in the life of a topic and its groups."""
     facts: Facts = {}
     async with AdminClient(namesrv_addr) as admin:
         attributes = {"message.type": "NORMAL"}
@@ -201,7 +201,7 @@ async def _look(namesrv_addr: str, broker_addr: str) -> Facts:
     return facts
 
 
-def test_an_administrator_is_told_the_same_by_both(
+def test_admin_client_gets_the_same_results_from_both(
     java_server: JavaServer, kourou_server: Serving
 ) -> None:
     java = asyncio.run(_look(java_server.namesrv_addr, java_server.broker_addr))

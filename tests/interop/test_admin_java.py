@@ -1,4 +1,4 @@
-"""Kourou's administration and command line, unchanged, on the Java name server and broker 5.5.0."""
+"""Tests of Kourou's administration and command line with the Java name server and broker 5.5.0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _command(server: JavaServer, *args: str) -> Any:
     return json.loads(done.out)
 
 
-def test_a_topic_is_made_changed_and_deleted_on_the_java_broker(java_server: JavaServer) -> None:
+def test_topic_is_created_changed_and_deleted_on_the_java_broker(java_server: JavaServer) -> None:
     async def main() -> None:
         async with AdminClient(java_server.namesrv_addr) as admin:
             await admin.create_topic(
@@ -101,7 +101,7 @@ def test_the_java_name_server_is_configured(java_server: JavaServer) -> None:
     asyncio.run(main())
 
 
-def test_the_read_commands_show_a_java_cluster(java_server: JavaServer) -> None:
+def test_read_commands_work_with_a_java_cluster(java_server: JavaServer) -> None:
     receipts = asyncio.run(_send(java_server.namesrv_addr, "AdminShown", 4))
 
     [broker] = _command(java_server, "cluster", "list")

@@ -1,4 +1,4 @@
-"""Topics with batch consume queues: each reads the batches that the other stored as one record."""
+"""Tests of batch consume queues: each broker reads batches that the other stored as one record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCHES, SIZE = 20, 7
 
 
 async def visit(ledger: Ledger, namesrv_addr: str, who: str, end: Callable[[], object]) -> None:
-    """Look for all messages, send batches and single ones, look again, and end the broker."""
+    """Check all messages, send batches and single messages, check again, and end the broker."""
     if ledger.acknowledged:
         await ledger.check(namesrv_addr)
     else:
@@ -32,7 +32,7 @@ async def visit(ledger: Ledger, namesrv_addr: str, who: str, end: Callable[[], o
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_batches_keep_their_places_to_and_fro(
+def test_batches_keep_their_positions_on_both_brokers(
     jars: str, java_client: Client, tmp_path: Path, *, is_killed: bool
 ) -> None:
     store, ledger = tmp_path / "store", Ledger(TOPIC)

@@ -1,7 +1,4 @@
-"""Clients that others wrote, unchanged, send to and consume from Kourou.
-
-Java 5.5.0 and 4.9.8, Go and Node.
-"""
+"""Tests of unchanged third-party clients with Kourou: Java 5.5.0 and 4.9.8, Go and Node."""
 
 from __future__ import annotations
 
@@ -64,11 +61,9 @@ def _numbers(lines: list[list[str]]) -> list[int]:
     return sorted(int(line[7]) for line in lines if line[0] == "got")
 
 
-def test_what_a_client_sends_in_every_way_it_knows_is_stored_as_it_was_sent(
-    client: Client, kourou_server: Serving
-) -> None:
+def test_sends_of_every_kind_are_stored_unchanged(client: Client, kourou_server: Serving) -> None:
     topic = _topic("From", client)
-    asyncio.run(_create(kourou_server.namesrv, topic))  # Node's needs it to be there
+    asyncio.run(_create(kourou_server.namesrv, topic))  # Node's client does not create it
 
     lines = client.run("produce", kourou_server.namesrv, topic, COUNT)
 
@@ -85,9 +80,7 @@ def test_what_a_client_sends_in_every_way_it_knows_is_stored_as_it_was_sent(
         assert message.keys == [f"key-{number}"]
 
 
-def test_a_push_consumer_gets_each_message_and_its_tag_filter_holds(
-    client: Client, kourou_server: Serving
-) -> None:
+def test_push_consumer_receives_messages_by_tag(client: Client, kourou_server: Serving) -> None:
     topic = _topic("To", client)
     asyncio.run(_send(kourou_server.namesrv, topic, COUNT))
 
@@ -100,7 +93,7 @@ def test_a_push_consumer_gets_each_message_and_its_tag_filter_holds(
     assert {line[4] for line in lines if line[0] == "got"} == {"even"}
 
 
-def test_a_listener_that_fails_three_times_then_succeeds_gets_each_message_four_times(
+def test_listener_that_fails_three_times_receives_each_message_four_times(
     client: Client, kourou_server: Serving
 ) -> None:
     topic = _topic("Retried", client)
@@ -118,7 +111,7 @@ def test_a_listener_that_fails_three_times_then_succeeds_gets_each_message_four_
         assert {line[5] for line in deliveries} == {topic}
 
 
-def test_a_broadcast_consumer_gets_every_message_and_keeps_its_offsets_to_itself(
+def test_broadcast_consumer_receives_every_message_and_commits_nothing(
     client: Client, kourou_server: Serving
 ) -> None:
     topic, group = _topic("Broadcast", client), f"all-{os.getpid()}"  # a member's file outlives it
@@ -132,11 +125,11 @@ def test_a_broadcast_consumer_gets_every_message_and_keeps_its_offsets_to_itself
 
 
 @pytest.mark.parametrize("way", ["pull", "assign"])
-def test_a_pull_consumer_reads_a_topic_whole(
+def test_pull_consumer_reads_a_whole_topic(
     client: Client, kourou_server: Serving, way: str
 ) -> None:
     if client.name == "Node" or (client.name == "Go" and way == "assign"):
-        return  # that client has no such consumer
+        return  # the client does not have this consumer
     topic = _topic(f"Pulled-{way}", client)
     asyncio.run(_send(kourou_server.namesrv, topic, 24))
 
@@ -146,7 +139,7 @@ def test_a_pull_consumer_reads_a_topic_whole(
     assert _numbers(lines) == list(range(24))
 
 
-def test_gos_admin_client_creates_lists_and_deletes_a_topic(kourou_server: Serving) -> None:
+def test_go_admin_client_creates_lists_and_deletes_a_topic(kourou_server: Serving) -> None:
     lines = go_client().run("admin", kourou_server.namesrv, kourou_server.broker, "FromGoAdmin")
 
     assert ["created", "FromGoAdmin"] in lines

@@ -1,4 +1,4 @@
-"""The official Java clients send to and consume from a Kourou by TLS, with either certificate."""
+"""Tests of the official Java clients over TLS, with a configured and a self-signed certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 8
 
 @pytest.fixture(scope="module")
 def kourou(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Serve with a certificate; the broker registers by TLS as well."""
+    """Serve with a certificate; the broker also registers over TLS."""
     home = tmp_path_factory.mktemp("tls")
     files = Authority(home / "certificates").issue("server", "127.0.0.1", "localhost")
     config = home / "broker.conf"
@@ -31,12 +31,12 @@ def kourou(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.mark.parametrize("version", list(POMS))
-def test_a_java_client_speaks_tls(kourou: Serving, version: str) -> None:
+def test_java_client_works_over_tls(kourou: Serving, version: str) -> None:
     exchange(kourou, version)
 
 
 @pytest.mark.parametrize("version", list(POMS))
-def test_a_java_client_speaks_tls_to_a_server_without_settings(
+def test_java_client_works_over_tls_with_the_self_signed_certificate(
     tmp_path: Path, version: str
 ) -> None:
     with Serving.start(tmp_path, "--no-console") as serving:
@@ -45,7 +45,7 @@ def test_a_java_client_speaks_tls_to_a_server_without_settings(
 
 
 def exchange(kourou: Serving, version: str) -> None:
-    """Send and consume by TLS; Java's clients believe any certificate by default."""
+    """Send and consume over TLS; Java's clients accept any certificate by default."""
     plain = java_client(version)
     program, *words = plain.command
     client = replace(plain, command=(program, "-Dtls.enable=true", *words))

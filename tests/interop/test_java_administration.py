@@ -1,4 +1,4 @@
-"""Our administration of a Java broker: what it tells, and what it does when told."""
+"""Tests of Kourou's administration of a Java broker: queries and changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def administer(
 ) -> None:
     async def main() -> None:
         async with asyncio.timeout(120), AdminClient(server.namesrv_addr) as admin:
-            # Its port answers before it registers.
+            # The broker listens before it registers.
             while not (await admin.cluster_info()).brokers:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.1)
             await body(admin)
@@ -56,7 +56,9 @@ async def until_got(got: asyncio.Queue[MessageExt], count: int) -> None:
             await got.get()
 
 
-def test_a_group_is_described_moved_and_asked_live_and_away(java_server: JavaServer) -> None:
+def test_group_is_described_reset_and_queried_with_and_without_members(
+    java_server: JavaServer,
+) -> None:
     async def body(admin: AdminClient) -> None:
         topic, group = "AdminMoves", "admin_moves"
         await admin.create_topic(topic, queues=1)
@@ -85,7 +87,7 @@ def test_a_group_is_described_moved_and_asked_live_and_away(java_server: JavaSer
     administer(java_server, body)
 
 
-def test_a_reset_that_the_broker_only_passes_on_is_done_all_the_same(
+def test_reset_that_the_broker_only_forwards_is_completed(
     java_server: JavaServer,
 ) -> None:
     async def body(admin: AdminClient) -> None:
@@ -105,7 +107,7 @@ def test_a_reset_that_the_broker_only_passes_on_is_done_all_the_same(
     administer(java_server, body)
 
 
-def test_a_group_is_made_changed_and_deleted(java_server: JavaServer) -> None:
+def test_group_is_created_changed_and_deleted(java_server: JavaServer) -> None:
     async def body(admin: AdminClient) -> None:
         group = SubscriptionGroup("admin_made", retry_max_times=3, consume_enable=False)
         await admin.create_group(group)
@@ -119,7 +121,7 @@ def test_a_group_is_made_changed_and_deleted(java_server: JavaServer) -> None:
     administer(java_server, body)
 
 
-def test_a_broker_tells_of_itself_its_groups_and_its_clients(java_server: JavaServer) -> None:
+def test_broker_reports_its_runtime_groups_and_clients(java_server: JavaServer) -> None:
     async def body(admin: AdminClient) -> None:
         topic, group = "AdminReads", "admin_reads"
         broker = java_server.broker_addr

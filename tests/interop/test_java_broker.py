@@ -1,4 +1,4 @@
-"""Kourou's clients, unchanged, send to and consume from the Java broker 5.5.0."""
+"""Tests of Kourou's clients with the Java broker 5.5.0: sends and consumption."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _send(namesrv_addr: str, topic: str, count: int) -> list[str]:
         return sent
 
 
-def test_a_java_consumer_gets_what_kourou_sent_through_the_java_broker(
+def test_java_consumer_receives_messages_of_kourou_from_the_java_broker(
     java_client: Client, java_server: JavaServer
 ) -> None:
     asyncio.run(_send(java_server.namesrv_addr, "PyToJava", 24))
@@ -55,7 +55,7 @@ def test_a_java_consumer_gets_what_kourou_sent_through_the_java_broker(
     assert all(int(got[n][6]) > 5000 for n in range(0, 24, 8)), "compressed bodies arrive inflated"
 
 
-def test_kourou_consumes_from_the_java_broker_and_its_retries_come_back(
+def test_kourou_consumes_from_the_java_broker_with_redeliveries(
     java_server: JavaServer,
 ) -> None:
     deliveries: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def test_kourou_consumes_from_the_java_broker_and_its_retries_come_back(
     assert deliveries == {**{f"key-{n}": 1 for n in range(12)}, "key-3": 3}
 
 
-def test_kourou_pulls_and_keeps_its_offset_on_the_java_broker(java_server: JavaServer) -> None:
+def test_kourou_pulls_and_commits_on_the_java_broker(java_server: JavaServer) -> None:
     async def run() -> None:
         sent = await _send(java_server.namesrv_addr, "JavaPulled", 16)
         async with PullConsumer("python-puller", java_server.namesrv_addr) as consumer:
@@ -127,7 +127,7 @@ def test_kourou_polls_and_broadcasts_from_the_java_broker(
             assert (await consumer.poll(30_000))[0].queue_offset == 0
 
     async def broadcast(count: int) -> Counter[str]:
-        """Return what one member gets until `count` messages came, and in the second after."""
+        """Return the messages of one member, up to a second after the first `count`."""
         got: Counter[str] = Counter()
         config = PushConsumerConfig(
             message_model=MessageModel.BROADCASTING,

@@ -1,4 +1,4 @@
-"""Requests, traces, priorities and namespaces of our clients, through the Java broker 5.5.0."""
+"""Tests of requests, traces, priorities and namespaces with the Java broker 5.5.0."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRACES = "RMQ_SYS_TRACE_TOPIC"
 
 
 async def create_topic(namesrv: str, topic: str, **options: Any) -> None:
-    """Create a topic, once the broker has registered, which takes a moment after its start."""
+    """Create a topic once the broker has registered, shortly after its start."""
     async with AdminClient(namesrv) as admin:
         while not (await admin.cluster_info()).brokers:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.2)
@@ -102,7 +102,7 @@ def test_traces_of_sends_and_of_consumption_reach_the_java_broker(java_server: J
     asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
 
 
-def test_the_java_broker_places_by_priority(java_server: JavaServer) -> None:
+def test_java_broker_chooses_the_queue_by_priority(java_server: JavaServer) -> None:
     async def main() -> None:
         namesrv = java_server.namesrv_addr
         await create_topic(namesrv, "PyUrgent", queues=4, attributes={"message.type": "PRIORITY"})
@@ -115,7 +115,7 @@ def test_the_java_broker_places_by_priority(java_server: JavaServer) -> None:
     asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
 
 
-def test_a_namespace_is_kept_through_the_java_broker(java_server: JavaServer) -> None:
+def test_namespace_works_with_the_java_broker(java_server: JavaServer) -> None:
     async def main() -> None:
         namesrv = java_server.namesrv_addr
         await create_topic(namesrv, "pyns%PyNamed", queues=2)

@@ -1,6 +1,6 @@
-"""What can be chosen in Kourou's clients works with the Java broker 5.5.0 too.
+"""Tests of options of Kourou's clients with the Java broker 5.5.0.
 
-Compressions, binary headers, TLS, ordering keys, batches that linger.
+Compressions, binary headers, TLS, sharding keys, batches by linger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kourou.protocol.hashing import java_string_hash
 from tests.interop.clients import Client
 from tests.interop.peer import JavaServer
 
-TLS = TlsClientConfig(is_server_verified=False)  # the Java broker makes its own certificate
+TLS = TlsClientConfig(is_server_verified=False)  # the Java broker generates a certificate
 
 
 async def _consume(namesrv_addr: str, group: str, topic: str, count: int) -> list[MessageExt]:
@@ -47,7 +47,7 @@ async def _consume(namesrv_addr: str, group: str, topic: str, count: int) -> lis
 
 
 @pytest.mark.parametrize("kind", list(CompressionType), ids=lambda kind: kind.name)
-def test_a_compressed_body_arrives_as_it_was_sent(
+def test_compressed_body_arrives_unchanged(
     java_client: Client, java_server: JavaServer, kind: CompressionType
 ) -> None:
     topic = f"Compressed-{kind.name}"
@@ -103,7 +103,7 @@ def test_messages_are_sent_retried_and_committed(
             tls=tls,
             serialize_type=kind,
             consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
-            route_refresh_interval_ms=1_000,  # a new group's retry topic is found that soon
+            route_refresh_interval_ms=1_000,  # finds the retry topic of a new group sooner
         )
         consumer = PushConsumer(group, namesrv_addr, config=config)
         consumer.subscribe(topic, tags="ä")
@@ -155,7 +155,7 @@ class _Attempts:
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None: ...
 
 
-def test_messages_that_linger_leave_in_batches_and_each_gets_its_place(
+def test_lingering_messages_are_sent_in_batches_with_their_own_offsets(
     java_server: JavaServer,
 ) -> None:
     namesrv_addr = java_server.namesrv_addr
@@ -170,7 +170,7 @@ def test_messages_that_linger_leave_in_batches_and_each_gets_its_place(
     async def run() -> None:
         config = ProducerConfig(linger_ms=50)
         async with Producer("lingering", namesrv_addr, config=config, hooks=[attempts]) as producer:
-            await send(producer, [0])  # makes the topic
+            await send(producer, [0])  # creates the topic
             attempts.sizes.clear()
             sent = await send(producer, range(1, 101))
         assert sum(attempts.sizes) == 100

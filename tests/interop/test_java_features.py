@@ -1,7 +1,7 @@
-"""Everything that applications do with the official Java clients works with Kourou as with Java.
+"""Tests of features of the official Java clients with Kourou and with the Java broker.
 
-A table: feature x client x broker. Each feature is a program that checks itself (`features.py`);
-that it passes on the Java broker shows that it asks for what RocketMQ does.
+The cases are the product of feature, client and broker. Each feature is a program that checks its
+own result (`features.py`); the Java broker confirms that it expects RocketMQ's behaviour.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def namesrvs(
     tmp_path_factory: pytest.TempPathFactory,
     selected: dict[tuple[str, str], list[Feature]],
 ) -> Iterator[dict[str, str]]:
-    """Return broker -> the name server of one that has all the options."""
+    """Return broker -> name server of a broker with all required options."""
     wanted = {broker for broker, _ in selected}
     home = tmp_path_factory.mktemp("features")
     found = {}
@@ -58,7 +58,7 @@ def namesrvs(
 
 @pytest.fixture(scope="module")
 def selected(request: pytest.FixtureRequest) -> dict[tuple[str, str], list[Feature]]:
-    """Return (broker, release) -> the features that this run is to play."""
+    """Return (broker, release) -> the features selected for this run."""
     groups: dict[tuple[str, str], list[Feature]] = {}
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.path == Path(__file__):
@@ -69,7 +69,7 @@ def selected(request: pytest.FixtureRequest) -> dict[tuple[str, str], list[Featu
 
 @pytest.fixture(scope="module")
 def played() -> dict[tuple[str, str], dict[str, Played]]:
-    """Return what has been played so far."""
+    """Return the results so far."""
     return {}
 
 

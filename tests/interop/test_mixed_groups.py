@@ -1,4 +1,4 @@
-"""Consumers that others wrote share a group with ours: each queue has one of them."""
+"""Tests of groups with members of Kourou and of third-party clients: each queue has one member."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EACH = 3
 
 
 async def _queues(member: PushConsumer, topic: str, count: int) -> None:
-    """Return when our member has so many queues of the topic."""
+    """Wait until Kourou's member has `count` queues of the topic."""
     async with asyncio.timeout(PATIENCE_S):
         while sum(queue.topic == topic for queue in member.queues) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -36,7 +36,7 @@ def _keys(inbox: Inbox) -> list[str]:
     return [message.keys[0] for message in inbox.messages]
 
 
-def test_a_foreign_member_and_ours_share_the_queues_and_take_over_what_one_leaves(
+def test_foreign_member_and_kourou_share_queues_and_take_over(
     client: Client, namesrv_addr: str
 ) -> None:
     topic = name_of("Mixed")

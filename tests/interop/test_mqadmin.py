@@ -1,7 +1,7 @@
-"""The official `mqadmin` 5.5.0 prints of Kourou what it prints of the Java broker.
+"""Tests that the official `mqadmin` 5.5.0 prints the same for Kourou and for the Java broker.
 
-The same steps are played against both (`admin_steps.py`), at the same time. Compared is all that is
-printed, but for what no two runs share: addresses, times, ids, rates.
+The same steps (`admin_steps.py`) run against both at the same time. The complete output is
+compared, except for addresses, times, ids and rates, which differ in each run.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.interop.admin_steps import STEPS, play
 from tests.interop.mqadmin import Printed
 from tests.interop.peer import start_java
 
-# Java writes the checksum of a record's properties only when asked to; Kourou does by default. With
-# it, records are as long here as there.
+# Java writes the record checksum only if enabled; Kourou does by default. With the checksum,
+# records have the same size in both.
 SAME_RECORDS = "enabledAppendPropCRC=true\n"
 
 MASKS = (
@@ -44,7 +44,7 @@ MASKS = (
 )
 
 UNORDERED = {"topicList", "topicList ", "topicList -c", "statsAll"}
-"""Commands whose lines come in the order of a Java hash table of the server's answer."""
+"""Commands whose lines are in the order of a Java hash table."""
 
 TABLES = {
     "brokerStatus -b {broker}",
@@ -53,10 +53,10 @@ TABLES = {
     "getBrokerConfig -c DefaultCluster",
     "getNamesrvConfig",
 }
-"""Commands that print keys and values; those are compared that both know."""
+"""Commands that print keys and values; only keys of both outputs are compared."""
 
 OWN = {
-    # where it runs, and since when
+    # addresses and start time
     "bindAddress",
     "bootTimestamp",
     "earliestMessageTimeStamp",
@@ -66,7 +66,7 @@ OWN = {
     "startAcceptSendRequestTimeStamp",
     "storePathRootDir",
     "commitLogDirCapacity",
-    # how often queues are synced: recovery is to read little
+    # interval of queue syncs: shorter in Kourou, to bound recovery
     "flushConsumeQueueThoroughInterval",
     # measured
     "getFoundTps",
@@ -79,35 +79,35 @@ OWN = {
     "putLatency999",
     "putMessageDistributeTime",
     "putMessageEntireTimeMax",
-    # no delay is too long: it rolls on
+    # unlimited in Kourou: long delays are stored again
     "timerMaxDelaySec",
-    # every send of a scheduled message answers with a recall handle
+    # on in Kourou: each send of a scheduled message returns a recall handle
     "recallMessageEnable",
-    # zeros go ahead of the log's records, with their write
+    # Kourou writes zeros ahead of the log's records
     "warmMapedFileEnable",
-    # how many sends may wait here
+    # limit of waiting sends
     "sendThreadPoolQueueCapacity",
 }
-"""Keys of tables whose values need not be the same."""
+"""Keys whose values may differ."""
 
 COMMON_MIN = {"brokerStatus": 40, "getBrokerConfig": 45, "getNamesrvConfig": 8}
-"""How many keys both know, at least."""
+"""Minimum number of common keys."""
 
 DIFFERENT = {
     "updateBrokerConfig -b {broker} -k nonsense -v 6": (
         "unknown setting nonsense",
-        "Java takes any key, and forgets it",
+        "Java accepts any key, and ignores it",
     ),
     "updateSubGroup -g audit -b {broker} --attributes +lite.bind.topic=Orders": (
         "unsupported key: lite.bind.topic",
-        "there are no lite topics yet",
+        "lite topics are not supported",
     ),
 }
-"""Steps that are answered otherwise: what is printed, and why."""
+"""Steps with a different answer: the expected output and the reason."""
 
 
 def mask(printed: Printed) -> str:
-    """Return all that was printed, without what no two runs share."""
+    """Return the output with values that differ in each run masked."""
     text = f"{printed.out}\nERR {printed.err}"
     for pattern, word in MASKS:
         text = re.sub(pattern, word, text)
@@ -122,7 +122,7 @@ def table(printed: Printed) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def printed(jars: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Printed]]:
-    """Return server -> step -> what was printed, of a life of each of them."""
+    """Return server -> step -> output, for one run against each server."""
     home = tmp_path_factory.mktemp("kourou")
     (home / "broker.conf").write_text("messageDelayLevel=1s 1s 1s 1s 1s 1s\n")
     options = ("--config", str(home / "broker.conf"), "--no-console")
@@ -145,7 +145,7 @@ def _play(namesrv_addr: str, broker_addr: str, home: Path) -> dict[str, Printed]
 
 
 @pytest.mark.parametrize("step", [s for s in STEPS if s not in TABLES and s not in DIFFERENT])
-def test_a_command_prints_what_it_prints_of_java(
+def test_command_prints_the_same_as_for_java(
     step: str, printed: Mapping[str, Mapping[str, Printed]]
 ) -> None:
     java, kourou = (mask(printed[server][step]).splitlines() for server in ("java", "kourou"))
@@ -155,7 +155,7 @@ def test_a_command_prints_what_it_prints_of_java(
 
 
 @pytest.mark.parametrize("step", sorted(TABLES))
-def test_a_table_has_the_values_that_java_has(
+def test_table_has_the_same_values_as_for_java(
     step: str, printed: Mapping[str, Mapping[str, Printed]]
 ) -> None:
     java, kourou = (table(printed[server][step]) for server in ("java", "kourou"))
@@ -165,14 +165,14 @@ def test_a_table_has_the_values_that_java_has(
 
 
 @pytest.mark.parametrize("step", sorted(DIFFERENT))
-def test_a_step_that_is_not_answered_as_java_says_why(
+def test_different_answer_is_the_documented_one(
     step: str, printed: Mapping[str, Mapping[str, Printed]]
 ) -> None:
     expected, _ = DIFFERENT[step]
     assert expected in printed["kourou"][step].err
 
 
-def test_only_what_must_fail_fails(printed: Mapping[str, Mapping[str, Printed]]) -> None:
+def test_only_expected_steps_fail(printed: Mapping[str, Mapping[str, Printed]]) -> None:
     failed = {step for step in STEPS if printed["kourou"][step].is_failure}
     java = {step for step in STEPS if printed["java"][step].is_failure}
     assert failed == java | DIFFERENT.keys()

@@ -1,8 +1,7 @@
-"""What Kourou's consumers can be told, and what administrators do to them, on the Java broker too.
+"""Tests of options and administration of Kourou's consumers with the Java broker.
 
-Machine rooms, listeners that hang, direct calls, permissions, changed filters, resets, pauses, dead
-letters, every kind of pull: each against the Java broker 5.5.0 and, as a check of the test, against
-Kourou.
+Machine rooms, hanging listeners, direct calls, permissions, changed filters, resets, pauses, dead
+letters, every kind of pull: each with the Java broker 5.5.0 and, to verify the test, with Kourou.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _numbers(begin: int, end: int) -> list[str]:
     return [str(number) for number in range(begin, end)]
 
 
-def test_queues_are_shared_by_the_members_of_their_machine_room(namesrv_addr: str) -> None:
+def test_queues_are_assigned_within_their_machine_room(namesrv_addr: str) -> None:
     topic = name_of("Rooms")
     inbox = Inbox()
 
@@ -84,7 +83,7 @@ def test_queues_are_shared_by_the_members_of_their_machine_room(namesrv_addr: st
     asyncio.run(run())
 
 
-def test_what_a_listener_sits_on_for_too_long_comes_again(namesrv_addr: str) -> None:
+def test_message_of_a_hanging_listener_is_redelivered(namesrv_addr: str) -> None:
     topic = name_of("Hanging")
     inbox, hung = Inbox(), asyncio.Event()
 
@@ -119,7 +118,7 @@ def test_what_a_listener_sits_on_for_too_long_comes_again(namesrv_addr: str) -> 
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["concurrently", "in order"])
-def test_a_message_is_handed_to_one_listener_and_its_answer_told(
+def test_direct_call_consumes_a_message_and_returns_the_result(
     namesrv_addr: str, is_ordered: bool
 ) -> None:
     topic = name_of("Direct")
@@ -133,7 +132,7 @@ def test_a_message_is_handed_to_one_listener_and_its_answer_told(
     async def run() -> None:
         await make_topics(namesrv_addr, topic)
         consumer = PushConsumer(f"{topic}-group", namesrv_addr, config=config_of())
-        consumer.subscribe(topic, tags="none")  # nothing comes by itself
+        consumer.subscribe(topic, tags="none")  # nothing is delivered by pulls
         (consumer.listen_orderly if is_ordered else consumer.listen)(listen)
         async with (
             consumer,
@@ -160,7 +159,7 @@ def test_a_message_is_handed_to_one_listener_and_its_answer_told(
     asyncio.run(run())
 
 
-def test_permissions_of_a_topic_hold_until_they_are_given_back(namesrv_addr: str) -> None:
+def test_topic_permissions_apply_until_restored(namesrv_addr: str) -> None:
     topic = name_of("Closed")
 
     async def run() -> None:
@@ -189,7 +188,7 @@ def test_permissions_of_a_topic_hold_until_they_are_given_back(namesrv_addr: str
     asyncio.run(run())
 
 
-def test_a_group_that_comes_back_with_another_filter_gets_what_that_lets_through(
+def test_group_with_a_changed_filter_receives_matching_messages(
     namesrv_addr: str,
 ) -> None:
     topic = name_of("Refiltered")
@@ -212,13 +211,13 @@ def test_a_group_that_comes_back_with_another_filter_gets_what_that_lets_through
         await make_topics(namesrv_addr, topic)
         assert await consume("price < 2", "a", "a0", "a1") == ["a0", "a1"]
         got = await consume("price >= 2 AND price < 5", "b", "b2", "b3", "b4")
-        # Those behind the last that matched were not passed over yet, when the group went away.
+        # When the group left, its offset was not yet past the messages after the last match.
         assert [body for body in got if body not in {"a2", "a3", "a4"}] == ["b2", "b3", "b4"]
 
     asyncio.run(run())
 
 
-def test_a_consumer_that_runs_subscribes_to_more_and_by_other_expressions(
+def test_running_consumer_changes_its_subscriptions(
     namesrv_addr: str,
 ) -> None:
     topic, other = name_of("Resubscribed"), name_of("Later")
@@ -254,7 +253,7 @@ def _own(topic: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["concurrently", "in order", "broadcast"])
-def test_a_group_that_is_reset_while_it_consumes_goes_on_there(
+def test_group_reset_during_consumption_continues_there(
     namesrv_addr: str, kind: str, tmp_path: Path
 ) -> None:
     topic = name_of("Reset")
@@ -286,7 +285,7 @@ def test_a_group_that_is_reset_while_it_consumes_goes_on_there(
     asyncio.run(run())
 
 
-def test_a_consumer_that_is_paused_keeps_its_queues_and_goes_on(namesrv_addr: str) -> None:
+def test_paused_consumer_keeps_its_queues_and_continues(namesrv_addr: str) -> None:
     topic = name_of("Paused")
 
     async def run() -> None:
@@ -309,7 +308,7 @@ def test_a_consumer_that_is_paused_keeps_its_queues_and_goes_on(namesrv_addr: st
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["concurrently", "in order"])
-def test_what_fails_too_often_is_a_dead_letter_that_can_be_sent_again(
+def test_message_that_fails_too_often_is_a_dead_letter_that_can_be_redriven(
     namesrv_addr: str, is_ordered: bool
 ) -> None:
     topic = name_of("Failing")
@@ -347,7 +346,7 @@ def test_what_fails_too_often_is_a_dead_letter_that_can_be_sent_again(
     asyncio.run(run())
 
 
-def test_pulls_of_every_kind_bring_what_they_ask_for(namesrv_addr: str) -> None:
+def test_pulls_of_every_kind_return_the_requested_messages(namesrv_addr: str) -> None:
     topic = name_of("Pulled")
 
     async def run() -> None:

@@ -1,7 +1,7 @@
-"""What Kourou's own clients do beyond sending and consuming works with the Java broker, too.
+"""Tests of further features of Kourou's clients with the Java broker.
 
-Transactions, order, timers, questions, filters, traces, namespaces, queues that the broker shares
-out: each against the Java broker 5.5.0 and, as a check of the test, against Kourou.
+Transactions, order, timers, requests, filters, traces, namespaces, assignment by the broker: each
+with the Java broker 5.5.0 and, to verify the test, with Kourou.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.interop.members import (
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
-def test_transactions_end_as_they_are_told_or_as_the_check_says(namesrv_addr: str) -> None:
+def test_transactions_end_by_request_or_by_check(namesrv_addr: str) -> None:
     topic = name_of("Transactions")
     checks: Counter[str] = Counter()
 
@@ -78,7 +78,7 @@ def test_transactions_end_as_they_are_told_or_as_the_check_says(namesrv_addr: st
     asyncio.run(run())
 
 
-def test_ordered_queues_move_between_members_in_order_and_without_repeating(
+def test_ordered_queues_are_handed_over_in_order_without_duplicates(
     namesrv_addr: str,
 ) -> None:
     topic = name_of("Ordered")
@@ -112,7 +112,7 @@ def test_ordered_queues_move_between_members_in_order_and_without_repeating(
             await send(range(10))
             async with member():
                 await send(range(10, 30))
-                await asyncio.sleep(3)  # queues move meanwhile
+                await asyncio.sleep(3)  # queues are reassigned meanwhile
                 await send(range(30, 40))
             await send(range(40, 50))
             async with asyncio.timeout(PATIENCE_S):
@@ -124,7 +124,7 @@ def test_ordered_queues_move_between_members_in_order_and_without_repeating(
     asyncio.run(run())
 
 
-def test_timers_come_at_their_time_and_can_be_taken_back(namesrv_addr: str) -> None:
+def test_scheduled_messages_are_delivered_at_their_time_or_recalled(namesrv_addr: str) -> None:
     topic = name_of("Timers")
 
     async def run() -> None:
@@ -159,7 +159,7 @@ def test_timers_come_at_their_time_and_can_be_taken_back(namesrv_addr: str) -> N
     asyncio.run(run())
 
 
-def test_a_question_gets_the_reply_of_whoever_took_it(namesrv_addr: str) -> None:
+def test_request_receives_the_reply_of_its_consumer(namesrv_addr: str) -> None:
     topic = name_of("Questions")
 
     async def run() -> None:
@@ -183,7 +183,7 @@ def test_a_question_gets_the_reply_of_whoever_took_it(namesrv_addr: str) -> None
     asyncio.run(run())
 
 
-def test_an_expression_lets_through_what_it_says(namesrv_addr: str) -> None:
+def test_sql_expression_filters_messages(namesrv_addr: str) -> None:
     topic = name_of("Filtered")
 
     async def run() -> None:
@@ -203,7 +203,7 @@ def test_an_expression_lets_through_what_it_says(namesrv_addr: str) -> None:
     asyncio.run(run())
 
 
-def test_what_is_sent_and_consumed_is_traced(namesrv_addr: str) -> None:
+def test_sends_and_deliveries_are_traced(namesrv_addr: str) -> None:
     topic = name_of("Traced")
 
     async def run() -> None:
@@ -228,7 +228,7 @@ def test_what_is_sent_and_consumed_is_traced(namesrv_addr: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["namespace", "namespace_v2"])
-def test_namespaces_hide_themselves(namesrv_addr: str, kind: str) -> None:
+def test_namespaces_are_transparent(namesrv_addr: str, kind: str) -> None:
     topic, space = name_of("Spaced"), name_of("space")
     stored = f"{space}%{topic}" if kind == "namespace" else topic
 
@@ -248,7 +248,7 @@ def test_namespaces_hide_themselves(namesrv_addr: str, kind: str) -> None:
     asyncio.run(run())
 
 
-def test_members_that_let_the_broker_share_queues_out_get_each_message_once(
+def test_members_with_broker_assignment_receive_each_message_once(
     namesrv_addr: str,
 ) -> None:
     topic = name_of("Shared")
@@ -266,7 +266,7 @@ def test_members_that_let_the_broker_share_queues_out_get_each_message_once(
             members[1],
             members[2],
         ):
-            await asyncio.sleep(5)  # they meet
+            await asyncio.sleep(5)  # until the queues are assigned
             queues = await producer.fetch_publish_message_queues(topic)
             for number in range(24):
                 message = Message(topic, str(number).encode())
@@ -284,7 +284,7 @@ def test_members_that_let_the_broker_share_queues_out_get_each_message_once(
     asyncio.run(run())
 
 
-def test_many_messages_leave_in_parts_and_a_part_that_is_too_large_is_refused(
+def test_many_messages_are_sent_in_batches_and_a_too_large_one_is_refused(
     namesrv_addr: str,
 ) -> None:
     topic = name_of("Parts")
@@ -311,7 +311,7 @@ def test_many_messages_leave_in_parts_and_a_part_that_is_too_large_is_refused(
     asyncio.run(run())
 
 
-def test_a_producer_keeps_to_the_queues_that_the_order_config_names(namesrv_addr: str) -> None:
+def test_producer_uses_the_queues_of_the_order_config(namesrv_addr: str) -> None:
     topic = name_of("Strict")
 
     async def run() -> None:

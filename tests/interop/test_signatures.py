@@ -1,4 +1,4 @@
-"""Kourou's clients work with a Java broker 5.5.0 that authenticates and authorizes each request."""
+"""Tests of Kourou's clients with a Java broker 5.5.0 that authenticates and authorizes requests."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ accounts:
   topicPerms:
   - Open=PUB|SUB
 """
-"""A `plain_acl.yml` of RocketMQ 4, from which a broker 5 makes users at its start."""
+"""A `plain_acl.yml` of RocketMQ 4, from which a broker 5 creates users at its start."""
 
 
 @pytest.fixture(scope="module")
 def secured(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServer]:
-    """Run a broker that takes signed requests of users with permissions only."""
+    """Run a broker that accepts only signed requests of users with permissions."""
     home: Path = tmp_path_factory.mktemp("secured")
     (home / "conf").mkdir()
     (home / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
@@ -125,7 +125,7 @@ def test_signed_clients_send_consume_commit_and_trace(
                 serialize_type=kind,
                 consume_from_where=FIRST,
                 enable_trace=True,
-                route_refresh_interval_ms=1_000,  # finds a new group's retry topic that soon
+                route_refresh_interval_ms=1_000,  # finds the retry topic of a new group sooner
             ),
         )
         consumer.subscribe(topic)
@@ -143,7 +143,7 @@ def test_signed_clients_send_consume_commit_and_trace(
             )
             await until(lambda: set(got) >= bodies and got.count(b"again") == 2)
             assert not consumer.health().problems
-        assert set(got) == bodies  # Java stores what is checked and committed at once twice
+        assert set(got) == bodies  # Java stores a message twice if a check and a commit coincide
         assert asked
         config = PullConsumerConfig(credentials=ROOT, serialize_type=kind)
         async with PullConsumer(f"by-{kind.name}", namesrv, config=config) as reader:
@@ -164,7 +164,7 @@ def test_signed_clients_send_consume_commit_and_trace(
     ],
     ids=["none", "wrong secret", "unknown user"],
 )
-def test_refused_credentials_are_a_clear_error(
+def test_refused_credentials_raise_an_authentication_error(
     secured: JavaServer, credentials: Credentials | None, texts: list[str]
 ) -> None:
     topic, namesrv = "Refusing", secured.namesrv_addr
@@ -205,7 +205,7 @@ def test_refused_credentials_are_a_clear_error(
     run(main)
 
 
-def test_account_of_a_plain_acl_file_sends_where_it_may_and_nowhere_else(
+def test_account_of_a_plain_acl_file_sends_only_to_permitted_topics(
     secured: JavaServer,
 ) -> None:
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_account_of_a_plain_acl_file_sends_where_it_may_and_nowhere_else(
     run(main)
 
 
-def test_credentials_that_a_function_returns_may_change(secured: JavaServer) -> None:
+def test_credentials_returned_by_a_function_may_change(secured: JavaServer) -> None:
     async def main() -> None:
         current = ROOT
         await make_topic(secured, "Rotating")

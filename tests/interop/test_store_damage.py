@@ -1,4 +1,4 @@
-"""A Java consumer that meets a damaged message stays before it until it is told to be skipped."""
+"""Test that a Java consumer stops at a damaged message until damaged messages are skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def _skip(serving: Serving) -> None:
         await admin.update_broker_config(serving.broker, {"skipDamagedRecords": "true"})
 
 
-def test_a_java_consumer_waits_before_damage_and_goes_on_when_it_is_skipped(
+def test_java_consumer_stops_at_damage_and_continues_when_it_is_skipped(
     java_client: Client, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""A log whose oldest files one broker removed, because they expired, is whole to the other."""
+"""Test that each broker accepts a log whose expired files the other has removed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.interop.peer import start_java
 
 COUNT = 1000
 EXPIRED_SECONDS = 150
-"""Java's cleaner runs for the first time a minute after the start."""
+"""Timeout of the removal; Java's cleaner first runs a minute after the start."""
 SIZES = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\nmaxMessageSize=65536\n"
 CLEANING = "cleanResourceInterval=1000\n"
 
 
 def age(store: Path, count: int) -> list[Path]:
-    """Date the log's oldest `count` files four days back; return them."""
+    """Set the file time of the log's oldest `count` files back by four days; return them."""
     files = sorted((store / "commitlog").iterdir())
     assert len(files) > count, "the last file never expires"
     for file in files[:count]:
@@ -30,7 +30,7 @@ def age(store: Path, count: int) -> list[Path]:
 
 
 async def expire(ledger: Ledger, namesrv_addr: str, remove: Callable[[], None]) -> None:
-    """Let the broker remove what expired, and wait until messages are gone."""
+    """Let the broker remove expired files, and wait until messages are deleted."""
     remove()
     gone = 0
     async with asyncio.timeout(EXPIRED_SECONDS):
@@ -41,7 +41,7 @@ async def expire(ledger: Ledger, namesrv_addr: str, remove: Callable[[], None]) 
     assert missing == []
 
 
-def test_each_goes_on_with_a_log_that_the_other_shortened(jars: str, tmp_path: Path) -> None:
+def test_each_broker_continues_a_log_that_the_other_shortened(jars: str, tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", Ledger("Expiring", words=350)  # compressed from 4 KiB on
     conf = tmp_path / "broker.conf"
     conf.write_text(SIZES + CLEANING)

@@ -1,7 +1,7 @@
-"""What else a store holds moves with it: all of it at once, between Java and Kourou and back.
+"""Test of a store with many features that moves between Java and Kourou and back.
 
-Extension units with tag filters, bodies of every compression, messages that wait for their time,
-topics that were deleted; and queues and index that `store rebuild` made again.
+Extension units with tag filters, bodies of every compression, scheduled messages, deleted topics,
+and queues and index that `store rebuild` has rebuilt.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ COUNT = 60
 DELAYS = "messageDelayLevel=1s 1s 1s 1s 1s 20s\n"
 OPTIONS = f"{DELAYS}enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=1048576\n"
 _NUMBERS = itertools.count()
-"""For groups that have read nothing yet."""
+"""Numbers for names of new groups."""
 
 BODY = b"squeeze me " * 2_000
 
 
 class Luggage:
-    """What is in the store beside the ledger's messages."""
+    """The content of the store besides the ledger's messages."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(TOPIC)
@@ -46,7 +46,7 @@ class Luggage:
         self.later: set[str] = set()
 
     async def check(self, namesrv_addr: str) -> None:
-        """Find all of it, and the other's topic no more."""
+        """Check that all of it is found, except the topic that the other broker deleted."""
         ledger = self.ledger
         await ledger.check(namesrv_addr)
         assert await ledger.find(namesrv_addr, ledger.ids) == []
@@ -58,12 +58,12 @@ class Luggage:
         assert {message.body for message in packed} == {BODY}
         async with asyncio.timeout(60):
             while await _keys(namesrv_addr, LATER) != self.later:
-                pass  # there is no end of waiting but by reading on
+                pass  # only another read shows new messages
         async with AdminClient(namesrv_addr) as admin:
             assert GONE not in await admin.topic_list()
 
     async def add(self, namesrv_addr: str, who: str) -> None:
-        """Add some of each kind; delete a topic that has messages."""
+        """Add messages of each kind; delete a topic with messages."""
         gone = Ledger(GONE)
         await gone.send(namesrv_addr, who, COUNT)
         await gone.check(namesrv_addr)
@@ -85,7 +85,7 @@ class Luggage:
 
 
 async def _filtered(namesrv_addr: str, tag: str, count: int) -> set[str]:
-    """Return the keys that a group gets which wants one tag."""
+    """Return the keys that a group with a tag filter receives."""
     got: list[MessageExt] = []
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PullConsumer(f"wants-{tag}-{next(_NUMBERS)}", namesrv_addr, config=config)
@@ -112,7 +112,7 @@ def _query(namesrv_addr: str, home: Path, luggage: Luggage) -> None:
             assert key in by_id.out, by_id
 
 
-def test_all_that_a_store_holds_moves_with_it(jars: str, tmp_path: Path) -> None:
+def test_store_with_many_features_moves_between_brokers(jars: str, tmp_path: Path) -> None:
     store, luggage, conf = tmp_path / "store", Luggage(), tmp_path / "broker.conf"
     conf.write_text(OPTIONS)
 

@@ -1,4 +1,4 @@
-"""A store moves between Kourou and the Java broker, cleanly stopped or killed, and back."""
+"""Test of a store that moves between Kourou and the Java broker after clean stops and kills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _send(namesrv_addr: str, topic: str) -> None:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-def test_java_reads_what_kourou_wrote_appends_and_kourou_goes_on(
+def test_java_reads_and_appends_to_a_kourou_store_and_kourou_continues(
     jars: str, java_client: Client, tmp_path: Path, end: signal.Signals
 ) -> None:
     store = tmp_path / "store"

@@ -1,4 +1,4 @@
-"""The index of keys that one broker wrote serves the other: Java's finds by Kourou's, and back."""
+"""Tests that each broker finds messages by the key index that the other wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.peer import start_java
 COUNT = 120
 
 
-def test_each_finds_messages_by_the_index_that_the_other_wrote(jars: str, tmp_path: Path) -> None:
+def test_each_broker_uses_the_index_that_the_other_wrote(jars: str, tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", Ledger("Indexed")
     visit_kourou(ledger, store)
     (index,) = (store / "index").iterdir()
@@ -35,7 +35,7 @@ def test_each_finds_messages_by_the_index_that_the_other_wrote(jars: str, tmp_pa
     assert list((store / "index").iterdir()) == [index]
 
 
-def test_what_java_does_to_an_index_of_other_sizes_is_mended(jars: str, tmp_path: Path) -> None:
+def test_index_that_java_changed_with_other_sizes_is_rebuilt(jars: str, tmp_path: Path) -> None:
     store, ledger = tmp_path / "store", Ledger("Indexed")
     visit_kourou(ledger, store)
 
@@ -51,7 +51,7 @@ def test_what_java_does_to_an_index_of_other_sizes_is_mended(jars: str, tmp_path
 
 
 def visit_kourou(ledger: Ledger, store: Path) -> str:
-    """Find all messages by the index, send more, stop, and check the store; return the log."""
+    """Query all messages, send more, stop, and check the store; return the log output."""
     with Serving.start(store) as serving:
 
         async def visit() -> None:
@@ -67,7 +67,7 @@ def visit_kourou(ledger: Ledger, store: Path) -> str:
 
 
 @pytest.mark.parametrize("first", ["kourou", "java"])
-def test_after_kills_kourou_finds_all_and_java_what_it_followed(
+def test_after_kills_kourou_finds_all_messages_and_java_those_it_indexed(
     jars: str, tmp_path: Path, first: str
 ) -> None:
     store, ledger = tmp_path / "store", Ledger("Indexed")
@@ -87,7 +87,7 @@ def test_after_kills_kourou_finds_all_and_java_what_it_followed(
     java = start_java(jars, tmp_path / "java", store=store)
 
     async def visit() -> None:
-        # Java removes its unfinished index file after a kill, and makes it from its checkpoint on.
+        # After a kill, Java removes its incomplete index file and rebuilds it from the checkpoint.
         await ledger.send(java.namesrv_addr, "java", COUNT)
         theirs = [key for key in ledger.ids if key.startswith("java")]
         assert await ledger.find(java.namesrv_addr, theirs) == []

@@ -1,7 +1,7 @@
-"""A store moves between Kourou and the Java broker, and each visit sees all before it.
+"""Test of a store that moves between Kourou and the Java broker several times.
 
-Who leaves it may stop, or be killed amid sends; what was acknowledged is at its place ever after,
-whoever serves.
+Each broker stops, or is killed during sends. Acknowledged messages keep their positions in all
+later visits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COUNT = 200
 
 @contextmanager
 def java_on(jars: str, home: Path, store: Path, options: str = "") -> Iterator[JavaServer]:
-    """Serve the store by Java's broker."""
+    """Serve the store with Java's broker."""
     java = start_java(jars, home, store=store, options=options)
     try:
         yield java
@@ -32,7 +32,7 @@ def java_on(jars: str, home: Path, store: Path, options: str = "") -> Iterator[J
 
 
 def visit_kourou(ledger: Ledger, store: Path, *, is_killed: bool) -> None:
-    """Look for all messages, send more, and leave the store."""
+    """Check all messages, send more, and stop or be killed."""
     with Serving.start(store) as serving:
 
         async def visit() -> None:
@@ -51,7 +51,7 @@ def visit_kourou(ledger: Ledger, store: Path, *, is_killed: bool) -> None:
 
 
 def visit_java(ledger: Ledger, jars: str, home: Path, store: Path, *, is_killed: bool) -> None:
-    """Do the same by Java."""
+    """Do the same with Java's broker."""
     with java_on(jars, home, store) as java:
 
         async def visit() -> None:
@@ -70,7 +70,7 @@ def visit_java(ledger: Ledger, jars: str, home: Path, store: Path, *, is_killed:
     [("kourou", ""), ("kourou", "java"), ("java", "kourou"), ("java", "kourou and java")],
     ids=lambda value: value or "none",
 )
-def test_a_store_goes_to_and_fro_and_loses_nothing(
+def test_store_moves_several_times_without_losses(
     jars: str, tmp_path: Path, first: str, killed: str
 ) -> None:
     kourou_killed, java_killed = "kourou" in killed, "java" in killed

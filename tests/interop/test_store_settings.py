@@ -1,7 +1,7 @@
-"""What a store's config files say means the same to Kourou and to Java: they take turns with them.
+"""Test of a store's config files that Kourou and Java save in turn.
 
-Kourou seals the files that it saves with one more member. Java must read them as if it were not
-there, which shows in what its broker then knows, and leaves it out when it saves them.
+Kourou adds a member with a checksum to the files that it saves. Java must ignore the member, which
+the state of its broker shows, and omits it in the files that it saves.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ async def _commit(namesrv_addr: str, offsets: list[int]) -> None:
 
 
 async def _deliver_later(namesrv_addr: str, key: str) -> list[str]:
-    """Send a message that is delayed, wait for it, and return the keys of all that came."""
+    """Send a delayed message, wait for it, and return the keys of all messages."""
     async with Producer("interop-delay", namesrv_addr) as producer:
         await producer.send(
             Message(DELAYED, b"later", keys=[key], delay_level=2), timeout_ms=15_000
         )
     keys: list[str] = []
     async with asyncio.timeout(60):
-        while key not in keys:  # there is no end of waiting but by reading on
+        while key not in keys:  # only another read shows new messages
             keys = [message.keys[0] for message in await read_all(namesrv_addr, DELAYED)]
     return keys
 
 
 async def _look(namesrv_addr: str) -> dict[str, Any]:
-    """Return what the servers know."""
+    """Return the state of the servers."""
     async with AdminClient(namesrv_addr) as admin:
         (topic,) = (await admin.topic_config(TOPIC)).values()
         (group,) = (await admin.group_config(GROUP)).values()
@@ -72,7 +72,7 @@ def _queue(item: tuple[MessageQueue, object]) -> int:
 
 
 def sequences(store: Path) -> dict[str, int]:
-    """Return the numbers of the saves by file: 0 where Java saved last."""
+    """Return the save counter of each file, 0 if Java saved it last."""
     return {name: unseal((store / "config" / name).read_bytes()).sequence for name in TABLES}
 
 

@@ -1,6 +1,6 @@
-"""Timer files that go from Java to Kourou and back: wheels, and snapshots of them; stops and kills.
+"""Test of timer files that move between Java and Kourou, with stops and kills.
 
-`timerWheelSnapshotFlush` lets Java keep its wheel in memory, and write it whole now and then.
+With `timerWheelSnapshotFlush`, Java keeps its wheel in memory and writes snapshots of it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ TOPIC = "Timed"
 WAITS_MS = (1_500, 2_500, 4_000, 7_000, 9_500, 13_000, 15_750)
 EACH = 8
 EARLY_MS = 1_100
-"""Java keeps whole seconds, and takes those that are whole for one less."""
+"""Maximum early delivery: Java stores whole seconds, and rounds full seconds down by one."""
 PATIENCE_S = 60
 FLUSHED_S = 2.5
-"""After it either has its wheel, or a snapshot of it, on the disk."""
+"""Time after which each broker has persisted its wheel or a snapshot."""
 SNAPSHOTS = "timerWheelSnapshotFlush=true\ntimerWheelSnapshotIntervalMs=1000\n"
 RECALLS = "recallMessageEnable=true\n"
 
 
 class Timed:
-    """What was sent to either broker for a time, and what came."""
+    """The scheduled messages sent to both brokers, and the delivered ones."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -40,7 +40,7 @@ class Timed:
         self._far: dict[str, str] = {}
 
     async def send(self, namesrv_addr: str) -> None:
-        """Leave messages that wait with a broker, some of them for long, and take one back."""
+        """Schedule messages, some of them far in the future, and recall one."""
         async with Producer("timing", namesrv_addr) as producer:
             now_ms = int(time.time() * 1_000)  # noqa: TID251 - brokers have real time
             for wait_ms in WAITS_MS * EACH:
@@ -59,14 +59,14 @@ class Timed:
         await asyncio.sleep(FLUSHED_S)
 
     async def take(self, namesrv_addr: str, *, is_exact: bool) -> None:
-        """Wait until all has come, with another broker."""
+        """Wait until another broker has delivered all messages that are due."""
         missing = set(self._due_ms)
         async with asyncio.timeout(PATIENCE_S):
             while missing:
                 came = await read_all(namesrv_addr, TOPIC)
                 missing = set(self._due_ms) - {message.keys[0] for message in came}
                 await asyncio.sleep(0.2)
-        await asyncio.sleep(1)  # for what would come twice, or too early
+        await asyncio.sleep(1)  # for duplicates and early deliveries
         came = await read_all(namesrv_addr, TOPIC)
         counts = Counter(message.keys[0] for message in came)
         assert set(counts) == set(self._due_ms)
@@ -78,13 +78,13 @@ class Timed:
 
     @property
     def far_count(self) -> int:
-        """How many wait for two days."""
+        """The number of messages scheduled in two days."""
         return len(self._far)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("options", ["", SNAPSHOTS], ids=["wheel", "snapshots"])
-def test_timers_go_from_java_to_kourou_and_back(
+def test_timers_move_from_java_to_kourou_and_back(
     jars: str, tmp_path: Path, options: str, is_killed: bool
 ) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"
@@ -106,7 +106,7 @@ def test_timers_go_from_java_to_kourou_and_back(
     assert is_killed or found == []
 
     with Serving.start(store, "--config", str(conf), "--no-console") as serving:
-        # What Java delivered before it was killed is in its log: nothing comes twice.
+        # Java's deliveries before the kill are in the log, so nothing is delivered twice.
         asyncio.run(timed.take(serving.namesrv, is_exact=True))
         asyncio.run(timed.send(serving.namesrv))
         if is_killed:

@@ -1,4 +1,4 @@
-"""What one broker has begun is finished by the other, which finds it in the store it takes over.
+"""Test that each broker completes the pending work of the other in a store that moves.
 
 Delayed messages, timers, half messages, retries and dead letters, between Java and Kourou and
 back, after stops and after kills.
@@ -29,7 +29,7 @@ async def _visit(namesrv_addr: str, who: str, unfinished: Unfinished, *, is_firs
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("first", ["java", "kourou"])
-def test_the_other_broker_finishes_what_one_has_begun(
+def test_each_broker_completes_the_pending_work_of_the_other(
     jars: str, tmp_path: Path, first: str, is_killed: bool
 ) -> None:
     store, conf = tmp_path / "store", tmp_path / "broker.conf"

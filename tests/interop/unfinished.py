@@ -1,7 +1,7 @@
-"""What a broker has begun when it leaves a store, and what the next one must make of it.
+"""Pending work of a broker in a store, and the checks that the next broker completes it.
 
-Messages that wait for a level or for a time, or were taken back; transactions that nobody ended,
-or somebody did; messages that a group gave back, and those that it never wants again.
+Delayed and scheduled messages, recalled ones; open and ended transactions; redeliveries and dead
+letters of a group.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ transactionCheckInterval=1000
 transactionCheckMax=1000
 transactionOpBatchInterval=200
 """
-"""What both brokers are told, beside their delay levels: the sixth is of 12 s."""
+"""Options of both brokers, besides their delay levels, of which the sixth is 12 s."""
 
 LEVEL = 6
 LEVEL_MS = 12_000
 EARLY_MS = 1_100
-"""Java keeps whole seconds, and takes those that are whole for one less."""
+"""Maximum early delivery: Java stores whole seconds, and rounds full seconds down by one."""
 PATIENCE_S = 90
 _OPS_STORED_S = 1.0
-"""After it Java has stored which transactions ended."""
+"""Time after which Java has stored the op messages of ended transactions."""
 
 
 class Unfinished:
-    """What was begun with either broker, and what became of it.
+    """The pending work of both brokers, and its results.
 
     Args:
-        is_exact: brokers were stopped, so that nothing may come twice; not killed.
+        is_exact: whether brokers are stopped cleanly, so that duplicates are errors.
     """
 
     def __init__(self, *, is_exact: bool) -> None:
@@ -66,14 +66,14 @@ class Unfinished:
         self._dead: set[str] = set()
 
     async def begin(self, namesrv_addr: str, who: str) -> None:
-        """Leave some of each kind with the broker of `who`."""
+        """Begin work of each kind on the broker of `who`."""
         await self._send_for_later(namesrv_addr, who)
         await self._begin_transactions(namesrv_addr, who)
         await self._give_back(namesrv_addr, who)
         await asyncio.sleep(_OPS_STORED_S)
 
     async def finish(self, namesrv_addr: str) -> None:
-        """Wait until all that was begun came to its end, with another broker."""
+        """Wait until another broker has completed all work."""
         await self._recall_far(namesrv_addr)
         await self._end_transactions(namesrv_addr)
         await self._take_what_was_given_back(namesrv_addr)
@@ -108,7 +108,7 @@ class Unfinished:
             self._far[soon] = await _send(producer, never)
 
     async def _recall_far(self, namesrv_addr: str) -> None:
-        """Take back, by its handle, what the other broker took."""
+        """Recall a message that was scheduled on the other broker."""
         async with Producer("delaying", namesrv_addr) as producer:
             for handle in self._far.values():
                 assert await producer.recall(LATER, handle, timeout_ms=15_000)
@@ -138,7 +138,7 @@ class Unfinished:
                     self._committed.add(key)
 
     async def _end_transactions(self, namesrv_addr: str) -> None:
-        """Answer the broker's questions until all that is to be committed is."""
+        """Answer transaction checks until all messages to be committed are committed."""
 
         async def check(message: MessageExt) -> TransactionState:
             is_paid = message.tags == "commit"
@@ -148,7 +148,7 @@ class Unfinished:
             await _read_until(namesrv_addr, PAID, self._committed)
 
     async def _give_back(self, namesrv_addr: str, who: str) -> None:
-        """Have a group give back one message, never want another, and finish a third."""
+        """Make a group fail one message, reject another, and acknowledge a third."""
         kinds = {kind: self._key(f"{who}-{kind}") for kind in ("back", "dead", "fine")}
         async with Producer("working", namesrv_addr) as producer:
             for key in kinds.values():
@@ -186,10 +186,10 @@ class Unfinished:
             done.set()
         async with _consumer(namesrv_addr, listen):
             await asyncio.wait_for(done.wait(), PATIENCE_S)
-            await asyncio.sleep(1)  # for what would come twice
+            await asyncio.sleep(1)  # for duplicates
         if self._is_exact:
             again = {key for key, count in self._handed.items() if count > 1}
-            assert not again, f"handed out again: {again}, before {before}"
+            assert not again, f"delivered again: {again}, before {before}"
 
     def _check(self, messages: list[MessageExt], expected: set[str], what: str) -> None:
         counts = Counter(message.keys[0] for message in messages)
@@ -215,13 +215,13 @@ def _consumer(namesrv_addr: str, listener: Listener) -> PushConsumer:
 
 
 async def _send(producer: Producer, message: Message) -> str:
-    """Send; return the handle by which a message with a time of its own is taken back."""
+    """Send a message; return the recall handle of a scheduled one."""
     receipt = await producer.send(message, timeout_ms=15_000)
     return receipt.recall_handle or ""
 
 
 async def _read_until(namesrv_addr: str, topic: str, keys: set[str]) -> list[MessageExt]:
-    """Return the topic's messages once there is one of each key."""
+    """Return the topic's messages once there is one with each key."""
     missing = keys
     try:
         async with asyncio.timeout(PATIENCE_S):

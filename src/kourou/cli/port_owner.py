@@ -28,7 +28,7 @@ class PortOwner:
 
     @property
     def is_broker(self) -> bool:
-        """Whether its command line contains `kourou` or `rocketmq`."""
+        """True if its command line contains `kourou` or `rocketmq`."""
         return "kourou" in self.command or "rocketmq" in self.command
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ class ReadOptions:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the read selects messages by tags."""
+        """True if the read selects messages by tags."""
         return bool(parse_tags(self.topic, self.sub_expression).tags_set)
 
 

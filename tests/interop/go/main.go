@@ -1,5 +1,5 @@
-// The official Go client, driven from the interop tests. One command a process; each line it prints
-// is one fact, its words divided by blanks, as InteropClient.java prints them.
+// The official Go client, driven by the interop tests. One command per process; each printed line
+// is one fact, as words separated by blanks, as InteropClient.java prints them.
 //
 //	produce NAMESRV TOPIC COUNT      sends COUNT messages: asynchronous, single, one-way and batched in turn
 //	consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
@@ -112,11 +112,11 @@ func produce(namesrv, topic string, count int) {
 	check(err)
 	report(result)
 	asynchronous.Wait()
-	time.Sleep(500 * time.Millisecond) // one-way requests are answered by nothing that could be awaited
+	time.Sleep(500 * time.Millisecond) // one-way requests have no answer to wait for
 	check(client.Shutdown())
 }
 
-// counted prints deliveries, and tells which of them is the how-manieth of its message.
+// counted prints deliveries, with the number of the delivery of each message.
 type counted struct {
 	lock       sync.Mutex
 	deliveries map[string]int
@@ -160,7 +160,7 @@ func consume(namesrv, group, topic, tags string, model consumer.MessageModel, ex
 		}
 	}
 	fmt.Println("done true")
-	time.Sleep(500 * time.Millisecond) // what listeners just said is noted
+	time.Sleep(500 * time.Millisecond) // until the results of listeners are recorded
 	check(client.Shutdown())
 }
 

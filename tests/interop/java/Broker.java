@@ -1,9 +1,8 @@
 import org.apache.rocketmq.broker.BrokerStartup;
 
 /**
- * The Java broker, which ends sooner: at its end it waits one after the other for threads that look
- * every three seconds whether they should stop; those of them that sleep, and have no file open, are
- * woken.
+ * The Java broker with a faster stop. At its stop, the broker waits in turn for threads that check
+ * every three seconds whether to stop; this class interrupts those that sleep and have no open file.
  */
 public final class Broker {
     private Broker() { }

@@ -20,8 +20,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * The official Java client, driven from the interop tests. One command a process; each line it
- * prints is one fact, its words divided by blanks.
+ * The official Java client, driven by the interop tests. One command per process; each printed
+ * line is one fact, as words separated by blanks.
  *
  *   produce NAMESRV TOPIC COUNT     sends COUNT messages: single, asynchronous, one-way and batched in turn
  *   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS

@@ -1,5 +1,5 @@
-// The Node client `ali-ons`, driven from the interop tests. One command a process; each line it
-// prints is one fact, its words divided by blanks, as InteropClient.java prints them.
+// The Node client `ali-ons`, driven by the interop tests. One command per process; each printed line
+// is one fact, as words separated by blanks, as InteropClient.java prints them.
 //
 //   produce NAMESRV TOPIC COUNT     sends COUNT messages, one after the other
 //   consume NAMESRV GROUP TOPIC TAGS EXPECTED FAILURES SECONDS
@@ -35,7 +35,7 @@ async function produce(nameSrv, topic, count) {
 async function consume(nameSrv, group, topic, tags, isBroadcast, expected, failures, seconds) {
   const consumer = new Consumer(options(nameSrv, {
     consumerGroup: group, isBroadcast, consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET', rebalanceInterval: 1000,
-    pollNameServerInteval: 1000, // so spelt there; a new group's retry topic is found that soon
+    pollNameServerInteval: 1000, // sic; finds the retry topic of a new group sooner
   }));
   consumer.on('error', error => console.log('error', error.message.replaceAll('\n', ' ')));
   const deliveries = new Map();

@@ -73,7 +73,7 @@ final class Batch extends Feature {
     }
 }
 
-/** What is too large for one batch goes in several, split by size; one that is too large is refused by either side. */
+/** Messages too large for one batch are sent in several, split by size; a too large batch is refused by either side. */
 final class BatchSplit extends Feature {
     private static final int LIMIT = 256 * 1024;
 
@@ -131,7 +131,7 @@ final class BatchSplit extends Feature {
     }
 }
 
-/** A listener gets several messages at a time; those behind its ackIndex, and those of a later, come again. */
+/** A listener receives several messages at a time; those after its ackIndex, and failed batches, are redelivered. */
 final class ConsumeBatch extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

@@ -5,7 +5,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Messages of a delay level come after it, and not before. */
+/** Messages with a delay level are delivered after the delay, and not before. */
 final class DelayLevels extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

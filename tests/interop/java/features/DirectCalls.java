@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** An administrator hands a stored message to one consumer, and is told what its listener said. */
+/** An administrator has one consumer consume a stored message, and receives the result of its listener. */
 final class ConsumeDirectly extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -56,7 +56,7 @@ final class ConsumeDirectly extends Feature {
         return result.getConsumeResult().name();
     }
 
-    /** Nothing comes to it by itself: its own subscription matches no message. */
+    /** Its own subscription matches no message, so pulls deliver nothing. */
     private DefaultMQPushConsumer concurrent(String topic) throws Exception {
         DefaultMQPushConsumer consumer = consumer("taker");
         consumer.subscribe(topic, "none");
@@ -89,7 +89,7 @@ final class ConsumeDirectly extends Feature {
     }
 }
 
-/** What a listener sits on for too long is sent back and comes again, and its queue goes on. */
+/** A message whose listener exceeds the timeout is sent back and redelivered; its queue continues. */
 final class ConsumeTimeout extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T"); // of one queue

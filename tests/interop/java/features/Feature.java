@@ -27,8 +27,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * One thing that applications do with the official client, which checks itself: `run` ends, or
- * throws what was not so. Topics and groups are its own; the tests have made its topics.
+ * One feature of the official client that checks its own result: `run` returns, or throws the failed
+ * check. It has its own topics and groups; the tests create its topics.
  */
 abstract class Feature {
     static final int PATIENCE_SECONDS = 60; // ends what hangs: a busy machine takes many times the usual
@@ -41,7 +41,7 @@ abstract class Feature {
 
     abstract void run() throws Exception;
 
-    /** What messages came to a listener, in their order, from all threads. */
+    /** The messages that a listener received, in order, from all threads. */
     static final class Inbox {
         private final List<MessageExt> messages = new ArrayList<>();
         private final List<Long> times = new ArrayList<>();
@@ -123,7 +123,7 @@ abstract class Feature {
         }
     }
 
-    /** Returns when `count` messages came; a moment later there must be no more. */
+    /** Waits for `count` messages; within a moment after that there must be no more. */
     static void awaitExactly(Inbox inbox, int count) throws Exception {
         await(() -> inbox.size() >= count, () -> count + " messages, came " + inbox.bodies());
         Thread.sleep(500);
@@ -172,7 +172,7 @@ abstract class Feature {
         return consumer;
     }
 
-    /** Returns what comes to a new group that reads the topic from its beginning. */
+    /** Returns the messages that a new group receives from the beginning of the topic. */
     Inbox consume(String group, String topic, String tags) throws Exception {
         Inbox inbox = new Inbox();
         DefaultMQPushConsumer consumer = consumer(group);
@@ -240,7 +240,7 @@ abstract class Feature {
         return consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
     }
 
-    /** Returns all messages of a topic, queue by queue; none where nobody knows it yet. */
+    /** Returns all messages of a topic, queue by queue; empty if the topic does not exist yet. */
     static List<MessageExt> readAll(DefaultMQPullConsumer reader, String topic) throws Exception {
         List<MessageExt> found = new ArrayList<>();
         Set<MessageQueue> queues;

@@ -8,10 +8,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 
 /**
- * Runs features, and says of each in a line of JSON whether all was as it should be.
+ * Runs features, and prints the result of each as a line of JSON.
  *
- *   Features NAMESRV FEATURE PREFIX   one of them; exits with 0 or 1
- *   Features -                        one a line of stdin, those words divided by blanks; many at a time
+ *   Features NAMESRV FEATURE PREFIX   runs one; exits with 0 or 1
+ *   Features -                        runs one per line of stdin (the same words, separated by blanks), many at a time
  */
 public final class Features {
     private static final PrintStream ANSWERS = System.out;

@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** Several tags, and codes of tags that are the same: only what was asked for comes. */
+/** Several tags, and tags with equal hash codes: only requested messages are delivered. */
 final class TagFilter extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -28,7 +28,7 @@ final class TagFilter extends Feature {
     }
 }
 
-/** SQL filters at the broker: by value, absent properties, while waiting, and by pull; bad ones are refused. */
+/** SQL filters at the broker: by value, absent properties, held pulls, and pulls; invalid ones are refused. */
 final class SqlFilter extends Feature {
     private static final String SQL =
         "(price BETWEEN 3 AND 6 OR colour = 'red') AND hidden IS NULL AND TAGS IN ('a', 'b')";
@@ -70,7 +70,7 @@ final class SqlFilter extends Feature {
         refused(topic, "price > 'text'");
     }
 
-    /** The client asks for expressions only when a heartbeat was answered, which this one sends each second. */
+    /** The client uses expressions only after an answered heartbeat, which this one sends each second. */
     private static boolean knowsVersion(DefaultMQPullConsumer reader, MessageQueue queue, MessageSelector selector)
             throws Exception {
         try {
@@ -124,7 +124,7 @@ final class SqlFilter extends Feature {
     }
 }
 
-/** A consumer that changes its expression while it runs gets all that the new one lets through from then on. */
+/** A consumer that changes its expression at run time receives all later messages that match the new one. */
 final class SqlChange extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -171,7 +171,7 @@ final class SqlChange extends Feature {
     }
 }
 
-/** A filter that is a program was taken back long ago: nothing comes by it, and others go on. */
+/** Class filters are no longer supported: nothing is delivered by them, and other consumers continue. */
 @SuppressWarnings("deprecation")
 final class ClassFilter extends Feature {
     @Override void run() throws Exception {

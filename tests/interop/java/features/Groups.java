@@ -15,7 +15,7 @@ import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsist
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** All members of a broadcasting group get every message; one that comes back goes on where it was. */
+/** All members of a broadcasting group receive every message; a restarted one continues at its offset. */
 final class Broadcast extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -46,7 +46,7 @@ final class Broadcast extends Feature {
     }
 }
 
-/** Members share the queues as each strategy says; all messages come once. */
+/** Each strategy divides the queues among members; all messages are delivered once. */
 final class Allocation extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T"); // of 7 queues
@@ -131,7 +131,7 @@ final class Allocation extends Feature {
     }
 }
 
-/** A consumer that is suspended gets nothing, and goes on when resumed; its pool can be changed. */
+/** A suspended consumer receives nothing, and continues when resumed; its pool size can be changed. */
 final class Suspend extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -149,7 +149,7 @@ final class Suspend extends Feature {
         send(producer, topic, "t", 0, 5);
         awaitExactly(inbox, 5);
         consumer.suspend();
-        // Pulls that are held now still bring what comes first to their queues.
+        // Currently held pulls still return the next message of their queues.
         send(producer, topic, "t", 5, 105);
         Thread.sleep(1500);
         int held = inbox.size();
@@ -163,7 +163,7 @@ final class Suspend extends Feature {
     }
 }
 
-/** Topics come and go while a consumer runs: the new one from its beginning, the old one no more. */
+/** A running consumer subscribes to a new topic, from its beginning, and unsubscribes from the old one. */
 final class Resubscribe extends Feature {
     @Override void run() throws Exception {
         String first = topic("First");

@@ -6,7 +6,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A namespace of a client (the old way) hides itself: names are wrapped on the way and unwrapped on arrival. */
+/** A client namespace (of release 4) is transparent: names are wrapped in requests and unwrapped in answers. */
 final class Namespace extends Feature {
     @Override void run() throws Exception {
         String space = prefix + "space";

@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** A reset by time while the group consumes hands out again what came since, and to both members. */
+/** A reset by time during consumption redelivers later messages, to both members. */
 final class ResetOffset extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -52,7 +52,7 @@ final class ResetOffset extends Feature {
     }
 }
 
-/** A reset while a group consumes in order hands out again all from there on, still in order. */
+/** A reset during orderly consumption redelivers all later messages in order. */
 final class ResetOrderly extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -81,7 +81,7 @@ final class ResetOrderly extends Ordered {
     }
 }
 
-/** A reset of a group that broadcasts reaches a member, too, though it keeps its offsets itself. */
+/** A reset of a broadcasting group applies to a member, although members store their own offsets. */
 final class ResetBroadcast extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T"); // of one queue
@@ -104,7 +104,7 @@ final class ResetBroadcast extends Feature {
     }
 }
 
-/** While a topic still has its first messages, a new group begins with them, wherever it wants to begin. */
+/** While a topic still has its first messages, a new group starts there, whatever its setting. */
 final class StartFrom extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

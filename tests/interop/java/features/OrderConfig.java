@@ -7,7 +7,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** A topic of strict order: the name server tells producers its queues, however many there are by now. */
+/** A topic of strict order: the name server returns its configured queues, whatever their current number. */
 final class OrderConfig extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T"); // of 4 queues

@@ -11,7 +11,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What orderly consumption is checked by. */
+/** Helpers for checks of orderly consumption. */
 abstract class Ordered extends Feature {
     static final int KEYS = 6;
 
@@ -24,7 +24,7 @@ abstract class Ordered extends Feature {
         }
     }
 
-    /** Returns key -> its numbers, as they came. */
+    /** Returns key -> its numbers in the order of delivery. */
     static Map<String, List<Integer>> byKey(List<String> bodies) {
         Map<String, List<Integer>> numbers = new TreeMap<>();
         for (String body : bodies) {
@@ -49,7 +49,7 @@ abstract class Ordered extends Feature {
     }
 }
 
-/** Messages of a key come in order, one at a time a queue, also where some are asked for again. */
+/** Messages of a key are delivered in order, one at a time per queue, also after retries. */
 final class Orderly extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -89,7 +89,7 @@ final class Orderly extends Ordered {
     }
 }
 
-/** With auto-commit off, what is rolled back comes again, and what was committed does not. */
+/** Without auto-commit, rolled back messages are redelivered, and committed ones are not. */
 final class OrderlyManual extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -120,7 +120,7 @@ final class OrderlyManual extends Ordered {
     }
 }
 
-/** A message that fails too often becomes a dead letter, and those behind it go on. */
+/** A message that fails too often becomes a dead letter, and the messages after it are delivered. */
 final class OrderlyDeadLetter extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -153,7 +153,7 @@ final class OrderlyDeadLetter extends Ordered {
     }
 }
 
-/** A queue that moves to another member is handed over: in order, nothing twice. */
+/** A queue that is reassigned to another member is handed over in order and without duplicates. */
 final class OrderlyMove extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -186,7 +186,7 @@ final class OrderlyMove extends Ordered {
     }
 }
 
-/** Each member of a broadcasting group gets all in order, without locks. */
+/** Each member of a broadcasting group receives all messages in order, without locks. */
 final class OrderlyBroadcast extends Ordered {
     @Override void run() throws Exception {
         String topic = topic("T");

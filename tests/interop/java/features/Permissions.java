@@ -7,7 +7,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** A topic that may not be written takes nothing, one that may not be read gives nothing, until they may again. */
+/** A topic without write permission refuses sends, one without read permission refuses pulls, until restored. */
 final class Permissions extends Feature {
     private static final int NO_PERMISSION = 16;
 

@@ -17,7 +17,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** The pull consumer: by offset, waiting, by callback, by tag; offsets are kept by the broker. */
+/** The pull consumer: by offset, long polling, by callback, by tag; the broker stores the offsets. */
 final class Pull extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T"); // of one queue
@@ -33,7 +33,7 @@ final class Pull extends Feature {
         equal(10L, found.getMaxOffset(), "max offset");
         equal(PullStatus.NO_NEW_MSG, consumer.pull(queue, "*", 10, 4).getPullStatus(), "at the end");
         equal(PullStatus.OFFSET_ILLEGAL, consumer.pull(queue, "*", 99, 4).getPullStatus(), "beyond the end");
-        // RocketMQ's broker leads to the end of the queue, Kourou's to its start: docs/differences.md.
+        // RocketMQ's broker returns the end of the queue, Kourou its start: docs/differences.md.
         long next = consumer.pull(queue, "*", 99, 4).getNextBeginOffset();
         check(next == 10 || next == 0, "an offset of the queue is told: " + next);
         equal(PullStatus.NO_MATCHED_MSG, consumer.pull(queue, "odd", 0, 32).getPullStatus(), "no such tag");
@@ -81,7 +81,7 @@ final class Pull extends Feature {
     }
 }
 
-/** What both ways to use the lite pull consumer need. */
+/** Helpers for both ways to use the lite pull consumer. */
 abstract class LitePulling extends Feature {
     private static int instances;
 
@@ -107,7 +107,7 @@ abstract class LitePulling extends Feature {
     }
 }
 
-/** The lite pull consumer by subscription: tag, two members, commit by hand; a new member goes on there. */
+/** The lite pull consumer by subscription: tag, two members, manual commit; a new member continues there. */
 final class LitePull extends LitePulling {
     @Override void run() throws Exception {
         String topic = topic("T"); // of 4 queues
@@ -150,7 +150,7 @@ final class LitePull extends LitePulling {
     }
 }
 
-/** The lite pull consumer with queues by hand: seek, time, pause, commit. */
+/** The lite pull consumer with assigned queues: seek, time, pause, commit. */
 final class LitePullAssign extends LitePulling {
     @Override void run() throws Exception {
         String topic = topic("T"); // of 2 queues
@@ -166,7 +166,7 @@ final class LitePullAssign extends LitePulling {
         consumer.start();
         equal(new TreeSet<>(queues).size(), consumer.fetchMessageQueues(topic).size(), "queues told");
         consumer.assign(queues);
-        // Pulls that bring messages during a seek may have them delivered after it, by the client.
+        // The client may deliver messages of pulls during a seek after the seek.
         equal(20, poll(consumer, 20).size(), "all of a new group");
         consumer.seekToBegin(queues.get(0));
         consumer.seek(queues.get(1), 7);
@@ -181,7 +181,7 @@ final class LitePullAssign extends LitePulling {
         ok(producer.send(message(topic, "t", "a10"), queues.get(0)));
         ok(producer.send(message(topic, "t", "b10"), queues.get(1)));
         List<String> since = new ArrayList<>();
-        // The request that was held when the queue was paused may still bring what comes first.
+        // A pull that was held when the queue was paused may still return the first message.
         await(() -> {
             since.addAll(poll(consumer, 1));
             return since.contains("b10");
@@ -216,7 +216,7 @@ final class LitePullAssign extends LitePulling {
     }
 }
 
-/** The oldest way to pull: a task a queue, called again and again, that keeps its offsets itself. */
+/** The oldest way to pull: one repeated task per queue, which stores its offsets itself. */
 @SuppressWarnings("deprecation")
 final class PullSchedule extends Feature {
     @Override void run() throws Exception {
@@ -266,7 +266,7 @@ final class PullSchedule extends Feature {
     }
 }
 
-/** The lite pull consumer with an expression, from a time on; a new member goes on where it committed. */
+/** The lite pull consumer with an expression, from a time on; a new member continues at the committed offset. */
 final class LitePullFilter extends LitePulling {
     @Override void run() throws Exception {
         String topic = topic("T"); // of one queue

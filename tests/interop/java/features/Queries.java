@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Messages are found by offset id, unique id, key and time; what is not there is said not to be. */
+/** Messages are found by offset id, unique id, key and time; missing ones are an error. */
 final class Query extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

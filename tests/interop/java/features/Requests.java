@@ -11,7 +11,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** A request gets the reply of whoever consumed it; one without reply times out. */
+/** A request receives the reply of its consumer; a request without a reply times out. */
 final class RequestReply extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -71,7 +71,7 @@ final class RequestReply extends Feature {
     }
 }
 
-/** A request that nobody answers in time fails, as a call and by callback; an answer that is late goes nowhere. */
+/** A request without a reply in time fails, as a call and by callback; a late reply is discarded. */
 final class RequestTimeout extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

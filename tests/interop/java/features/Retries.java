@@ -10,7 +10,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Failed messages come again as told, count their deliveries, and end as dead letters. */
+/** Failed messages are redelivered after the requested delay, count deliveries, and become dead letters. */
 final class Retry extends Feature {
     @Override void run() throws Exception {
         String topic = topic("T");

@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** What producer and consumer note of a message arrives in the trace topic, and can be found by its id. */
+/** Traces of producer and consumer are stored in the trace topic, and found by the message id. */
 final class Trace extends Feature {
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 

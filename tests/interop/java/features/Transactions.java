@@ -10,7 +10,7 @@ import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Decides by the body: what comes before the dash when it is sent, what is after it when checked. */
+/** Decides by the body: the part before the dash applies at the send, the part after it at a check. */
 final class ByBody implements TransactionListener {
     final Map<String, AtomicInteger> checks = new ConcurrentHashMap<>();
     final Map<String, MessageExt> checked = new ConcurrentHashMap<>();
@@ -40,7 +40,7 @@ final class ByBody implements TransactionListener {
     }
 }
 
-/** What transactional producers share. */
+/** Helpers for transactional producers. */
 abstract class Transactional extends Feature {
     TransactionMQProducer transactional(String group, ByBody decisions) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(group(group));
@@ -56,7 +56,7 @@ abstract class Transactional extends Feature {
     }
 }
 
-/** Committed messages come once, rolled back ones never, unknown ones as the check says. */
+/** Committed messages are delivered once, rolled back ones never, unknown ones by the result of the check. */
 final class Transaction extends Transactional {
     @Override void run() throws Exception {
         String topic = topic("T");
@@ -100,7 +100,7 @@ final class Transaction extends Transactional {
     }
 }
 
-/** What a producer that is gone left open is settled by another one of its group. */
+/** Open transactions of a stopped producer are settled by another producer of its group. */
 final class TransactionOrphan extends Transactional {
     @Override void run() throws Exception {
         String topic = topic("T");
