@@ -69,8 +69,8 @@ def test_a_pull_with_a_filter_is_woken_by_matching_messages() -> None:
         return arrived.queue_offset == 7
 
     polling.hold(replace(held("picky"), is_wanted=is_wanted))
-    assert names(polling.woken([News(queue_offset=4), News(), News(queue_offset=6)])) == []
-    assert names(polling.woken([News(queue_offset=7), News(queue_offset=8)])) == ["picky"]
+    assert names(polling.take_woken([News(queue_offset=4), News(), News(queue_offset=6)])) == []
+    assert names(polling.take_woken([News(queue_offset=7), News(queue_offset=8)])) == ["picky"]
     assert seen == [5, 6, 7], "not what lies before it, nor what comes after a match"
 
 
@@ -81,7 +81,7 @@ def test_a_message_wakes_the_pulls_of_its_queue_and_no_others() -> None:
     polling.hold(held("other topic", topic="U"))
     polling.hold(held("second", owner="x"))
 
-    assert names(polling.woken([News()])) == ["first", "second"]
+    assert names(polling.take_woken([News()])) == ["first", "second"]
     assert len(polling) == 2
 
 
@@ -89,8 +89,8 @@ def test_a_pull_is_woken_once_however_many_messages_came() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held())
 
-    assert names(polling.woken([News(queue_offset=5), News(queue_offset=6)])) == ["p"]
-    assert polling.woken([News(queue_offset=7)]) == []
+    assert names(polling.take_woken([News(queue_offset=5), News(queue_offset=6)])) == ["p"]
+    assert polling.take_woken([News(queue_offset=7)]) == []
     assert len(polling) == 0
     assert polling.next_due_ms() is None
 
@@ -99,16 +99,16 @@ def test_a_message_with_another_tag_wakes_no_pull() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held(tags="a || b"))
 
-    assert polling.woken([News(tags_code=tags_code("c")), News(tags_code=0)]) == []
-    assert names(polling.woken([News(tags_code=tags_code("b"))])) == ["p"]
+    assert polling.take_woken([News(tags_code=tags_code("c")), News(tags_code=0)]) == []
+    assert names(polling.take_woken([News(tags_code=tags_code("b"))])) == ["p"]
 
 
 def test_a_message_before_the_pulls_offset_wakes_no_pull() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held(at=9))
 
-    assert polling.woken([News(queue_offset=8)]) == []
-    assert names(polling.woken([News(queue_offset=9)])) == ["p"]
+    assert polling.take_woken([News(queue_offset=8)]) == []
+    assert names(polling.take_woken([News(queue_offset=9)])) == ["p"]
 
 
 def test_a_pull_expires_at_its_deadline_and_no_more_than_a_tick_later() -> None:
@@ -116,11 +116,11 @@ def test_a_pull_expires_at_its_deadline_and_no_more_than_a_tick_later() -> None:
     polling.hold(held("early", until=1001))
     polling.hold(held("late", until=5000))
 
-    assert polling.expired(1000) == []
+    assert polling.take_expired(1000) == []
     assert polling.next_due_ms() == 1100
-    assert names(polling.expired(1001 + TICK_MS)) == ["early"]
+    assert names(polling.take_expired(1001 + TICK_MS)) == ["early"]
     assert polling.next_due_ms() == 5000
-    assert names(polling.expired(60_000)) == ["late"]
+    assert names(polling.take_expired(60_000)) == ["late"]
 
 
 def test_any_message_of_a_batch_wakes_a_pull() -> None:
@@ -129,18 +129,18 @@ def test_any_message_of_a_batch_wakes_a_pull() -> None:
     polling.hold(held("tagged", tags="b"))
     first, last = News(queue_offset=7), News(queue_offset=8)
 
-    assert polling.woken([Batch((first,))]) == []
-    assert names(polling.woken([Batch((first, last))])) == ["far"]
+    assert polling.take_woken([Batch((first,))]) == []
+    assert names(polling.take_woken([Batch((first, last))])) == ["far"]
     tagged = replace(first, tags_code=tags_code("b"))
-    assert names(polling.woken([Batch((first, tagged, last))])) == ["tagged"]
+    assert names(polling.take_woken([Batch((first, tagged, last))])) == ["tagged"]
 
 
 def test_a_woken_pull_does_not_expire_too() -> None:
     polling: LongPolling[str] = LongPolling()
     polling.hold(held())
-    polling.woken([News()])
+    polling.take_woken([News()])
 
-    assert polling.expired(60_000) == []
+    assert polling.take_expired(60_000) == []
 
 
 def test_pulls_of_a_closed_connection_are_dropped() -> None:
@@ -151,7 +151,7 @@ def test_pulls_of_a_closed_connection_are_dropped() -> None:
 
     assert polling.remove_owner("gone") == 2
     assert polling.remove_owner("gone") == 0
-    assert names(polling.woken([News(), News(queue_id=1)])) == ["c"]
+    assert names(polling.take_woken([News(), News(queue_id=1)])) == ["c"]
 
 
 def test_held_pulls_are_limited_in_total_and_per_connection() -> None:
@@ -190,10 +190,10 @@ def test_every_pull_is_removed_once_and_completely(
             inside[number] = (queue_id, owner, time_ms)
             left = set()
         elif step == "woken":
-            left = {one.pull for one in polling.woken([News(queue_id=queue_id)])}
+            left = {one.pull for one in polling.take_woken([News(queue_id=queue_id)])}
             assert left == {name for name, of in inside.items() if of[0] == queue_id}
         elif step == "expired":
-            left = {one.pull for one in polling.expired(time_ms)}
+            left = {one.pull for one in polling.take_expired(time_ms)}
             assert left <= {name for name, of in inside.items() if of[2] <= time_ms}
             assert left >= {name for name, of in inside.items() if of[2] <= time_ms - TICK_MS}
         else:
@@ -203,7 +203,7 @@ def test_every_pull_is_removed_once_and_completely(
             del inside[name]
         assert len(polling) == len(inside)
 
-    polling.expired(10_000)
+    polling.take_expired(10_000)
     assert polling._by_queue == {}
     assert polling._by_tick == {}
     assert polling._by_owner == {}
@@ -215,7 +215,7 @@ def test_memory_of_held_pulls_is_limited_and_released() -> None:
 
     assert polling.hold(large)
     assert not polling.hold(small)
-    polling.woken([News()])
+    polling.take_woken([News()])
     assert polling.hold(small)
 
 
@@ -231,7 +231,7 @@ def test_filtering_for_held_pulls_is_limited_per_loop_iteration() -> None:
     for number in range(20):
         polling.hold(replace(held(f"{number}"), is_wanted=is_wanted, wanted_cost=cost))
 
-    assert len(polling.woken([News()])) == 10, "those not looked at find out themselves"
+    assert len(polling.take_woken([News()])) == 10, "pulls beyond the limit are woken unfiltered"
     assert len(seen) == 10
-    assert len(polling.woken([News()])) == 0, "each turn has its own"
+    assert len(polling.take_woken([News()])) == 0, "each call has its own limit"
     assert len(seen) == 20

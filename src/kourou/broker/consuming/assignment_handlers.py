@@ -179,8 +179,8 @@ class AssignmentHandlers:
         if mode is not None:
             return mode
         config = self._config.current
-        of_all = MessageRequestMode(config.default_message_request_mode)
-        kind = MessageRequestMode.PULL if is_retry_topic(query.topic) else of_all
+        default_mode = MessageRequestMode(config.default_message_request_mode)
+        kind = MessageRequestMode.PULL if is_retry_topic(query.topic) else default_mode
         share = config.default_pop_share_queue_num if kind is MessageRequestMode.POP else 0
         return SetMessageRequestMode(query.topic, query.consumer_group, kind, share)
 

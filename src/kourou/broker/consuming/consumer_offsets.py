@@ -329,13 +329,13 @@ class ConsumerOffsets:
         """
         return await self._saver.save()
 
-    def _remove(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+    def _remove(self, is_removed: Callable[[tuple[str, str]], bool]) -> None:
         for table in (self._committed, self._pulled, self._resets):
-            gone = [key for key in table if is_gone(key)]
-            for key in gone:
+            removed = [key for key in table if is_removed(key)]
+            for key in removed:
                 del table[key]
                 self._quota.remove(key)
-            if gone:
+            if removed:
                 self._set_keys()
                 self._saver.changed()
 

@@ -130,8 +130,8 @@ def _text_of(locks: QueueLocks, epoch_ms: int) -> Iterator[bytes]:
     for group in locks.groups():
         held: defaultdict[str, list[_SavedLock]] = defaultdict(list)
         for queue, client_id, requested_at_ms in locks.holders(group):
-            place = queue.topic, queue.broker_name, queue.queue_id
-            held[client_id].append((*place, epoch_ms + requested_at_ms))
+            queue_fields = queue.topic, queue.broker_name, queue.queue_id
+            held[client_id].append((*queue_fields, epoch_ms + requested_at_ms))
         yield between + msgspec.json.encode(group) + b":" + msgspec.json.encode(held)
         between = b",\n"
     yield b"}}" if between == b",\n" else between + b"}}"

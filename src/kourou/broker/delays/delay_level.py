@@ -18,7 +18,7 @@ _PARTS: Final = 100
 _PART_MIN_MS: Final = 100
 
 
-class Arrived(NamedTuple):
+class LevelArrival(NamedTuple):
     """Arrivals of a level: its messages below `end` were stored by `at_ms`, in the loop's time."""
 
     at_ms: int
@@ -44,7 +44,7 @@ class DelayLevel:
     check_at_ms: int = 0
     is_empty: bool = True
     is_busy: bool = False
-    arrived: deque[Arrived] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX))
+    arrived: deque[LevelArrival] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX))
     read_ahead: Sequence[QueueEntry] = field(default=())
     read_from: int = 0
 
@@ -73,7 +73,7 @@ class DelayLevel:
             self.arrived.popleft()
         if self.arrived and self.arrived[-1].at_ms // part_ms == steady // part_ms:
             self.arrived.pop()
-        self.arrived.append(Arrived(steady, end))
+        self.arrived.append(LevelArrival(steady, end))
 
     def remaining_ms(self, queue_offset: int, entry_wait_ms: int, end: int, steady: int) -> int:
         """Return the remaining delay of a message, in ms.

@@ -150,14 +150,14 @@ class ConsumerFilters:
         Returns:
             Whether all filters are registered; False if some are put off to the next heartbeat.
         """
-        topics, is_all = set(), True
+        topics, are_all_registered = set(), True
         for subscription in subscriptions:
             if not is_tag_expression(subscription.expression_type) and subscription.sub_string:
                 topics.add(subscription.topic)
-                is_all &= self._register_one(group, subscription, host)
+                are_all_registered &= self._register_one(group, subscription, host)
         for topic in self._topics_of.get(group, set()) - topics:
             self._mark_dead(self._by_topic[topic][group])
-        return is_all
+        return are_all_registered
 
     def unregister(self, group: str) -> None:
         """Mark the filters of a group without members as dead."""

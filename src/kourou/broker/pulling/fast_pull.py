@@ -7,7 +7,7 @@ than half of the latency of a message for which a pull is held. A frame is accep
 all of these properties:
 
     header      JSON, the fields that clients write, numbers in canonical form; not one-way
-    checks      all pass (`PullChecks.passes`), no offset reset is pending
+    checks      all pass (`PullChecks.permit`), no offset reset is pending
     messages    at least one; all match, were written by this process and are in memory. Or the
                 pull's offset is the end of the queue, and the pull asks to be held
 
@@ -195,15 +195,15 @@ class FastPull:
         host = connection.remote_address[0]
         if pull.is_committing and not self._offsets.has_room(pull.group, pull.topic, host):
             return False
-        passed = self._passes(pull)
-        if passed is None:
+        permitted = self._permit(pull)
+        if permitted is None:
             return False
         if pull.suspend_ms and self._store.max_offset(pull.topic, pull.queue_id) == offset:
             # The most frequent pull of consumers that have caught up: there is nothing to read.
             if not self._hold(_Held(self, connection, pull, offset, opaque, bytes(frame))):
                 return False
         else:
-            answer = self._answer(pull, passed, offset, opaque, None)
+            answer = self._answer(pull, permitted, offset, opaque, None)
             if answer is None:
                 return False
             connection.send_frames(answer)
@@ -221,16 +221,16 @@ class FastPull:
         )  # fmt: skip
         return self._pulls.get(key) or self._decode_pull(key)
 
-    def _passes(self, pull: PlainPull) -> PermittedPull | None:
+    def _permit(self, pull: PlainPull) -> PermittedPull | None:
         """Return topic and group of the pull; None if the general path must serve it."""
         if self._offsets.is_reset(pull.group, pull.topic, pull.queue_id):
             return None
-        return self._checks.passes(pull)
+        return self._checks.permit(pull)
 
     def _answer(
         self,
         pull: PlainPull,
-        passed: PermittedPull,
+        permitted: PermittedPull,
         offset: int,
         opaque: int,
         reads: SharedReads | None,
@@ -244,7 +244,7 @@ class FastPull:
         if found is None:
             return None
         next_offset, low, high, records, size = found
-        header = self._template(passed) % (next_offset, low, high, opaque)
+        header = self._template(permitted) % (next_offset, low, high, opaque)
         header_size = len(header)
         if header_size + size > FRAME_SIZE_MAX - _HEADER_BYTES_MAX:
             return None
@@ -286,8 +286,10 @@ class FastPull:
     def serve_again(self, held: _Held, reads: SharedReads) -> bytes | None:
         """Return the answer to a held pull; None if the general path answers it."""
         try:
-            passed = self._passes(held.pull)
-            answer = passed and self._answer(held.pull, passed, held.offset, held.opaque, reads)
+            permitted = self._permit(held.pull)
+            answer = permitted and self._answer(
+                held.pull, permitted, held.offset, held.opaque, reads
+            )
         except Exception:  # a failure of one pull must not affect those woken with it
             log.exception("held_pull.failed")
             answer = None
@@ -331,9 +333,9 @@ class FastPull:
         self._pulls[key] = pull
         return pull
 
-    def _template(self, passed: PermittedPull) -> bytes:
+    def _template(self, permitted: PermittedPull) -> bytes:
         """Return an answer's header as a format for `bytes %`, cut from a sample and cached."""
-        flags = (passed.topic.topic_sys_flag, passed.group.group_sys_flag)
+        flags = (permitted.topic.topic_sys_flag, permitted.group.group_sys_flag)
         template = self._templates.get(flags)
         if template is not None:
             return template

@@ -47,7 +47,7 @@ class FilteredReads:
             found = self._reads.read_resident(topic, queue_id, run)
             if found is None:
                 return read.found() if read.has_matches else None
-            read.take(found)
+            read.add_batch(found)
         return read.found()
 
     async def read(
@@ -67,7 +67,7 @@ class FilteredReads:
                 if read.has_matches:
                     break  # the read after the matches reports it
                 raise
-            read.take(found)
+            read.add_batch(found)
         return read.found()
 
 
@@ -108,7 +108,7 @@ class _FilteredRead:
             return None
         return run if self._next_offset < plan.max_offset else None
 
-    def take(self, found: GetResult) -> None:
+    def add_batch(self, found: GetResult) -> None:
         """Add the matches of a batch."""
         before = self._next_offset
         self._is_first, self._plan = self._plan is None, found.plan

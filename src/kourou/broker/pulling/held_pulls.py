@@ -122,7 +122,7 @@ class HeldPulls:
 
         A single pull is answered at once: in the next iteration it would be 10 us later.
         """
-        woken = self._held.woken(arrivals)
+        woken = self._held.take_woken(arrivals)
         if len(woken) == 1 and not woken[0].pull.connection.is_paused:
             answer = woken[0].pull.serve_again({})
             if answer is not None:
@@ -184,7 +184,7 @@ class HeldPulls:
 
     def _expire(self) -> None:
         self._timer = None
-        self._serve_again(self._held.expired(steady_ms()))
+        self._serve_again(self._held.take_expired(steady_ms()))
         self._set_timer()
 
     def _serve_again(self, woken: Iterable[Held[HeldPull]]) -> None:

@@ -134,7 +134,7 @@ class LongPolling(Generic[PullT]):
         self._held_bytes = held_bytes
         return True
 
-    def woken(self, arrivals: Iterable[Arrived]) -> list[Held[PullT]]:
+    def take_woken(self, arrivals: Iterable[Arrived]) -> list[Held[PullT]]:
         """Remove and return the pulls that the new messages concern, each once.
 
         A pull whose tags match none of them stays: a read would find nothing.
@@ -142,16 +142,16 @@ class LongPolling(Generic[PullT]):
         by_queue = self._by_queue
         if not by_queue:
             return []
-        concerned: dict[tuple[str, int], list[Arrived]] = {}
+        by_held_queue: dict[tuple[str, int], list[Arrived]] = {}
         for arrival in arrivals:
             key = (arrival.topic, arrival.queue_id)
             if key in by_queue:
-                concerned.setdefault(key, []).append(arrival)
+                by_held_queue.setdefault(key, []).append(arrival)
         self._cost_left = EVALUATION_COST_MAX
         woken: list[Held[PullT]] = []
-        for key, news in concerned.items():
-            messages = [message for arrival in news for message in arrival.records()]
-            woken += [held for held in by_queue[key] if self._concerns(held, messages)]
+        for key, arrived in by_held_queue.items():
+            messages = [message for arrival in arrived for message in arrival.records()]
+            woken += [held for held in by_queue[key] if self._wakes(held, messages)]
         for held in woken:
             self._remove(held)
         return woken
@@ -164,7 +164,7 @@ class LongPolling(Generic[PullT]):
         """Remove a held pull."""
         self._remove(held)
 
-    def expired(self, now_ms: int) -> list[Held[PullT]]:
+    def take_expired(self, now_ms: int) -> list[Held[PullT]]:
         """Remove and return the pulls whose deadline has passed, at most a tick late."""
         due = [tick for tick in self._by_tick if tick * TICK_MS <= now_ms]
         expired = [held for tick in sorted(due) for held in self._by_tick[tick]]
@@ -173,7 +173,7 @@ class LongPolling(Generic[PullT]):
         return expired
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `expired` will next find a pull; None if nothing is held."""
+        """Return when `take_expired` will next find a pull; None if nothing is held."""
         return min(self._by_tick) * TICK_MS if self._by_tick else None
 
     def remove_owner(self, owner: Hashable) -> int:
@@ -183,7 +183,7 @@ class LongPolling(Generic[PullT]):
             self._remove(held)
         return len(pulls)
 
-    def _concerns(self, held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
+    def _wakes(self, held: Held[PullT], messages: Sequence[ArrivedMessage]) -> bool:
         is_wanted = held.is_wanted
         for message in messages:
             if message.queue_offset < held.queue_offset:

@@ -147,7 +147,7 @@ class PullChecks:
         self._groups.get_or_create(group.group_name, host)  # only after all checks have passed
         return Pull(request, header, topic, group, subscription, message_filter)
 
-    def passes(self, plain_pull: PlainPull) -> PermittedPull | None:
+    def permit(self, plain_pull: PlainPull) -> PermittedPull | None:
         """Return topic and group of a pull that `check` would permit without a filter.
 
         None if `check` must decide. This takes about 1 us. The caller has made sure that neither
@@ -228,11 +228,11 @@ class PullChecks:
             bits = FilterBits(self._filters.bloom, registered.positions, registered.born_at_ms)
             return MessageFilter(registered.compiled, bits, expression_for)
         try:
-            own = compile_expression(subscription.expression_type, subscription.sub_string)
+            own_filter = compile_expression(subscription.expression_type, subscription.sub_string)
         except FilterSyntaxError as error:
             # Java delivers all messages then.
             return _refuse(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-        return MessageFilter(own, None, expression_for)
+        return MessageFilter(own_filter, None, expression_for)
 
     def _expression_for(
         self, header: PullMessageRequestHeader

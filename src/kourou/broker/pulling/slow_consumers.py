@@ -100,14 +100,14 @@ class SlowConsumers:
 
     async def behind_bytes(self, group: str) -> int:
         """Return the bytes from the group's position to the log's end, for its slowest queue."""
-        places = [
+        queues = [
             (topic, queue_id, max(committed, self._offsets.pulled(group, topic, queue_id) or 0))
             for topic in self._offsets.topics_of(group)
             for queue_id, committed in self._offsets.of_topic(group, topic).items()
         ]
         furthest = 0
-        for place in places:
-            furthest = max(furthest, await self._offload(self._distance, *place))
+        for queue in queues:
+            furthest = max(furthest, await self._offload(self._distance, *queue))
             await asyncio.sleep(0)
         return furthest
 

@@ -262,7 +262,7 @@ class BatchReader:
             if keys_at < id_at:
                 kind, spans_in_order = _KEYS_BEFORE, (keys_at, keys_end, id_at, id_end)
         sizes = [b - a for a, b in pairwise((0, *spans_in_order, len(text)))]
-        cut = struct.Struct("".join([f"{some}s" for some in sizes])).unpack
+        cut = struct.Struct("".join([f"{length}s" for length in sizes])).unpack
         before, first, between, second, after = cut(text)
         form = _Form(code, stored_size + before[2:], between, after, tags, kind)
         if size <= SHAPE_LENGTH_MAX:

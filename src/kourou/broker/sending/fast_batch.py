@@ -59,7 +59,7 @@ _ID_CHARS_MAX: Final = 255
 _ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
 """Leaves room for a remark if the sync is late. A longer answer holds half a million ids."""
 
-_Whole = tuple[str | None, str]
+_BatchProperties = tuple[str | None, str]
 """Values from the properties of a whole batch: its unique id, None for none, and its type."""
 
 
@@ -120,7 +120,7 @@ class FastBatch:
         self._cache = SendCache(config, topics, commit, store_host)
         self.answers = self._cache.answers
         self._reader = BatchReader()
-        self._wholes: Shapes[str, _Whole] = Shapes(_parse_whole)
+        self._properties_cache: Shapes[str, _BatchProperties] = Shapes(_parse_batch_properties)
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve the leading frames that the path accepts; return the position after them."""
@@ -179,10 +179,12 @@ class FastBatch:
             return at
         try:
             header = decode_batch(buffer[at + 8 : body_at])  # decoding a view takes 1.5 times
-            whole = self._whole(header.extFields.i)
+            properties = self._batch_properties(header.extFields.i)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return at
-        target = None if whole is None else self._target(header.extFields, whole, peer, run)
+        target = (
+            None if properties is None else self._target(header.extFields, properties, peer, run)
+        )
         if target is None:
             return at
         messages_max = self._cache.config.batch_messages_max
@@ -237,7 +239,7 @@ class FastBatch:
     def _target(
         self,
         fields: BatchFields,
-        whole: _Whole,
+        properties: _BatchProperties,
         peer: CachedPeer,
         run: SealedRun,
     ) -> Target | None:
@@ -266,9 +268,9 @@ class FastBatch:
             sys_flag, int(fields.g), peer.born_address, peer.born_port, run.store_at_ms,
             peer.store_address, peer.store_port, 0, 0,
         )  # fmt: skip
-        return Target(fields.b, topic.topic_bytes, queue_key[0], queue, common, *whole)
+        return Target(fields.b, topic.topic_bytes, queue_key[0], queue, common, *properties)
 
-    def _whole(self, text: str) -> _Whole | None:
+    def _batch_properties(self, text: str) -> _BatchProperties | None:
         """Return the values of a whole batch's properties; None if these are unusual.
 
         They are not stored. Without their unique id they mostly equal those of the previous batch.
@@ -281,15 +283,15 @@ class FastBatch:
             and unique_id.isascii()
             and (not before or before[-1] == "\x02")
         ):
-            whole = self._wholes[before + after[UNIQ_KEY_CHARS + 1 :]]
-            if whole is None:
+            properties = self._properties_cache[before + after[UNIQ_KEY_CHARS + 1 :]]
+            if properties is None:
                 return None
-            if whole[0] is None:  # else the rest has another unique id: decode the whole text
-                return unique_id, whole[1]
-        return self._wholes[text]
+            if properties[0] is None:  # else the rest has another unique id: decode the whole text
+                return unique_id, properties[1]
+        return self._properties_cache[text]
 
 
-def _parse_whole(text: str) -> _Whole | None:
+def _parse_batch_properties(text: str) -> _BatchProperties | None:
     """Parse the properties of a whole batch; None if they are unusual."""
     properties = decode_properties(text.encode())
     unique_id = properties.get(names.UNIQ_KEY, "x")

@@ -135,7 +135,7 @@ class ReplyHandler:
             header = send_header(command)
             topic, properties = self._accept(request, header)
         except RemoteError as error:
-            return self._answers.plain(command, error.code, error.remark)
+            return self._answers.build(command, error.code, error.remark)
         self._later.answer(request, partial(self._serve, request, header, topic, properties))
         return None
 
@@ -163,10 +163,10 @@ class ReplyHandler:
         command, is_stored = request.command, self._config.current.store_reply_message_enable
         if is_stored and not self._topics.is_saved(topic.name):
             try:
-                self._checks.make(topic, request.remote_address[0])
+                self._checks.create_topic(topic, request.remote_address[0])
                 await self._topics.persist_and_announce()
             except RemoteError as error:
-                return self._answers.plain(command, error.code, error.remark)
+                return self._answers.build(command, error.code, error.remark)
             except OSError as error:
                 log.warning("reply.not_stored topic=%s reason=%s", topic.name, error)
                 is_stored = False
@@ -181,7 +181,7 @@ class ReplyHandler:
             if result is not None:
                 log.warning("reply.not_stored topic=%s reason=%s", topic.name, result.reason)
             stored_header = SendMessageResponseHeader(_NOT_STORED, queue_id, 0)
-            return self._answers.plain(
+            return self._answers.build(
                 command, code, failure, stored_header if failure is None else None
             )
         (appended,) = result.appended
@@ -190,7 +190,7 @@ class ReplyHandler:
             encode_offset_msg_id(host, appended.physical_offset), queue_id, appended.queue_offset
         )
         if failure is not None:
-            return self._answers.plain(command, code, failure, stored_header)
+            return self._answers.build(command, code, failure, stored_header)
         waits = self._waits(properties) and result.status is PutStatus.OK
         return self._answers.stored(command, PutStatus.OK, "", stored_header, waits=waits)
 
@@ -203,8 +203,8 @@ class ReplyHandler:
             return f"reply message properties[{names.REPLY_TO_CLIENT}] is null"
         member = self._clients.producer(client_id)
         if member is None:
-            asked_for = client_id[:NAME_LENGTH_MAX]
-            return f"push reply message fail, channel of <{asked_for}> not found."
+            requested_id = client_id[:NAME_LENGTH_MAX]
+            return f"push reply message fail, channel of <{requested_id}> not found."
         now_ms = self._clock.now_ms()
         pushed_properties = {**properties, names.PUSH_REPLY_TIME: str(now_ms)}
         pushed = command_of(

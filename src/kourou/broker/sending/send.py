@@ -196,7 +196,7 @@ class SendHandlers:
                 self._create_topic(request, send)
                 self._later.answer(request, partial(self._store_when_saved, request, send))
         except RemoteError as error:
-            return self._answers.plain(command, error.code, error.remark)
+            return self._answers.build(command, error.code, error.remark)
         return None
 
     def _accept(self, request: Request) -> _Send:
@@ -258,7 +258,7 @@ class SendHandlers:
         """
         copy = replace(send, properties=dict(send.properties))  # a delay adds to them
         self._drafts(request, copy, request.connection.local_address)
-        self._checks.make(send.topic, request.remote_address[0])
+        self._checks.create_topic(send.topic, request.remote_address[0])
 
     def _is_to_be_verified(self, send: _Send) -> bool:
         return not send.is_copy and is_to_be_verified(send.header.sys_flag, self._config.current)
@@ -272,7 +272,7 @@ class SendHandlers:
             if not self._topics.is_saved(send.topic.name):
                 self._create_topic(request, send)
         except RemoteError as error:
-            return self._answers.plain(request.command, error.code, error.remark)
+            return self._answers.build(request.command, error.code, error.remark)
         return await self._store_when_saved(request, send)
 
     async def _store_when_saved(self, request: Request, send: _Send) -> RemotingCommand:
@@ -281,12 +281,12 @@ class SendHandlers:
             await self._topics.persist_and_announce()
         except OSError as error:
             reason = f"topic {send.topic.name} cannot be saved: {error}"
-            return self._answers.plain(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
+            return self._answers.build(request.command, ResponseCode.SERVICE_NOT_AVAILABLE, reason)
         answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         try:
             self._store(request, send, answer.set_result)
         except RemoteError as error:
-            return self._answers.plain(request.command, error.code, error.remark)
+            return self._answers.build(request.command, error.code, error.remark)
         return await answer
 
     def _store(

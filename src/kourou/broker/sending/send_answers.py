@@ -30,7 +30,7 @@ class SendAnswers:
     def refused(self, command: RemotingCommand, status: PutStatus, reason: str) -> RemotingCommand:
         """Return the answer to a send of which nothing was stored."""
         remark = _BUSY_REMARK + reason if status is PutStatus.BUSY else reason
-        return self.plain(command, CODES[status], remark)
+        return self.build(command, CODES[status], remark)
 
     def stored(
         self,
@@ -45,7 +45,7 @@ class SendAnswers:
 
         `waits`: the answer was to wait for the sync.
         """
-        answer = self.plain(command, CODES[status], reason or None, header)
+        answer = self.build(command, CODES[status], reason or None, header)
         is_synced = waits and status is PutStatus.OK
         answer.ext_fields[DURABILITY_FIELD] = _DISK if is_synced else _MEMORY
         return answer
@@ -56,7 +56,7 @@ class SendAnswers:
         stored.ext_fields[DURABILITY_FIELD] = _MEMORY
         return stored
 
-    def plain(
+    def build(
         self,
         command: RemotingCommand,
         code: int,

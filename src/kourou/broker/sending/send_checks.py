@@ -190,7 +190,7 @@ def stored_properties(
 
 
 class SendChecks:
-    """Validates the headers of sends; `make` creates the topic and group of a valid send."""
+    """Validates the headers of sends; creates the topic and group of a valid send."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class SendChecks:
         members = None if live is None else live.client_ids()
         return self._locks.is_any_held(group.group_name, steady_ms(), members)
 
-    def make(self, topic: TopicConfig, host: str) -> None:
+    def create_topic(self, topic: TopicConfig, host: str) -> None:
         """Create the topic if it does not exist, and the group if it is a retry topic.
 
         Args:
@@ -462,8 +462,8 @@ def _accept(refusal: RemoteError | None) -> None:
         raise refusal
 
 
-def _too_long(what: str, size: int, limit: int) -> MessageIllegalError:
+def _too_long(part: str, size: int, limit: int) -> MessageIllegalError:
     return MessageIllegalError(
         ResponseCode.MESSAGE_ILLEGAL,
-        f"the message is illegal: {what} of {size} bytes, limit {limit}",
+        f"the message is illegal: {part} of {size} bytes, limit {limit}",
     )

@@ -83,7 +83,7 @@ def judge_message(
         is_sent_back: its consumer sent it to a retry topic. It keeps the property of the
             transaction in which it was committed, and is not a half message.
     """
-    is_half = _says_half(properties) and not is_sent_back
+    is_half = _has_half_property(properties) and not is_sent_back
     reason = None
     if sys_flag & TRANSACTION_MASK and not is_half:
         reason = (
@@ -94,8 +94,8 @@ def judge_message(
         reason = "a single message cannot be an inner batch: the broker makes those of batches"
     else:
         reason = _refused_property(properties)
-    kept = properties.keys()
-    is_unchanged = names.INNER_NUM not in kept and kept.isdisjoint(_REPLACED)
+    received = properties.keys()
+    is_unchanged = names.INNER_NUM not in received and received.isdisjoint(_REPLACED)
     return _verdict(properties, reason, is_half=is_half, is_unchanged=is_unchanged)
 
 
@@ -114,7 +114,7 @@ def judge_batched(properties: Mapping[str, str]) -> Verdict:
     Args:
         properties: the decoded properties, or at least those of `JUDGED_IN_BATCHES`.
     """
-    is_half = _says_half(properties)
+    is_half = _has_half_property(properties)
     is_unchanged = names.TRAN_MSG not in properties
     reason = _refused_property(properties)
     verdict = _verdict(properties, reason, is_half=is_half, is_unchanged=is_unchanged)
@@ -206,7 +206,7 @@ def illegal(reason: str) -> MessageIllegalError:
     return MessageIllegalError(ResponseCode.MESSAGE_ILLEGAL, reason)
 
 
-def _says_half(properties: Mapping[str, str]) -> bool:
+def _has_half_property(properties: Mapping[str, str]) -> bool:
     return properties.get(names.TRAN_MSG, "").lower() == "true"
 
 
@@ -226,7 +226,7 @@ def _verdict(
         is_delayed = delay_level_of(properties) > 0 or has_timer(properties)
     except MessageIllegalError as error:
         refusal = refusal or error
-    kept = properties.keys()
+    received = properties.keys()
     return Verdict(
         refusal=refusal,
         type=message_type(properties),
@@ -236,7 +236,7 @@ def _verdict(
         is_unchanged=(
             is_unchanged
             and refusal is None
-            and kept.isdisjoint(_DELAYS)
-            and kept.isdisjoint(_REMOVED)
+            and received.isdisjoint(_DELAYS)
+            and received.isdisjoint(_REMOVED)
         ),
     )

@@ -163,7 +163,7 @@ class LoadedSlots:
         for key in keys:
             self.recall(key, now_ms)
 
-    def recall_failed(self, key: RecallKey) -> None:
+    def undo_recall(self, key: RecallKey) -> None:
         """Undo a recall that could not be stored."""
         self._recalled.pop(key, None)
 
@@ -171,7 +171,7 @@ class LoadedSlots:
         """Return whether the message was recalled."""
         return key in self._recalled
 
-    def forget_recalls(self, second: int) -> None:
+    def drop_recalls(self, second: int) -> None:
         """Drop the recalls for slots before a second."""
         if second != self._kept_from and self._recalled:
             self._recalled = {key: at for key, at in self._recalled.items() if at >= second}

@@ -108,7 +108,7 @@ def load_slot(
     deletes: list[int] = []
     try:
         for _, unit in timer_log.chain(last):
-            _sort_in(unit, heap, deletes)
+            _add_unit(unit, heap, deletes)
     except CorruptRecordError as error:
         log.error(  # noqa: TRY400 - the reason identifies the unit
             "timer_slot.damaged second=%d reason=%s remedy=%s",
@@ -117,13 +117,13 @@ def load_slot(
         heap, deletes = [], []
         for position, unit in timer_log.units_of(second):
             if position <= last:
-                _sort_in(unit, heap, deletes)
+                _add_unit(unit, heap, deletes)
     heap.sort()
     records = (read_record(offset) for offset in deletes)
     return LoadedUnits(heap, [record for record in records if record is not None])
 
 
-def _sort_in(unit: TimerUnit, heap: list[int], deletes: list[int]) -> None:
+def _add_unit(unit: TimerUnit, heap: list[int], deletes: list[int]) -> None:
     if unit.is_delete:
         deletes.append(unit.physical_offset)
     else:

@@ -172,7 +172,7 @@ class TimerHandlers:
 
         def done(result: PutResult) -> None:
             if not result.appended:
-                self._timers.recall_failed(key)
+                self._timers.undo_recall(key)
                 self._stats.on_put_failed()
                 remark = f"recall failed, execute error: {result.reason}"
                 request.reply(self._answer(request, ResponseCode.SYSTEM_ERROR, remark))

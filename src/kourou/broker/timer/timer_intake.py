@@ -110,11 +110,11 @@ class TimerIntake:
 
     async def _read(self, count: int) -> GetResult:
         """Read messages; damaged ones are logged and skipped, so that they block no others."""
-        asked = GetRequest(self.files.queue_offset, count, _BYTES_MAX, None)
-        found = self._store.get_resident(TIMER_TOPIC, 0, asked)
+        get_request = GetRequest(self.files.queue_offset, count, _BYTES_MAX, None)
+        found = self._store.get_resident(TIMER_TOPIC, 0, get_request)
         if found is not None:
             return found
-        found = await self._offload(self._store.get, TIMER_TOPIC, 0, asked, skip_damaged=True)
+        found = await self._offload(self._store.get, TIMER_TOPIC, 0, get_request, skip_damaged=True)
         self._store.write_repaired(found.repaired)
         for damage in found.skipped:
             log.error(

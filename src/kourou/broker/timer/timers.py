@@ -172,9 +172,9 @@ class Timers:
         """
         self._slots.recall(key, at_ms)
 
-    def recall_failed(self, key: RecallKey) -> None:
+    def undo_recall(self, key: RecallKey) -> None:
         """Undo a recall that could not be stored."""
-        self._slots.recall_failed(key)
+        self._slots.undo_recall(key)
 
     @property
     def waiting(self) -> int:
@@ -287,7 +287,7 @@ class Timers:
                 near = [now_ms // PRECISION_MS, *slots]
                 ahead = min(near if following is None else [*near, following])
                 files.skip_to(max(ahead, second + 1) * PRECISION_MS)
-        self._slots.forget_recalls(files.read_at_ms // PRECISION_MS)
+        self._slots.drop_recalls(files.read_at_ms // PRECISION_MS)
         if self._delivered and files.read_at_ms > self._delivered_until_ms:
             self._delivered.clear()
 

@@ -130,7 +130,7 @@ class CheckRounds:
                 )
             return None
         self._is_blocked = False
-        offsets = [wanted.queue_offset for wanted in found.plan.expected]
+        offsets = [expected.queue_offset for expected in found.plan.expected]
         return list(zip(offsets, found.records(), strict=True)), found.plan.next_offset
 
     async def _check_records(self, records: list[tuple[int, bytes]], end: int) -> bool:
@@ -327,6 +327,6 @@ def check_request(
         offset_msg_id=encode_offset_msg_id(draft.store_host, physical_offset),
         broker_name=broker_name,
     )
-    shown = replace(draft, topic=half.topic.encode(), queue_id=half.queue_id)
-    body = encode_record(shown, queue_offset, physical_offset, half.store_at_ms)
+    visible_draft = replace(draft, topic=half.topic.encode(), queue_id=half.queue_id)
+    body = encode_record(visible_draft, queue_offset, physical_offset, half.store_at_ms)
     return request(RequestCode.CHECK_TRANSACTION_STATE, header, body, oneway=True)

@@ -61,7 +61,7 @@ class TransactionContext:
 
         self.commit.put([draft], began_ms, counted, owner=owner)
 
-    async def settled(self, current: int) -> None:
+    async def wait_settled(self, current: int) -> None:
         """Wait until the pending change of a BUSY transaction has been stored or refused.
 
         Args:

@@ -106,7 +106,7 @@ class EndTransactionHandler:
 
         while not self._begin(request, header, half, reply):
             current, _ = self._context.ledger.current(half.queue_offset, half.first_offset)
-            await self._context.settled(current)
+            await self._context.wait_settled(current)
         return await answer
 
     def _begin(

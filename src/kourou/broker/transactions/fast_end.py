@@ -264,12 +264,12 @@ class FastEnd:
             frame_end = at + 4 + frame_bytes
             if header_bytes != frame_bytes - 4 or frame_end > end:
                 break  # it has a body or another serialization, or is incomplete
-            if not self._take(connection, buffer[at + _PREFIX_BYTES : frame_end], frame_bytes):
+            if not self._accept(connection, buffer[at + _PREFIX_BYTES : frame_end], frame_bytes):
                 break
             at = frame_end
         return at
 
-    def _take(self, connection: Connection, header: bytearray, frame_bytes: int) -> bool:
+    def _accept(self, connection: Connection, header: bytearray, frame_bytes: int) -> bool:
         """Accept a commit; False if the general path must serve it."""
         try:
             header_fields = _decode(header)
@@ -310,20 +310,20 @@ class FastEnd:
 
     def append_commits(self) -> None:
         """Append the messages of all accepted commits."""
-        left, self._accepted = self._accepted, []
-        if not left:
+        remaining, self._accepted = self._accepted, []
+        if not remaining:
             return
         now_ms = self._clock.now_ms()
-        size = sum([one.half.appended.size for one in left])  # an upper bound
-        if self._commit.has_room_for_any(size, len(left)):
+        size = sum([one.half.appended.size for one in remaining])  # an upper bound
+        if self._commit.has_room_for_any(size, len(remaining)):
             run = self._store.begin_run(now_ms)
             if run is not None:
                 commits = _Commits(self, now_ms)
-                left = [one for one in left if not commits.append(one, run)]
+                remaining = [one for one in remaining if not commits.append(one, run)]
                 self._store.end_run(run)
                 if commits.accepted:
                     commits.follow(self._commit)
-        for one in left:
+        for one in remaining:
             self._reopen(one)
             self._general_path(one.half.read(), one.connection, one.request())
 

@@ -126,11 +126,11 @@ def read_half(record: bytes) -> HalfMessage:
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")
     group = properties.get(names.PGROUP, "")
-    known = header.topic in (TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
-    if not (known and topic and group and _is_number(queue_id)) or topic == TRANS_HALF_TOPIC:
+    is_half = header.topic in (TRANS_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
+    if not (is_half and topic and group and _is_number(queue_id)) or topic == TRANS_HALF_TOPIC:
         raise MalformedMessageError(
-            f"record at byte {header.physical_offset}, of topic {header.topic}, is no half "
-            f"message: it goes to queue {queue_id!r} of topic {topic!r}, of group {group!r}"
+            f"record at byte {header.physical_offset}, of topic {header.topic}, is not a half "
+            f"message: it names queue {queue_id!r} of topic {topic!r}, and group {group!r}"
         )
     first = properties.get(names.TRAN_PREPARED_QUEUE_OFFSET, "")
     return HalfMessage(

@@ -175,7 +175,7 @@ class Ledger:
         if offset >= self._base:
             self._set(offset, State.ENDED)
 
-    def found(self, offset: int, physical_offset: int, first: int) -> int | None:
+    def note_open(self, offset: int, physical_offset: int, first: int) -> int | None:
         """Note a record without an op message; return the record that it replaces, if any.
 
         Must be called in queue order.

@@ -149,7 +149,7 @@ class TransactionRecovery:
         ledger = self._ledger
         offset = ledger.next_open(ledger.head, end)
         while offset < end:
-            records, following = await self._read(TRANS_HALF_TOPIC, offset)
+            records, next_offset = await self._read(TRANS_HALF_TOPIC, offset)
             for half_offset, record in records:
                 if ledger.next_open(half_offset, end) != half_offset:
                     continue
@@ -157,11 +157,11 @@ class TransactionRecovery:
                     half = read_half(record)
                 except MalformedMessageError:
                     continue  # the check rounds log it
-                replaced = ledger.found(half_offset, half.physical_offset, half.first_offset)
+                replaced = ledger.note_open(half_offset, half.physical_offset, half.first_offset)
                 if replaced is not None:
                     found.replaced.append(replaced)
                 halves[half_offset] = half
-            offset = ledger.next_open(following, end)
+            offset = ledger.next_open(next_offset, end)
         return halves
 
     def _by_queue(self, halves: dict[int, HalfMessage]) -> dict[tuple[str, int], _OpenInQueue]:

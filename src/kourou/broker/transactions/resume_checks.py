@@ -65,7 +65,7 @@ class ResumeChecksHandler:
             )
         current = self._current(half)
         while current is not None and context.ledger.state(current) is State.BUSY:
-            await context.settled(current)
+            await context.wait_settled(current)
             current = self._current(half)
         result = await self._store(half, current)
         is_mapped = result.status in _MAPPED

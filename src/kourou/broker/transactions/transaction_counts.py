@@ -120,8 +120,8 @@ def parse_transaction_counts(text: bytes) -> tuple[DataVersion, dict[str, tuple[
     """
     content = as_object(loads(text), FILE_NAME)
     counts: dict[str, tuple[int, int]] = {}
-    for topic, said in get_object(content, "transactionCount").items():
-        one = as_object(said, topic)
+    for topic, entry in get_object(content, "transactionCount").items():
+        one = as_object(entry, topic)
         count, at_ms = one.get("count", 0), one.get("timeStamp", 0)
         counts[topic] = (as_integer(count, topic), as_integer(at_ms, topic))
     return data_version_from_json(get_object(content, "dataVersion")), counts
