@@ -12,7 +12,7 @@ from kourou.remoting import admission
 from kourou.remoting.limits import ConnectionLimits
 from kourou.testing.raw_client import RawClient
 from tests.remoting.certificates import Authority
-from tests.remoting.tls_served import HOST, PATIENCE_S, RUNNERS, Served, of_client, of_server, serve
+from tests.remoting.tls_rig import HOST, PATIENCE_S, RUNNERS, Served, of_client, of_server, serve
 
 HELLO = b"\x16\x03\x01\x02\x00"
 """The start of a handshake; the rest is never sent."""

@@ -24,7 +24,7 @@ from kourou.remoting.self_signed import (
 )
 from kourou.remoting.tls import TlsClientConfig
 from tests.remoting.certificates import Authority, Files
-from tests.remoting.tls_served import RUNNERS, Served, of_server, serve
+from tests.remoting.tls_rig import RUNNERS, Served, of_server, serve
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = SystemClock().now_ms()

@@ -22,7 +22,7 @@ from kourou.remoting.tls import ClientAuth, TlsClientConfig, TlsContext, TlsMode
 from kourou.remoting.transport_config import TransportConfig
 from kourou.testing.raw_client import RawClient
 from tests.remoting.certificates import Authority
-from tests.remoting.tls_served import (
+from tests.remoting.tls_rig import (
     ECHO,
     HOST,
     LIMITS,

@@ -94,7 +94,7 @@ class Polling(QueueAccess, Consumer):
         if self._mode is Mode.NONE:
             raise UsageError("nothing to poll: assign queues, or subscribe topics")
         if self._is_polling:
-            raise UsageError("another task polls this consumer: only one may at a time")
+            raise UsageError("another task polls this consumer: only one task may poll at a time")
         if not 1 <= limit <= MESSAGES_MAX:
             raise UsageError(f"max_messages is {limit}: allowed are 1 to {MESSAGES_MAX}")
         if timeout_ms < 0:

@@ -28,7 +28,7 @@ def new(count: int) -> list[bytes]:
     return [b"new-%d" % number for number in range(count)]
 
 
-async def make_again(w: Recording, count: int, after_s: float) -> None:
+async def recreate(w: Recording, count: int, after_s: float) -> None:
     """Delete the topic, create it again, and send messages to it."""
     async with w.cluster.admin() as admin:
         await admin.delete_topic(TOPIC)
@@ -37,7 +37,7 @@ async def make_again(w: Recording, count: int, after_s: float) -> None:
         await w.send(*new(count))
 
 
-async def until_all(w: Recording, count: int) -> None:
+async def wait_for_all(w: Recording, count: int) -> None:
     """Wait until all messages of the new topic are delivered and committed."""
     await w.until_got(*new(count), timeout_s=90)
     await asyncio.sleep(6)
@@ -64,10 +64,10 @@ def test_a_paused_consumer_gets_all_messages_of_a_topic_created_again(
         async with recording(queues=1) as w, consumed(w, w.consumer()) as consumer:
             consumer.pause()
             await asyncio.sleep(40)  # its last pull was answered meanwhile
-            await make_again(w, count, after_s)
+            await recreate(w, count, after_s)
             await asyncio.sleep(20)  # its offsets are persisted, and meaningless now
             consumer.resume()
-            await until_all(w, count)
+            await wait_for_all(w, count)
 
     run_virtual(main())
 
@@ -78,8 +78,8 @@ def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(coun
         async with recording(queues=1) as w, consumed(w, w.consumer(pull_error_delay_ms=20_000)):
             w.cluster.network.cut(w.cluster.broker_address())  # its pull is not answered
             w.cluster.network.heal(w.cluster.broker_address())
-            await make_again(w, count, 0)
-            await until_all(w, count)
+            await recreate(w, count, 0)
+            await wait_for_all(w, count)
 
     run_virtual(main())
 
@@ -103,7 +103,7 @@ def test_a_disconnected_poller_gets_all_messages_of_a_topic_created_again(count:
             await reader.commit()
             w.cluster.network.cut(w.cluster.broker_address())
             w.cluster.network.heal(w.cluster.broker_address())
-            await make_again(w, count, 0)
+            await recreate(w, count, 0)
             async with asyncio.timeout(60):
                 while set(new(count)) - set(got):
                     got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
@@ -118,10 +118,10 @@ def test_a_dead_paused_consumer_leaves_the_new_topic_s_messages_to_another(count
             async with consumed(w, w.consumer()) as consumer:
                 consumer.pause()
                 await asyncio.sleep(40)
-                await make_again(w, count, 0)
+                await recreate(w, count, 0)
                 await asyncio.sleep(20)
             async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
-                await until_all(w, count)
+                await wait_for_all(w, count)
 
     run_virtual(main())
 
@@ -149,10 +149,10 @@ def test_a_flow_controlled_consumer_gets_all_messages_of_a_topic_created_again(
             await w.send(*OLD, *OLD)
             async with consumer:
                 await asyncio.sleep(10)
-                await make_again(w, count, 0)
+                await recreate(w, count, 0)
                 await asyncio.sleep(20)
                 is_free.set()
-                await until_all(w, count)
+                await wait_for_all(w, count)
 
     run_virtual(main())
 
@@ -186,7 +186,7 @@ def test_a_poller_gets_all_messages_of_a_topic_created_again(
             else:
                 await w.send(*OLD)  # it pulls some of these, and then no more
             await asyncio.sleep(60)
-            await make_again(w, count, 0)
+            await recreate(w, count, 0)
             with pytest.raises(TopicNotFoundError, match="deleted and created again"):
                 await reader.commit()
             await asyncio.sleep(20)
