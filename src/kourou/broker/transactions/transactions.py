@@ -241,7 +241,7 @@ class Transactions:
         open_count = sum(found.open_by_topic.values())
         if open_count or found.committed:
             log.info(
-                "transactions.recovered open=%d committed_before=%d",
+                "transactions.caught_up open=%d committed_before=%d",
                 open_count, len(found.committed),
             )  # fmt: skip
 
