@@ -120,7 +120,7 @@ def test_paid_order_message_is_sent_if_the_payment_is_stored(namesrv: str, tmp_p
     out, _ = start("paid_orders.py", namesrv, PAYMENTS_DB=str(database)).communicate(
         timeout=TIMEOUT_S
     )
-    assert out.startswith("o-17 ROLLBACK"), "an order is paid and told once"
+    assert out.startswith("o-17 ROLLBACK"), "an order is paid and published once"
 
 
 def test_payments_of_an_account_are_booked_in_order(namesrv: str) -> None:

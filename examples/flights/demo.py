@@ -77,7 +77,9 @@ class Demo:
         started_at = time.perf_counter()
         with ExitStack() as stack:
             server = stack.enter_context(Server(DIRECTORY))
-            self._say(f"broker    kourou serve, pid {server.pid}, name server {server.name_server}")
+            self._print(
+                f"broker    kourou serve, pid {server.pid}, name server {server.name_server}"
+            )
             asyncio.run(create_topic(server.name_server))
             self._start_group(stack, server)
             crash_seconds, stored = asyncio.run(self._publish_and_count(server))
@@ -116,7 +118,7 @@ class Demo:
         for member in self._members:
             member.read_line()
         pids = ", ".join(str(member.pid) for member in self._members)
-        self._say(f"counting  a push group of {MEMBERS} processes, pids {pids}")
+        self._print(f"counting  a push group of {MEMBERS} processes, pids {pids}")
 
     async def _publish_and_count(self, server: Server) -> tuple[float, int]:
         """Publish with a crash midway; return the seconds of the outage and the stored messages.
@@ -166,14 +168,14 @@ class Demo:
         await asyncio.sleep(CRASH_DELAY_S)
         at, pid = self._sending.acknowledged, server.pid
         seconds = await asyncio.to_thread(server.crash)
-        self._say(
+        self._print(
             f"crash     kill -9 {pid} at {at:,} acknowledged; "
             f"pid {server.pid} serves the same store after {seconds:.1f} s"
         )
         return seconds
 
     def _run_spark(self, stack: ExitStack, server: Server) -> dict[str, Any]:
-        self._say("spark     reads the topic, joins the weather, writes Parquet")
+        self._print("spark     reads the topic, joins the weather, writes Parquet")
         arguments = [str(HERE / "spark_report.py"), server.name_server, str(DIRECTORY / "parquet")]
         job = stack.enter_context(Child("the Spark job", arguments, DIRECTORY / "spark.log"))
         with self._console.status("Spark"):
@@ -185,7 +187,7 @@ class Demo:
         ids: list[str] = self._table["flight_id"].to_pylist()
         return ids
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 

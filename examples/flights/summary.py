@@ -68,8 +68,11 @@ class Outcome:
                 sending.on_disk == sending.acknowledged,
                 f"{sending.acknowledged} acknowledged, {sending.on_disk} of them as on disk",
             ),
-            (not self.consumed.missing, f"not consumed: {_some(self.consumed.missing)}"),
-            (not self.consumed.unknown, f"consumed, never sent: {_some(self.consumed.unknown)}"),
+            (not self.consumed.missing, f"not consumed: {_sample(self.consumed.missing)}"),
+            (
+                not self.consumed.unknown,
+                f"consumed, never sent: {_sample(self.consumed.unknown)}",
+            ),
             (
                 self.records == self.stored,
                 f"{self.stored} messages stored, {self.records} of them consumed",
@@ -82,10 +85,10 @@ class Outcome:
                 spark["flights"] == self.total,
                 f"{self.total} flights, {spark['flights']} in the Parquet",
             ),
-            (not self.reported.missing, f"not in the Parquet: {_some(self.reported.missing)}"),
+            (not self.reported.missing, f"not in the Parquet: {_sample(self.reported.missing)}"),
             (
                 not self.reported.unknown,
-                f"in the Parquet, never sent: {_some(self.reported.unknown)}",
+                f"in the Parquet, never sent: {_sample(self.reported.unknown)}",
             ),
             (not self.differing, f"other values in the Parquet: {', '.join(self.differing)}"),
         ]
@@ -153,7 +156,7 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
     ]
 
 
-def _some(names: list[str]) -> str:
+def _sample(names: list[str]) -> str:
     return f"{len(names)} flights, such as {', '.join(names[:3])}"
 
 

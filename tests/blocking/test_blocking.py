@@ -31,7 +31,7 @@ from kourou.blocking.background import background
 from kourou.errors import ClosedError, TransportError, UsageError
 from kourou.testing.process import Serving
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 FROM_FIRST = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 
 
@@ -114,7 +114,7 @@ def test_plain_listener_runs_on_threads(namesrv: str) -> None:
     sent = send(namesrv, "Listened", 4)
     got: list[MessageExt] = []
     threads: set[str] = set()
-    all_came = threading.Event()
+    all_received = threading.Event()
 
     consumer = blocking.PushConsumer("listening", namesrv, config=FROM_FIRST)
     consumer.subscribe("Listened")
@@ -124,10 +124,10 @@ def test_plain_listener_runs_on_threads(namesrv: str) -> None:
         threads.add(threading.current_thread().name)
         got.append(message)
         if len(got) == 4:
-            all_came.set()
+            all_received.set()
 
     with consumer:
-        assert all_came.wait(60)
+        assert all_received.wait(60)
 
     assert sorted(m.msg_id for m in got) == sorted(sent)
     assert "kourou-blocking" not in threads
@@ -179,7 +179,7 @@ def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
     sent = send(namesrv, "Turned", 3)
     got: list[str] = []
     threads: set[str] = set()
-    all_came = threading.Event()
+    all_received = threading.Event()
     consumer = blocking.PullConsumer("turning", namesrv)
 
     def take(queue: MessageQueue) -> int | None:
@@ -188,12 +188,12 @@ def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
         got.extend(message.msg_id for message in result.messages)
         consumer.commit_offset(queue, result.next_offset)
         if len(got) == 3:
-            all_came.set()
+            all_received.set()
         return 10
 
     consumer.call_for_queues("Turned", take)
     with consumer:
-        assert all_came.wait(60)
+        assert all_received.wait(60)
 
     assert sorted(got) == sorted(sent)
     assert "kourou-blocking" not in threads
@@ -215,7 +215,7 @@ def test_poll_returns_messages(namesrv: str) -> None:
 
 
 def test_errors_are_those_of_the_asyncio_client() -> None:
-    producer = blocking.Producer("orders", NOBODY)
+    producer = blocking.Producer("orders", UNREACHABLE)
     with pytest.raises(ClosedError, match="not started"):
         producer.send(Message("T", b"x"))
     with producer, pytest.raises(TransportError):
@@ -223,7 +223,7 @@ def test_errors_are_those_of_the_asyncio_client() -> None:
 
 
 def test_call_from_the_background_loop_is_refused() -> None:
-    producer = blocking.Producer("orders", NOBODY)
+    producer = blocking.Producer("orders", UNREACHABLE)
 
     async def call() -> None:
         producer.start()
@@ -344,7 +344,7 @@ def test_concurrent_calls_get_their_own_results() -> None:
 
 def test_cancelled_future_cancels_its_message() -> None:
     config = ProducerConfig(in_flight_messages_max=1)
-    with blocking.Producer("orders", NOBODY, config=config) as producer:
+    with blocking.Producer("orders", UNREACHABLE, config=config) as producer:
         given_up = producer.submit(Message("T", b"x"), timeout_ms=3_600_000)
         assert given_up.cancel()
         failed = producer.submit(

@@ -49,7 +49,7 @@ def test_messages_of_a_key_are_delivered_in_order_one_at_a_time(namesrv: str) ->
     send(namesrv, "Accounts", 200, keys=5)
     got: defaultdict[str, list[int]] = defaultdict(list)
     busy: set[int] = set()
-    all_came = threading.Event()
+    all_received = threading.Event()
     consumer = consumer_of(namesrv, "booking", "Accounts")
 
     @consumer.listen_orderly
@@ -59,10 +59,10 @@ def test_messages_of_a_key_are_delivered_in_order_one_at_a_time(namesrv: str) ->
         got[message.keys[0]].append(int(message.body))
         busy.discard(message.queue_id)
         if sum(map(len, got.values())) == 200:
-            all_came.set()
+            all_received.set()
 
     with consumer:
-        assert all_came.wait(60)
+        assert all_received.wait(60)
 
     assert dict(got) == {f"a{key}": list(range(key, 200, 5)) for key in range(5)}
 
@@ -71,7 +71,7 @@ def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> Non
     send(namesrv, "Ledger", 30, keys=1)
     got: list[int] = []
     rolled_back = threading.Event()
-    all_came = threading.Event()
+    all_received = threading.Event()
     batches = consumer_of(namesrv, "in-batches", "Ledger", consume_batch_size=7)
     commits = consumer_of(namesrv, "committing", "Ledger", consume_batch_size=7)
 
@@ -82,13 +82,13 @@ def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> Non
         if messages[0].body == b"0" and not messages[0].reconsume_times:
             raise DeadLetter("never", messages=messages[:1])
         if got[-1] == 29:
-            all_came.set()
+            all_received.set()
 
     with batches:
-        assert all_came.wait(60)
+        assert all_received.wait(60)
     assert got == list(range(30))
     got.clear()
-    all_came.clear()
+    all_received.clear()
 
     @commits.listen_orderly_and_commit
     def commit(messages: list[MessageExt], context: OrderlyContext) -> None:
@@ -99,10 +99,10 @@ def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> Non
             return
         context.commit()
         if got[-1] == 29:
-            all_came.set()
+            all_received.set()
 
     with commits:
-        assert all_came.wait(60)
+        assert all_received.wait(60)
     again = got.index(0, 1)
     assert got[:again] == list(range(again))
     assert got[again:] == list(range(30))
@@ -128,10 +128,10 @@ def test_close_does_not_wait_for_a_blocked_listener_and_keeps_its_lock(namesrv: 
 
     try:
         with blocking.AdminClient(namesrv) as admin:
-            places = admin.describe_group("hanging").offsets
-        [queue] = [queue for queue, at in places.items() if at.lock_holder == member]
+            offsets = admin.describe_group("hanging").offsets
+        [queue] = [queue for queue, at in offsets.items() if at.lock_holder == member]
         assert queue == MessageQueue("Hanging", "broker-a", queue.queue_id)
-        assert places[queue].consumer_offset == 3, "what it had done is committed, no more"
+        assert offsets[queue].consumer_offset == 3, "only processed messages are committed"
     finally:
         released.set()
     assert got == [b"0", b"1", b"2", b"3"]

@@ -78,7 +78,7 @@ def test_lite_pull_has_the_fields_of_java() -> None:
         assert f'"{name}":"{value}"'.encode() in frame, name
 
 
-PLACES = {
+OFFSETS = {
     "nextBeginOffset": "32",
     "minOffset": "0",
     "maxOffset": "999999999999999999",
@@ -88,7 +88,7 @@ PLACES = {
 
 def pulled(**changed: str | None) -> PullResult:
     """Return the result of a pull whose answer has these fields changed or left out."""
-    fields = {name: text for name, text in (PLACES | changed).items() if text is not None}
+    fields = {name: text for name, text in (OFFSETS | changed).items() if text is not None}
     answer = RemotingCommand(ResponseCode.SUCCESS, fields, flag=1)
     queue, subscription = MessageQueue("T", "b", 0), parse_tags("T", "*", 1)
     return read_pull_result(answer, queue, subscription, 0, namespace="")
@@ -103,7 +103,7 @@ def test_offsets_of_a_pull_are_parsed_from_any_number_java_accepts() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "1_0", "\u0661", " 1", "9" * 19])
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", OFFSETS)
 def test_pull_answer_with_invalid_offset_is_refused(name: str, text: str | None) -> None:
     with pytest.raises(MalformedHeaderError, match=name):
         pulled(**{name: text})

@@ -89,7 +89,7 @@ def silent(_: Request) -> None:
     """Do not answer."""
 
 
-def hang_up(request: Request) -> None:
+def close_connection(request: Request) -> None:
     """Close the connection instead of answering."""
     request.connection.abort("scripted")
 
@@ -120,7 +120,16 @@ def test_receipt_has_the_durability_the_broker_reported(
 
 @pytest.mark.parametrize(
     "failure",
-    [refused(1), refused(2), refused(14), refused(16), refused(17), refused(1500), hang_up, silent],
+    [
+        refused(1),
+        refused(2),
+        refused(14),
+        refused(16),
+        refused(17),
+        refused(1500),
+        close_connection,
+        silent,
+    ],
     ids=lambda answer: answer.__qualname__,
 )
 def test_transient_failure_is_retried_with_the_same_id(failure: Handler) -> None:
@@ -201,17 +210,17 @@ def test_batch_stored_as_one_record_has_one_offset_id() -> None:
 
 @pytest.mark.parametrize(("waits", "told"), [(True, "true"), (False, "false")])
 def test_batch_sends_wait_store_ok(told: str, *, waits: bool) -> None:
-    asked: list[dict[str, str]] = []
+    properties_sent: list[dict[str, str]] = []
 
     def store(request: Request) -> RemotingCommand:
         header = request.command.header(SendMessageRequestHeaderV2)
-        asked.append(decode_properties((header.properties or "").encode()))
+        properties_sent.append(decode_properties((header.properties or "").encode()))
         return response(request.command, header=STORED)
 
     async def body(producer: Producer) -> None:
         await producer.send_batch([Message("T", b"x", wait_store_ok=waits)] * 2)
-        assert asked[0]["WAIT"] == told
-        assert asked[0].keys() == {"WAIT", "UNIQ_KEY"}
+        assert properties_sent[0]["WAIT"] == told
+        assert properties_sent[0].keys() == {"WAIT", "UNIQ_KEY"}
 
     against([store], body)
 
@@ -237,5 +246,5 @@ def test_ordered_topic_has_the_queues_of_its_configuration() -> None:
             await producer.send(Message("T", b"x"), sharding_key=f"{number}")
 
     against([store], body, order_topic_conf="b:2")
-    assert set(queue_ids) == {0, 1}, "not the four of the queue data"
+    assert set(queue_ids) == {0, 1}, "not the four queues of the route data"
     assert queue_ids[1::2] == [0, 1, 0, 1], 'the hash of "0" is 48'

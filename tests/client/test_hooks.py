@@ -20,10 +20,10 @@ class Watch:
     """Forbids messages that contain the word."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def check_send(self, attempt: SendAttempt) -> None:
-        self.asked += 1
+        self.calls += 1
         if any(b"secret" in message.body for message in attempt.messages):
             raise UsageError("no secrets")
 
@@ -46,7 +46,7 @@ def test_forbidden_send_is_not_sent() -> None:
                     await producer.send_batch([Message(TOPIC, b"x"), secret])
                 with pytest.raises(UsageError, match="no secrets"):
                     await (await producer.submit(secret))
-            assert watch.asked == 5
+            assert watch.calls == 5
             async with w.consumer():
                 await w.until_got(b"open")
             assert w.got == [b"open"]

@@ -24,17 +24,29 @@ from kourou import (
 from kourou.client.sending.queue_choice import check_queue, resolve_queue_choice
 from kourou.errors import ConfigError, InvalidMessageError, InvalidTopicError, UsageError
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
     ("make", "config", "wanted"),
     [
-        (lambda config: Producer("g", NOBODY, config=config), PushConsumerConfig(), "Producer"),
-        (lambda config: PushConsumer("g", NOBODY, config=config), ProducerConfig(), "PushConsumer"),
-        (lambda config: PullConsumer("g", NOBODY, config=config), AdminConfig(), "PullConsumer"),
-        (lambda config: AdminClient(NOBODY, config=config), PullConsumerConfig(), "Admin"),
-        (lambda config: Producer("g", NOBODY, config=config), {"linger_ms": 5}, "Producer"),
+        (
+            lambda c: Producer("g", UNREACHABLE, config=c),
+            PushConsumerConfig(),
+            "Producer",
+        ),
+        (
+            lambda c: PushConsumer("g", UNREACHABLE, config=c),
+            ProducerConfig(),
+            "PushConsumer",
+        ),
+        (
+            lambda c: PullConsumer("g", UNREACHABLE, config=c),
+            AdminConfig(),
+            "PullConsumer",
+        ),
+        (lambda c: AdminClient(UNREACHABLE, config=c), PullConsumerConfig(), "Admin"),
+        (lambda c: Producer("g", UNREACHABLE, config=c), {"linger_ms": 5}, "Producer"),
     ],
 )
 def test_config_of_another_client_is_refused(
@@ -46,7 +58,7 @@ def test_config_of_another_client_is_refused(
 
 
 def test_wrong_kind_of_with_block_suggests_the_right_one() -> None:
-    producer: Any = Producer("g", NOBODY)
+    producer: Any = Producer("g", UNREACHABLE)
     with (
         pytest.raises(
             TypeError, match=r"use `async with Producer\(...\)`, or `with kourou.blocking"
@@ -56,7 +68,7 @@ def test_wrong_kind_of_with_block_suggests_the_right_one() -> None:
         raise AssertionError
 
     async def enter() -> None:
-        waiting: Any = blocking.Producer("g", NOBODY)
+        waiting: Any = blocking.Producer("g", UNREACHABLE)
         async with waiting:
             raise AssertionError
 
@@ -65,7 +77,7 @@ def test_wrong_kind_of_with_block_suggests_the_right_one() -> None:
 
 
 def test_subscription_must_be_text() -> None:
-    consumer: Any = PushConsumer("g", NOBODY)
+    consumer: Any = PushConsumer("g", UNREACHABLE)
     with pytest.raises(InvalidTopicError, match="a topic must be a str, not list"):
         consumer.subscribe(["orders"])
     with pytest.raises(UsageError, match=r"tags is list: expected one str such as"):
@@ -97,4 +109,4 @@ def test_str_body_is_refused() -> None:
 
 def test_blocking_client_not_started_suggests_with_block() -> None:
     with pytest.raises(kourou.errors.ClosedError, match="blocking: `with`"):
-        blocking.Producer("g", NOBODY).send(Message("T", b"x"))
+        blocking.Producer("g", UNREACHABLE).send(Message("T", b"x"))

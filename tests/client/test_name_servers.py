@@ -153,7 +153,7 @@ def test_unreachable_web_server_is_named() -> None:
 def test_urls_are_distinguished_from_addresses() -> None:
     assert as_url(f" {URL} ") == URL
     assert as_url("HTTPS://host") == "HTTPS://host"
-    assert as_url("http:9876") is None, "a host may be called http"
+    assert as_url("http:9876") is None, "http is a valid host name"
     assert parse_namesrv_addr("http:9876") == ("http:9876",)
     for bad in ("http://", "http:///path", "http://[::1/path"):
         with pytest.raises(ConfigError, match="has no host"):

@@ -137,11 +137,11 @@ def test_retry_codes_override_the_attributes_of_errors() -> None:
             await try_until(
                 Deadline(60_000), BACKOFF, refused, refused.failures.append, retry_codes={13}
             )
-        assert refused.tries == 3, "what does not pass by itself is not tried for ever"
+        assert refused.tries == 3, "errors that are not retriable have a limited number of tries"
 
         lost = Script(RequestTimeoutError("silent"))
         with pytest.raises(RequestTimeoutError):
             await try_until(Deadline(1_000), BACKOFF, lost, lost.failures.append, retry_codes=())
-        assert lost.tries > 2, "codes are those of answers"
+        assert lost.tries > 2, "retry codes do not apply to TransportError"
 
     run_virtual(main())

@@ -36,7 +36,7 @@ async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
         assert set(BODIES) <= set(found)
 
     got: list[bytes] = []
-    all_came = asyncio.Event()
+    all_received = asyncio.Event()
     pushed = PushConsumer(
         "push", namesrv, config=PushConsumerConfig(tls=tls, consume_from_where=FIRST)
     )
@@ -46,10 +46,10 @@ async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
     async def take(message: MessageExt) -> None:
         got.append(message.body)
         if len(got) == len(BODIES) + 1:
-            all_came.set()
+            all_received.set()
 
     async with pushed, asyncio.timeout(60):
-        await all_came.wait()
+        await all_received.wait()
     assert set(got) == {*BODIES, bytes(3_000_000)}
 
 

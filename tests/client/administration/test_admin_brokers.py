@@ -84,8 +84,8 @@ def test_broker_reports_offsets_of_all_groups() -> None:
             await w.send(b"3")
             found = await admin.broker_consume_stats(address(w.cluster))
             assert found.total_diff == 1
-            places = [one.offsets for one in found.stats["consumers"]]
-            [at] = [at for some in places for queue, at in some.items() if queue.topic == "T"]
+            offsets = [one.offsets for one in found.stats["consumers"]]
+            [at] = [at for some in offsets for queue, at in some.items() if queue.topic == "T"]
             assert at.consumer_offset == 2
             ordered = await admin.broker_consume_stats(address(w.cluster), ordered_only=True)
             assert ordered.total_diff == 0

@@ -238,10 +238,10 @@ def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
                 assert running is not None
                 locks = running._components.queue_locks
                 mine = [MessageQueue(INSIDE, "broker-0", n) for n in range(2)]
-                assert locks.lock(f"{NS}%{GROUP}", "somebody", mine, 0) == []
+                assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == []
                 told = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)
                 assert all(told.queues[one].locked for one in mine)
-            assert locks.lock(f"{NS}%{GROUP}", "somebody", mine, 0) == mine
+            assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == mine
 
     run_virtual(main())
 

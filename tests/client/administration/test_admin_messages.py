@@ -44,7 +44,7 @@ def with_messages(body: Body) -> None:
     run_virtual(main())
 
 
-def place(message: MessageExt) -> tuple[str, int, int]:
+def position(message: MessageExt) -> tuple[str, int, int]:
     return message.broker_name, message.queue_id, message.queue_offset
 
 
@@ -53,7 +53,7 @@ def test_message_is_found_by_its_unique_id() -> None:
         for number, receipt in enumerate(receipts):
             found = await admin.message_by_unique_key("orders", receipt.msg_id)
             assert found.body == b"%d" % number
-            assert place(found) == (
+            assert position(found) == (
                 receipt.queue.broker_name,
                 receipt.queue.queue_id,
                 receipt.queue_offset,
@@ -88,7 +88,7 @@ def test_message_is_found_by_offset_or_the_range_is_reported() -> None:
     async def body(_: Cluster, admin: AdminClient, receipts: list[SendReceipt]) -> None:
         queue = receipts[3].queue
         found = await admin.message_at(queue, receipts[3].queue_offset)
-        assert (found.body, place(found)[0]) == (b"3", queue.broker_name)
+        assert (found.body, position(found)[0]) == (b"3", queue.broker_name)
         with pytest.raises(QueryNotFoundError, match=r"has no offset 9: it has 0 to 1"):
             await admin.message_at(queue, 9)
         with pytest.raises(UsageError, match="-1 is negative"):

@@ -268,7 +268,7 @@ def test_ordered_group_gets_its_dead_letters_again() -> None:
             running = w.cluster.broker()._running
             assert running is not None
             locks, queue = running._components.queue_locks, MessageQueue(TOPIC, "broker-0", 0)
-            assert locks.lock(GROUP, "somebody", [queue], steady_ms()) == [queue]
+            assert locks.lock(GROUP, "other", [queue], steady_ms()) == [queue]
             assert await admin.redrive_all(GROUP) == Redrive(sent=1)
             async with w.consumer():
                 await w.until_got(b"a")

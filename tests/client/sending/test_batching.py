@@ -96,7 +96,7 @@ def test_single_message_is_sent_after_linger_ms() -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         receipt = await producer.send(Message("T", b"x" * 5_000 + b"y", tags="t"), queue=None)
-        assert clock() - began_s < 0.010, "what is compressed does not wait"
+        assert clock() - began_s < 0.010, "compressed messages do not linger"
         began_s = clock()
         lonely = await producer.send(Message("T", b"x"))
         assert clock() - began_s >= 0.010
@@ -114,7 +114,7 @@ def test_full_batch_is_sent_before_linger_ms() -> None:
         receipts = await asyncio.gather(*sends)
         assert clock() - began_s < 1
         by_queue = {receipt.queue for receipt in receipts}
-        assert len(by_queue) == 4, "four batches of three, to a queue each"
+        assert len(by_queue) == 4, "four batches of three, one for each queue"
 
     size = entry_size(batch_item(encode_message(Message("T", bytes(300)), "0" * 32)))
     lingering(body, linger_ms=3_000, batch_bytes_max=3 * size)

@@ -37,10 +37,10 @@ from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
 
 ADDRESS = ("127.0.0.1", 9876)
-PLACE = "7F00000100002A9F0000000000000000"
+OFFSET_MSG_ID = "7F00000100002A9F0000000000000000"
 
 
-class Blind:
+class NoEffectHook:
     """A hook that disables the fast path."""
 
     def before_send(self, attempt: SendAttempt) -> None:
@@ -55,10 +55,10 @@ class Broker:
 
     def __init__(self, answers: list[Handler]) -> None:
         self.answers = answers
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
 
     def on_send(self, request: Request) -> RemotingCommand | None:
-        self.asked.append(request)
+        self.requests.append(request)
         answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
         return answer(request)
 
@@ -90,7 +90,7 @@ def against(answers: list[Handler], body: Body, *, hooks: Any = (), **options: A
             "g", "127.0.0.1:9876", config=config, hooks=hooks, runtime=runtime
         ) as producer:
             await producer.send(Message("T", b"first"))
-            broker.asked.clear()
+            broker.requests.clear()
             await body(producer, broker)
         await server.stop()
 
@@ -100,7 +100,7 @@ def against(answers: list[Handler], body: Body, *, hooks: Any = (), **options: A
 def stored(request: Request) -> RemotingCommand:
     """Answer that the message is stored in its queue."""
     queue_id = int(request.command.ext_fields["e"])
-    return response(request.command, header=SendMessageResponseHeader(PLACE, queue_id, 17))
+    return response(request.command, header=SendMessageResponseHeader(OFFSET_MSG_ID, queue_id, 17))
 
 
 def answered(code: int, **fields: str) -> Handler:
@@ -118,12 +118,12 @@ def silent(_: Request) -> None:
     """Do not answer."""
 
 
-def hang_up(request: Request) -> None:
+def close_connection(request: Request) -> None:
     """Close the connection instead of answering."""
     request.connection.abort("scripted")
 
 
-WHOLE = {"msgId": PLACE, "queueId": "3", "queueOffset": "17"}
+WHOLE = {"msgId": OFFSET_MSG_ID, "queueId": "3", "queueOffset": "17"}
 
 SCRIPTS: dict[str, list[Handler]] = {
     "stored": [stored],
@@ -134,8 +134,8 @@ SCRIPTS: dict[str, list[Handler]] = {
     "a code nobody knows": [answered(9_999)],
     "go away, then stored": [answered(1500), stored],
     "go away to the end": [answered(1500)],
-    "connection lost, then stored": [hang_up, stored],
-    "connection lost to the end": [hang_up],
+    "connection lost, then stored": [close_connection, stored],
+    "connection lost to the end": [close_connection],
     "silent, then stored": [silent, stored],
     "silent to the end": [silent],
     "disk late": [answered(10, **WHOLE)],
@@ -143,7 +143,7 @@ SCRIPTS: dict[str, list[Handler]] = {
     "durable": [answered(0, **WHOLE, KOUROU_DURABILITY="DISK")],
     "durable as nobody knows": [answered(0, **WHOLE, KOUROU_DURABILITY="GOLD")],
     "nowhere": [answered(0)],
-    "two places": [answered(0, **{**WHOLE, "msgId": f"{PLACE},{PLACE}"})],
+    "two offset ids": [answered(0, **{**WHOLE, "msgId": f"{OFFSET_MSG_ID},{OFFSET_MSG_ID}"})],
     "an offset with a sign": [answered(0, **{**WHOLE, "queueOffset": "+17"})],
     "an offset of letters": [answered(0, **{**WHOLE, "queueOffset": "1_7"})],
     "an offset without end": [answered(0, **{**WHOLE, "queueOffset": "9" * 19})],
@@ -172,8 +172,8 @@ def outcome_of(answers: list[Handler], *, submit: bool, hooks: Any) -> list[obje
         # The delay before a retry is random, and a timeout may be late by a hundredth.
         seen.append(round(loop.time() - began_s))
         ids = set()
-        first = broker.asked[0].command
-        for request in broker.asked[:2]:
+        first = broker.requests[0].command
+        for request in broker.requests[:2]:
             command = request.command
             fields = dict(command.ext_fields)
             ids.add(fields["i"].split("UNIQ_KEY")[1])
@@ -190,9 +190,9 @@ def outcome_of(answers: list[Handler], *, submit: bool, hooks: Any) -> list[obje
 @pytest.mark.parametrize("submit", [False, True], ids=["send", "submit"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_fast_path_gives_the_result_of_the_general_path(script: str, submit: bool) -> None:
-    by_callback = outcome_of(SCRIPTS[script], submit=submit, hooks=())
-    ordinary = outcome_of(SCRIPTS[script], submit=submit, hooks=[Blind()])
-    assert by_callback == ordinary
+    fast = outcome_of(SCRIPTS[script], submit=submit, hooks=())
+    general = outcome_of(SCRIPTS[script], submit=submit, hooks=[NoEffectHook()])
+    assert fast == general
 
 
 def test_only_messages_of_the_general_path_create_a_task() -> None:
@@ -203,7 +203,7 @@ def test_only_messages_of_the_general_path_create_a_task() -> None:
         await producer.flush()
         assert isinstance(await producer.submit(Message("U", b"x")), FirstTry)
         await producer.flush()
-        assert len(broker.asked) == 4
+        assert len(broker.requests) == 4
 
     against([stored], body)
 
@@ -213,14 +213,14 @@ def test_cancelled_submit_is_released_at_once_and_its_answer_dropped() -> None:
         first = await producer.submit(Message("T", b"given up"))
         waiting = asyncio.create_task(producer.submit(Message("T", b"next")))
         await asyncio.sleep(0)
-        assert not waiting.done(), "one may be under way"
+        assert not waiting.done(), "only one message may be in flight"
         assert first.cancel()
         assert not first.cancel()
         assert producer.stats().in_flight == 0
         await (await waiting)
         assert first.cancelled()
-        assert [request.command.body for request in broker.asked] == [b"given up", b"next"]
-        assert producer.stats().sent_total == 2, "the first of all and the next"
+        assert [request.command.body for request in broker.requests] == [b"given up", b"next"]
+        assert producer.stats().sent_total == 2, "the message of the setup and the last one"
 
     against([stored], body, in_flight_messages_max=1)
 
@@ -232,18 +232,18 @@ def test_submit_cancelled_between_tries_is_not_retried() -> None:
         future.cancel()
         await producer.flush()
         assert future.cancelled()
-        assert len(broker.asked) == 1
+        assert len(broker.requests) == 1
         assert producer.stats().in_flight == 0
 
     against([answered(2)], body, retry_backoff_min_ms=500)
 
 
-@pytest.mark.parametrize("hooks", [(), [Blind()]], ids=["by callback", "ordinary"])
+@pytest.mark.parametrize("hooks", [(), [NoEffectHook()]], ids=["fast path", "general path"])
 def test_second_go_away_is_not_retried(hooks: Any) -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         with pytest.raises(RemoteError):
             await producer.send(Message("T", b"x"), timeout_ms=200)
-        assert len(broker.asked) == 2
+        assert len(broker.requests) == 2
 
     against([answered(1500)], body, hooks=hooks, retry_backoff_min_ms=500)
 
@@ -291,7 +291,7 @@ def test_lost_connection_is_retried() -> None:
 
 
 def test_thousand_timeouts_expire_on_time() -> None:
-    def answer_some(request: Request) -> RemotingCommand | None:
+    def answer_partially(request: Request) -> RemotingCommand | None:
         return stored(request) if request.command.body == b"alive" else None
 
     async def body(producer: Producer, broker: Broker) -> None:
@@ -314,9 +314,9 @@ def test_thousand_timeouts_expire_on_time() -> None:
         living.cancel()
         assert min(late_s) > -1e-6
         assert max(late_s) < 0.0101
-        assert sum(request.command.body == b"x" for request in broker.asked) == 1_000
+        assert sum(request.command.body == b"x" for request in broker.requests) == 1_000
 
-    against([answer_some], body)
+    against([answer_partially], body)
 
 
 def test_close_fails_messages_in_flight_and_leaves_no_task() -> None:
@@ -329,7 +329,7 @@ def test_close_fails_messages_in_flight_and_leaves_no_task() -> None:
             with pytest.raises(ConnectionLostError):
                 await future
         assert not producer._sender.fallbacks
-        assert len(broker.asked) == 20
+        assert len(broker.requests) == 20
 
     against([silent], body, close_timeout_ms=50)
 

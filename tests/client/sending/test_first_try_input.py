@@ -12,7 +12,7 @@ from kourou.client.sending.producer import Producer
 from kourou.errors import InvalidMessageError, InvalidTopicError, UsageError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
-from tests.client.sending.test_first_try import Blind, Broker, against, answered, stored
+from tests.client.sending.test_first_try import Broker, NoEffectHook, against, answered, stored
 
 
 def test_invalid_message_is_refused_and_not_counted_in_flight() -> None:
@@ -28,7 +28,7 @@ def test_invalid_message_is_refused_and_not_counted_in_flight() -> None:
                 await producer.submit(message)
             with pytest.raises(error):
                 await producer.send(message)
-        assert broker.asked == []
+        assert broker.requests == []
         assert producer.stats().in_flight == 0
         await (await producer.submit(Message("T", b"x")))
 
@@ -36,7 +36,7 @@ def test_invalid_message_is_refused_and_not_counted_in_flight() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [float("inf"), float("nan"), 1 << 31, 10**400])
-@pytest.mark.parametrize("hooks", [(), [Blind()]], ids=["by callback", "ordinary"])
+@pytest.mark.parametrize("hooks", [(), [NoEffectHook()]], ids=["fast path", "general path"])
 def test_invalid_timeout_is_refused_and_not_counted_in_flight(timeout_ms: Any, hooks: Any) -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         message = Message("T", b"x")
@@ -48,7 +48,7 @@ def test_invalid_timeout_is_refused_and_not_counted_in_flight(timeout_ms: Any, h
         ):
             with pytest.raises(UsageError, match=r"timeout_ms is .*: at most 2147483647"):
                 await sending()
-        assert broker.asked == []
+        assert broker.requests == []
         stats = producer.stats()
         assert (stats.in_flight, stats.failed_total, len(producer._in_flight)) == (0, 0, 0)
         await (await producer.submit(message, timeout_ms=(1 << 31) - 1))
@@ -61,9 +61,9 @@ def test_queue_id_of_type_str_takes_the_general_path() -> None:
         queue = MessageQueue("T", "b", "3")  # type: ignore[arg-type]  # as read from a file
         receipt = await (await producer.submit(Message("T", b"x"), queue=queue))
         assert receipt.queue.queue_id == 3
-        assert [request.command.ext_fields["e"] for request in broker.asked] == ["3"]
+        assert [request.command.ext_fields["e"] for request in broker.requests] == ["3"]
         await asyncio.sleep(10)
-        assert len(broker.asked) == 1, "nothing waits for an answer and is sent again"
+        assert len(broker.requests) == 1, "the request is sent once"
         assert producer._in_flight._messages == producer.stats().in_flight == 0
 
     against([stored], body)
@@ -78,7 +78,7 @@ def test_selector_without_a_queue_fails_the_send_and_releases_it() -> None:
         future = await producer.submit(Message("T", b"x"), queue=lambda _, __: almost)
         with pytest.raises(AttributeError):
             await future
-        assert broker.asked == []
+        assert broker.requests == []
         assert producer._in_flight._messages == producer.stats().in_flight == 0
 
     against([stored], body)
@@ -87,7 +87,7 @@ def test_selector_without_a_queue_fails_the_send_and_releases_it() -> None:
 def test_long_properties_take_the_general_path() -> None:
     async def body(producer: Producer, broker: Broker) -> None:
         await producer.send(Message("T", b"x", properties={"k": "v" * 29_900}))
-        assert "v" * 29_900 in broker.asked[0].command.ext_fields["i"]
+        assert "v" * 29_900 in broker.requests[0].command.ext_fields["i"]
 
     against([stored], body)
 

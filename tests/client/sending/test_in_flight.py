@@ -21,7 +21,7 @@ def test_count_and_bytes_are_limited_in_order_of_arrival() -> None:
         small = asyncio.create_task(slots.acquire(1))
         await settle()
         assert not large.done()
-        assert not small.done(), "a small one must not starve the large one before it"
+        assert not small.done(), "a small message must not overtake a large one that waits"
 
         slots.release(6)
         await settle()
@@ -31,7 +31,7 @@ def test_count_and_bytes_are_limited_in_order_of_arrival() -> None:
         await slots.acquire(1)
         fourth = asyncio.create_task(slots.acquire(1))
         await settle()
-        assert not fourth.done(), "three are under way"
+        assert not fourth.done(), "three messages are in flight"
         slots.release(1)
         await fourth
 
@@ -45,7 +45,7 @@ def test_releasing_several_messages_admits_as_many() -> None:
             assert slots.try_acquire(3)
         waiting = [asyncio.create_task(slots.acquire(4)) for _ in range(3)]
         await settle()
-        assert not slots.try_acquire(0), "those that wait come first"
+        assert not slots.try_acquire(0), "waiting messages are admitted first"
         slots.release(6, 2)
         await settle()
         assert [task.done() for task in waiting] == [True, False, False]
@@ -80,7 +80,7 @@ def test_cancelled_wait_releases_its_message() -> None:
         await settle()
         large.cancel()
         await settle()
-        assert small.done(), "nobody is before it any more"
+        assert small.done(), "no earlier message waits"
 
         chosen = asyncio.create_task(slots.acquire(9))
         await settle()

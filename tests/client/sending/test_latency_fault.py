@@ -10,7 +10,7 @@ NOW = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "spared_ms"),
+    ("latency_ms", "unavailable_ms"),
     [
         (0, 0),
         (50, 0),
@@ -25,12 +25,12 @@ NOW = 1_000_000
         (1_000_000, 30_000),
     ],
 )
-def test_unavailable_time_grows_with_latency(latency_ms: int, spared_ms: int) -> None:
+def test_unavailable_time_grows_with_latency(latency_ms: int, unavailable_ms: int) -> None:
     faults = LatencyFaults()
     faults.on_answered("b", latency_ms, NOW)
 
-    assert faults.is_available("b", NOW + spared_ms)
-    assert spared_ms == 0 or not faults.is_available("b", NOW + spared_ms - 1)
+    assert faults.is_available("b", NOW + unavailable_ms)
+    assert unavailable_ms == 0 or not faults.is_available("b", NOW + unavailable_ms - 1)
     assert faults.is_reachable("b")
 
 

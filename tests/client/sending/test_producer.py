@@ -273,7 +273,7 @@ def test_large_bodies_are_sent_compressed_and_arrive_unchanged() -> None:
             sizes = [one.store_size for one in found]
             assert sizes[0] > 4095
             assert sizes[1] < 300 + len(zlib.compress(at_limit, 5))
-            assert sizes[2] > 5000, "what compression does not shrink is sent as it is"
+            assert sizes[2] > 5000, "an incompressible body is sent uncompressed"
 
     with_producer(body)
 

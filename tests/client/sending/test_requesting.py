@@ -35,20 +35,20 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 @asynccontextmanager
 async def answering(cluster: Cluster, *, copies: int = 1) -> AsyncIterator[list[MessageExt]]:
     """Run a consumer that replies with each request's body in upper case; yield the requests."""
-    asked: list[MessageExt] = []
+    requests: list[MessageExt] = []
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = cluster.push_consumer("answerers", config)
     consumer.subscribe(TOPIC)
     async with cluster.producer("answerers") as producer:
 
         async def answer(question: MessageExt) -> None:
-            asked.append(question)
+            requests.append(question)
             for _ in range(copies):
                 await producer.reply(question, question.body.upper(), properties={"by": "us"})
 
         consumer.listen(answer)
         async with consumer:
-            yield asked
+            yield requests
 
 
 async def stored_replies(cluster: Cluster) -> list[MessageExt]:
@@ -65,13 +65,13 @@ def test_request_returns_its_reply() -> None:
     async def main() -> None:
         async with (
             recording() as w,
-            answering(w.cluster) as asked,
+            answering(w.cluster) as requests,
             w.cluster.producer("askers") as producer,
         ):
             reply = await producer.request(Message(TOPIC, b"how much?"), timeout_ms=5_000)
             assert (reply.topic, reply.body) == (REPLIES, b"HOW MUCH?")
             assert reply.properties["by"] == "us"
-            (question,) = asked
+            (question,) = requests
             assert question.properties["TTL"] == "5000"
             assert question.properties["REPLY_TO_CLIENT"] == producer.client_id
             told = {"MSG_TYPE": "reply", "TTL": "5000", "REPLY_TO_CLIENT": producer.client_id}
@@ -184,8 +184,8 @@ def test_request_without_consumer_times_out_as_stored() -> None:
                 await producer.request(Message(TOPIC, b"?"), timeout_ms=2_000)
             assert asyncio.get_running_loop().time() - began_s == pytest.approx(2, abs=0.01)
             assert await w.committed() == 0
-            async with answering(w.cluster) as asked:
-                await w.until(lambda: bool(asked))  # its late reply is dropped
+            async with answering(w.cluster) as requests:
+                await w.until(lambda: bool(requests))  # its late reply is dropped
                 reply = await producer.request(Message(TOPIC, b"again"), timeout_ms=5_000)
                 assert reply.body == b"AGAIN"
 

@@ -97,10 +97,12 @@ def test_send_cancelled_at_any_point_leaves_message_complete_or_absent(
             await asyncio.sleep(1)  # one-way messages arrive
             found = Counter(message.body for message in await stored(cluster))
             tried = {body_of(one) for one in range(number + 1)}
-            assert found.keys() <= tried, "each is whole"
-            assert set(found.values()) <= {copies}, "a batch is stored whole, and nothing twice"
-            assert body_of(number) in found, "what had ended is stored"
-            assert body_of(0) not in found, "what was cancelled at once is not"
-            assert number > 4, "there were points to cancel at"
+            assert found.keys() <= tried, "each stored body is complete"
+            assert set(found.values()) <= {copies}, (
+                "a batch is stored completely, and no message twice"
+            )
+            assert body_of(number) in found, "a send that had ended is stored"
+            assert body_of(0) not in found, "a send that was cancelled at once is not stored"
+            assert number > 4, "sends were cancelled at several points"
 
     run_virtual(main())

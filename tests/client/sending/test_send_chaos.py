@@ -16,10 +16,17 @@ from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.connection import Request
-from tests.client.sending.test_first_try import Broker, against, answered, hang_up, silent, stored
+from tests.client.sending.test_first_try import (
+    Broker,
+    against,
+    answered,
+    close_connection,
+    silent,
+    stored,
+)
 
 SENDS = 300
-UNDER_WAY_MAX = 20
+IN_FLIGHT_MAX = 20
 TICK_S = 0.0101
 """Tolerance for late timeouts and rounding."""
 
@@ -38,7 +45,7 @@ class Chaos:
             answered(2),
             answered(1500),
             answered(0),
-            hang_up,
+            close_connection,
             silent,
             self._late,
             _twice,
@@ -76,7 +83,7 @@ class Chaos:
         else:
             sending = await producer.submit(message, timeout_ms=timeout_ms, queue=queue)
             began_s = loop.time()  # the timeout begins after the wait for other messages in flight
-        assert len(producer._in_flight) <= UNDER_WAY_MAX
+        assert len(producer._in_flight) <= IN_FLIGHT_MAX
         if rng.random() < 0.3:
             loop.call_later(rng.choice([0, 0.001, 0.01, 0.1]), sending.cancel)
         await asyncio.wait({sending})
@@ -105,11 +112,11 @@ def test_each_send_ends_in_time_and_is_counted_once(seed: int) -> None:
         assert stats.sent_total - 1 + stats.failed_total <= SENDS
         await asyncio.sleep(1)
         for connection in producer._instance.pool._by_address.values():
-            assert not len(connection.pending), "of late answers and cancelled sends, none is left"
+            assert not len(connection.pending), "no pending request is left"
         broker.answers[:] = [stored]
         await producer.send(Message("T", b"after all"))
 
-    against([chaos.on_send], body, in_flight_messages_max=UNDER_WAY_MAX)
+    against([chaos.on_send], body, in_flight_messages_max=IN_FLIGHT_MAX)
 
 
 def _twice(request: Request) -> RemotingCommand:

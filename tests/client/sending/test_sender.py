@@ -81,18 +81,18 @@ def test_messages_with_one_sharding_key_share_a_queue_in_order() -> None:
 
 def test_selector_is_called_before_each_try() -> None:
     async def body(cluster: Cluster, producer: Producer) -> None:
-        asked: list[Message] = []
+        selected: list[Message] = []
 
         def other_broker(queues: Any, message: Message) -> MessageQueue:
-            asked.append(message)
+            selected.append(message)
             assert queues == tuple(sorted(queues))
-            return queues[0] if len(asked) == 1 else queues[-1]  # type: ignore[no-any-return]
+            return queues[0] if len(selected) == 1 else queues[-1]  # type: ignore[no-any-return]
 
         cluster.network.cut(cluster.broker_address(0))
         message = Message("T", b"x")
         receipt = await producer.send(message, queue=other_broker)
         assert receipt.queue == MessageQueue("T", "broker-1", 1)
-        assert asked == [message, message]
+        assert selected == [message, message]
         cluster.network.heal(cluster.broker_address(0))
 
     sending(body, brokers=2)
@@ -132,7 +132,7 @@ def test_each_kind_of_compression_arrives_unchanged(kind: CompressionType) -> No
     sending(body, compress_type=kind)
 
 
-class Seen:
+class RecordingHook:
     """A hook that records its calls."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Seen:
         self.calls.append(("after", attempt.number, type(outcome.error).__name__))
 
 
-class Broken:
+class FailingHook:
     """A hook that always fails."""
 
     def before_send(self, attempt: SendAttempt) -> None:
@@ -159,7 +159,7 @@ class Broken:
 def test_hooks_are_called_for_each_try_and_their_errors_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen = Seen()
+    seen = RecordingHook()
 
     async def body(cluster: Cluster, producer: Producer) -> None:
         cluster.network.cut(cluster.broker_address())
@@ -184,8 +184,8 @@ def test_hooks_are_called_for_each_try_and_their_errors_are_ignored(
         assert ends == ["broker-0", "NoneType", "broker-0", "CancelledError"]
         cluster.network.heal(cluster.broker_address())
 
-    sending(body, hooks=[Broken(), seen])
-    assert "send_hook.failed hook=Broken method=before_send" in caplog.text
+    sending(body, hooks=[FailingHook(), seen])
+    assert "send_hook.failed hook=FailingHook method=before_send" in caplog.text
 
 
 def test_slow_broker_is_avoided_until_its_time_has_passed() -> None:

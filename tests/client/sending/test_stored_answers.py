@@ -19,7 +19,7 @@ from kourou.model.message import Message
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Request
-from tests.client.sending.test_first_try import PLACE, Broker, against, stored
+from tests.client.sending.test_first_try import OFFSET_MSG_ID, Broker, against, stored
 
 Members = dict[str, Any]
 Change = Callable[[Members], object]
@@ -31,7 +31,7 @@ def members_of(request: Request) -> Members:
     return {
         "code": 0,
         "extFields": {
-            "msgId": PLACE,
+            "msgId": OFFSET_MSG_ID,
             "queueId": queue_id,
             "queueOffset": "17",
             "transactionId": "AC11000200010000000000000000002A",
@@ -65,15 +65,15 @@ def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object
         future = await producer.submit(Message("T", b"body"), timeout_ms=300)
         try:
             receipt = await future
-            first = int(broker.asked[0].command.ext_fields["e"])
+            first = int(broker.requests[0].command.ext_fields["e"])
             moved = (receipt.queue.queue_id - first) % 4
             seen.append((moved, receipt.queue_offset, receipt.durability, receipt.status))
-            seen.append((receipt.offset_msg_id, receipt.msg_id in str(broker.asked[0].command)))
+            seen.append((receipt.offset_msg_id, receipt.msg_id in str(broker.requests[0].command)))
         except KourouError as error:
             seen.append((type(error), str(error)))
         stats = producer.stats()
         seen.append((stats.sent_total, stats.failed_total, stats.retries_total, stats.in_flight))
-        seen.append((len(producer._in_flight), len(broker.asked)))
+        seen.append((len(producer._in_flight), len(broker.requests)))
 
     against([scripted, stored], body, attempt_timeout_ms=100)
     return tuple(seen)
@@ -230,10 +230,10 @@ def test_broker_answers_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> N
             receipt = await producer.send(Message("T", b"x"))
             assert (receipt.queue_offset, receipt.durability) == (17, durability)
 
-    def as_ours(request: Request) -> RemotingCommand:
+    def as_kourou(request: Request) -> RemotingCommand:
         answer = stored(request)
         answer.ext_fields["KOUROU_DURABILITY"] = "DISK"
         return answer
 
     monkeypatch.setattr(FirstTry, "on_answer", fail)
-    against([as_java, as_ours], body)
+    against([as_java, as_kourou], body)

@@ -1,4 +1,4 @@
-"""What users write, with the types that an editor should show them."""
+"""A correct program of a user, with the types that a type checker must infer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def consume() -> None:
         assert_type(message.keys, list[str])
         assert_type(message.tags, str | None)
 
-    await charge(await anext(aiter(consumer)))  # a decorated listener is still what it was
+    await charge(await anext(aiter(consumer)))  # a decorated listener is still the same function
 
     @PushConsumer("audit", "localhost:9876").listen_in_batches
     def note_all(messages: list[MessageExt]) -> int:

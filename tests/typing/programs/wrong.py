@@ -1,4 +1,4 @@
-"""Mistakes that a type checker must find: one on each marked line, and none elsewhere."""
+"""Mistakes that a type checker must report: one on each marked line, and no others."""
 
 from __future__ import annotations
 
