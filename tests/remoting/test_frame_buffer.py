@@ -56,7 +56,7 @@ class Reader:
                 break
             self.frames.append(bytes(buffer[at + 4 : at + 4 + size]))
             at += 4 + size
-        self.buffer.keep(at, end, self.holder)
+        self.buffer.hold(at, end, self.holder)
 
 
 bodies = st.one_of(

@@ -330,7 +330,7 @@ class Connection(Requester, asyncio.BufferedProtocol):
             self._partial_since_s = None
         elif consumed or self._partial_since_s is None:
             self._partial_since_s = now_s
-        self._frames.keep(consumed, end, self)
+        self._frames.hold(consumed, end, self)
 
     def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:
         """Handle complete frames from `start` on; return the position of the first unhandled byte.

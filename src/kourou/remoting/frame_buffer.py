@@ -75,11 +75,11 @@ _shared = _SharedBuffer()
 class FrameBuffer:
     """The read buffer of one connection. It has no reference to it, to avoid a cycle.
 
-    For each read, call `space`, `received`, then `keep` with the range that was not consumed.
+    For each read, call `space`, `received`, then `hold` with the range that was not consumed.
 
     Attributes:
         is_empty: no bytes are held. The bytes of a read are then in `shared` from 0 on, and if all
-            of them are consumed, `received` and `keep` need not be called.
+            of them are consumed, `received` and `hold` need not be called.
         shared, shared_view: the thread's shared buffer and its view.
     """
 
@@ -110,14 +110,14 @@ class FrameBuffer:
     def received(self, size: int) -> tuple[bytearray, int]:
         """Return the buffer and the end of its valid bytes after a read of `size` more bytes.
 
-        The bytes begin at 0 and are valid until `keep` is called.
+        The bytes begin at 0 and are valid until `hold` is called.
         """
         if self._private is not None:
             self._private_size += size
             return self._private, self._private_size
         return self.shared, len(self._copy) + size
 
-    def keep(self, start: int, end: int, holder: Holder) -> None:
+    def hold(self, start: int, end: int, holder: Holder) -> None:
         """Hold the bytes from `start` to `end` of the buffer; those before are consumed.
 
         Connections are dropped if all held bytes exceed the limit; see `PartialFrames.hold`.
@@ -131,10 +131,10 @@ class FrameBuffer:
         if start == end:
             self._copy, self._private = b"", None
         elif self._private is None:
-            self._keep_shared(start, end, holder)
+            self._hold_shared(start, end, holder)
         else:
             assert start == 0, "a private buffer ends where its frame ends"
-            self._keep_private(self._private, end, holder)
+            self._grow_private(self._private, end, holder)
 
     def put_back(self, frames: bytes, holder: Holder) -> None:
         """Hold frames that were consumed before. Nothing else may be held."""
@@ -148,7 +148,7 @@ class FrameBuffer:
         self._partials.release(holder)
         self._copy, self._private = b"", None
 
-    def _keep_shared(self, start: int, end: int, holder: Holder) -> None:
+    def _hold_shared(self, start: int, end: int, holder: Holder) -> None:
         """Move bytes out of the shared buffer."""
         held = end - start
         frame = _frame_bytes(self.shared, start) if held >= _LENGTH_SIZE else 0
@@ -161,7 +161,7 @@ class FrameBuffer:
         self._copy, self._private, self._private_size = b"", private, held
         self._partials.hold(holder, len(private))
 
-    def _keep_private(self, private: bytearray, end: int, holder: Holder) -> None:
+    def _grow_private(self, private: bytearray, end: int, holder: Holder) -> None:
         """Enlarge the private buffer if it is full before its frame is complete."""
         frame = _frame_bytes(private, 0)
         if end == len(private) < frame:

@@ -67,7 +67,7 @@ class RequestTarget(Protocol):
     def rebalance_soon(self) -> None:
         """Request a rebalance pass."""
 
-    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets."""
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
@@ -113,9 +113,9 @@ class ClientRequests:
     def on_reset_offset(self, request: Request) -> RemotingCommand | None:
         """Continue at other offsets. Java's brokers send this request oneway."""
         header = request.command.header(ResetOffsetRequestHeader)
-        wanted = decode_reset_offsets(request.command.body)
+        offsets = decode_reset_offsets(request.command.body)
         if header.group == self._group:
-            of_topic = {queue: at for queue, at in wanted.items() if queue.topic == header.topic}
+            of_topic = {queue: at for queue, at in offsets.items() if queue.topic == header.topic}
             self.target.tasks.start(lambda: self.target.reset(of_topic), f"reset {header.topic}")
         return response(request.command, ResponseCode.SUCCESS)
 

@@ -36,7 +36,7 @@ class TargetQueues(Protocol):
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
         """Return the done offset of each of the topic's queues; may be ahead of the committed."""
 
-    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets, lower or higher."""
 
 
@@ -85,9 +85,9 @@ class ConsumerAnswers:
         """Request a rebalance pass."""
         self._rebalance.wake()
 
-    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets."""
-        await self._held.reset(wanted)
+        await self._held.reset(offsets)
 
     def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
         """Return the done offset of each of the topic's queues."""

@@ -32,7 +32,7 @@ DELAY_MAX_MS: Final = 365 * 86_400_000
 """Longest delay that may be requested, in ms: a year."""
 
 _BY_BROKER: Final = 0
-_NEVER: Final = -1
+_DEAD_LETTER_LEVEL: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def reason_of(error: BaseException) -> str:
 def _requested_redelivery(instruction: RetryLater | DeadLetter) -> Redelivery:
     reason = reason_of(instruction) or None
     if isinstance(instruction, DeadLetter):
-        return Redelivery(_NEVER, reason=reason, is_requested=True)
+        return Redelivery(_DEAD_LETTER_LEVEL, reason=reason, is_requested=True)
     is_timed = instruction.level is not None or instruction.delay_ms is not None
     return Redelivery(
         instruction.level or _BY_BROKER, instruction.delay_ms, reason, is_requested=is_timed

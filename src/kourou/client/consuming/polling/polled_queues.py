@@ -131,11 +131,11 @@ class PolledQueues:
             await self._apply(changes.released, changes.added, is_shared=changes.is_shared)
         return True
 
-    async def replace(self, wanted: Collection[MessageQueue]) -> None:
+    async def replace(self, queues: Collection[MessageQueue]) -> None:
         """Hold exactly these queues; those held already continue."""
         async with self._change_lock:
             held = self._polled.keys()
-            await self._apply(sorted(held - set(wanted)), sorted(set(wanted) - held))
+            await self._apply(sorted(held - set(queues)), sorted(set(queues) - held))
 
     def problem(self, queue: MessageQueue) -> str | None:
         """Return why the queue is not pulled, if for another reason than its broker's failure."""
@@ -169,15 +169,15 @@ class PolledQueues:
         known = {queue: self._polled[queue].queue.done_offset for queue in self.of_topic(topic)}
         return {queue: offset for queue, offset in sorted(known.items()) if offset is not None}
 
-    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets, lower or higher."""
         async with self._change_lock:
-            queues = [queue for queue in wanted if queue in self._polled]
+            queues = [queue for queue in offsets if queue in self._polled]
             for queue in queues:
                 if self._polled[queue].turns is None:
-                    self.move(queue, wanted[queue])
-                self._offsets.overwrite(queue, wanted[queue])
-                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+                    self.move(queue, offsets[queue])
+                self._offsets.overwrite(queue, offsets[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, offsets[queue])
             await self._offsets.persist(queues)
 
     def restart_pulls(self, topic: str) -> None:

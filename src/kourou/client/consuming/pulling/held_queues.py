@@ -176,18 +176,18 @@ class HeldQueues:
                 raise outcome
         return is_whole is True
 
-    async def reset(self, wanted: Mapping[MessageQueue, int]) -> None:
+    async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets, lower or higher.
 
         Their process queues are dropped first, so that deliveries in progress no longer move the
         offset. A message that a listener is processing may be delivered again at the same time.
         """
         async with self._change_lock:
-            queues = [queue for queue in wanted if queue in self._held]
+            queues = [queue for queue in offsets if queue in self._held]
             for queue in queues:
                 self._held[queue].process_queue.drop()
-                self._offsets.overwrite(queue, wanted[queue])
-                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, wanted[queue])
+                self._offsets.overwrite(queue, offsets[queue])
+                log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, offsets[queue])
             await asyncio.gather(*map(self._release, queues))
         if queues and self.request_pass is not None:
             self.request_pass()

@@ -17,7 +17,7 @@ SAMPLE_INTERVAL_MS: Final = 10_000
 """Time in ms between two samples."""
 
 _POINTS: Final = 7
-_HOUR_EVERY: Final = 60
+_HOUR_SAMPLE_EVERY: Final = 60
 """Every this many samples, one is kept for the hour, too."""
 
 
@@ -124,7 +124,7 @@ class ConsumerStats:
         self._samples += 1
         for topic in self._topics.values():
             topic.minute.append((now_ms, topic.counts))
-            if self._samples % _HOUR_EVERY == 0:
+            if self._samples % _HOUR_SAMPLE_EVERY == 0:
                 topic.hour.append((now_ms, topic.counts))
 
     def topic(self, topic: str) -> TopicStats:
