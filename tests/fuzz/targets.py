@@ -54,7 +54,7 @@ from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.timer_record import read_timer_record
-from tests.fuzz import corpus, kept_files
+from tests.fuzz import corpus, small_files
 
 _INFLATED_MAX: Final = 1 << 20
 
@@ -145,16 +145,16 @@ def _records() -> Iterator[Target]:
     yield Target("records.sealed", lambda data: read_checked(data, 0), records)
     yield Target("records.answer", decode_messages, answers)
     yield Target("records.stored", lambda data: decode_messages(data, decompress=False), answers)
-    yield Target("timer.unit", kept_files.timer_unit, kept_files.TIMER_UNITS)
-    yield Target("timer.check", kept_files.timer_check, kept_files.TIMER_CHECKS)
-    yield Target("timer.record", read_timer_record, (kept_files.waiting_record(),))
-    yield Target("timer.metrics", parse_timer_metrics, kept_files.TIMER_METRICS)
-    counts = kept_files.TRANSACTION_METRICS
+    yield Target("timer.unit", small_files.timer_unit, small_files.TIMER_UNITS)
+    yield Target("timer.check", small_files.timer_check, small_files.TIMER_CHECKS)
+    yield Target("timer.record", read_timer_record, (small_files.waiting_record(),))
+    yield Target("timer.metrics", parse_timer_metrics, small_files.TIMER_METRICS)
+    counts = small_files.TRANSACTION_METRICS
     yield Target("kept.transaction_counts", parse_transaction_counts, counts)
-    offsets = kept_files.CONSUMER_OFFSETS
+    offsets = small_files.CONSUMER_OFFSETS
     yield Target("kept.consumer_offsets", parse_consumer_offsets, offsets)
-    yield Target("kept.kv_config", parse_kv_config, kept_files.KV_CONFIG)
-    yield Target("kept.locks", kept_files.locks, kept_files.LOCKS, (CorruptRecordError,))
+    yield Target("kept.kv_config", parse_kv_config, small_files.KV_CONFIG)
+    yield Target("kept.locks", small_files.locks, small_files.LOCKS, (CorruptRecordError,))
     yield Target("batch", _batch, corpus.batches())
     yield Target("traces", _traces, corpus.traces())
     yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))

@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
-from tests.torture.filled import filled
-from tests.torture.images import File, disk_of
-from tests.torture.judged import (
+from tests.torture.damage_judge import (
     CRASHED,
     DAMAGE,
     LOST,
@@ -24,9 +21,12 @@ from tests.torture.judged import (
     WRONG,
     judge_messages,
     judge_tables,
-    look,
+    observe,
     undamaged,
 )
+from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
+from tests.torture.filled import filled
+from tests.torture.images import File, disk_of
 
 FAULT: Final = "config file"
 CUTS: Final = 20
@@ -35,7 +35,7 @@ GARBAGE: Final = b"\0garbage{" * 40
 
 
 @dataclass(frozen=True)
-class Harm:
+class FileDamage:
     """One kind of damage to one file of one store."""
 
     is_closed: bool
@@ -51,7 +51,7 @@ def _image(*, is_closed: bool) -> Mapping[str, File]:
     return filled().closed if is_closed else filled().killed
 
 
-def _harms_to(name: str, file: File) -> Iterator[tuple[str, Callable[[dict[str, File]], object]]]:
+def _damages_to(name: str, file: File) -> Iterator[tuple[str, Callable[[dict[str, File]], object]]]:
     """Yield the kinds of damage to a file: name and function."""
 
     def put(data: bytes) -> Callable[[dict[str, File]], object]:
@@ -70,27 +70,27 @@ def _harms_to(name: str, file: File) -> Iterator[tuple[str, Callable[[dict[str, 
 
 
 @cache
-def harms() -> tuple[Harm, ...]:
+def all_damages() -> tuple[FileDamage, ...]:
     """Return all damage, each to be done to a separate store."""
     return tuple(
-        Harm(is_closed, name, what, do)
+        FileDamage(is_closed, name, what, do)
         for is_closed in (True, False)
         for name, file in _image(is_closed=is_closed).items()
         if name.startswith("config/") and name.removesuffix(".bak") + ".bak" in _image(
             is_closed=is_closed
         )
-        for what, do in _harms_to(name, file)
+        for what, do in _damages_to(name, file)
     )  # fmt: skip
 
 
-def harm(number: int) -> Outcome:
+def run_damage(number: int) -> Outcome:
     """Return the outcome of one damage."""
-    outcome, done = Outcome(), harms()[number]
+    outcome, done = Outcome(), all_damages()[number]
     image = dict(_image(is_closed=done.is_closed))
     done.do(image)
     outcome.counts["files"] += 1
     try:
-        seen = look(disk_of(image))
+        seen = observe(disk_of(image))
     except Exception as error:  # noqa: BLE001 - a finding, whatever it is
         outcome.failures.append((CRASHED, f"{done}: {type(error).__name__}: {error}"))
         return outcome
@@ -100,13 +100,13 @@ def harm(number: int) -> Outcome:
     found = [*judge_messages(seen, (), is_closed=done.is_closed, until_due=False)]
     found += judge_tables(seen, image, done.name)
     found += [(DAMAGE, text) for _, text in seen.findings]
-    if done.what == SWAPPED and _differs_from_backup(done) and not seen.says(done.name):
+    if done.what == SWAPPED and _differs_from_backup(done) and not seen.reports(done.name):
         found.append((UNSAID, "no log entry or answer names the file"))
     outcome.failures += [(name, f"{done}: {text}") for name, text in found]
     return outcome
 
 
-def _differs_from_backup(done: Harm) -> bool:
+def _differs_from_backup(done: FileDamage) -> bool:
     """Tell whether the tables of a broker with the backup differ."""
     backup = undamaged(done.name, is_closed=done.is_closed)
     return backup.tables != undamaged(is_closed=done.is_closed).tables
@@ -114,6 +114,8 @@ def _differs_from_backup(done: Harm) -> bool:
 
 def run(size: Size, step: int = 1) -> list[Figure]:
     """Return the figures of all damage, or of every `step`-th."""
-    outcome = run_cases(harm, range(0, len(harms()), step), replace(size, jobs=1), "config files")
+    outcome = run_cases(
+        run_damage, range(0, len(all_damages()), step), replace(size, jobs=1), "config files"
+    )
     names = (WRONG, LOST, TABLE, UNSAID, REFUSED, DAMAGE, CRASHED)
     return [counted(FAULT, name, outcome, "files") for name in names]

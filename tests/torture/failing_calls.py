@@ -14,7 +14,7 @@ from typing import Final
 
 from kourou.errors import KourouError
 from kourou.protocol.codes import ResponseCode
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 
 FALSE: Final = "false acknowledgements"
 LATE: Final = "not read-only within 100 ms"
@@ -34,7 +34,7 @@ RESUME_WITHIN_S: Final = 5.0
 
 
 @dataclass
-class Hit:
+class FailedCall:
     """The failed call.
 
     Attributes:
@@ -57,7 +57,7 @@ class Hit:
 
 
 @dataclass
-class Course:
+class Observations:
     """Observed answers and health of the broker.
 
     Attributes:
@@ -76,66 +76,68 @@ class Course:
     trouble_at_s: float | None = None
     troubles: list[str] = field(default_factory=list)
 
-    def refused_after_s(self, hit: Hit) -> float | None:
+    def refused_after_s(self, hit: FailedCall) -> float | None:
         """Return the time from the call to the first refused send; None if there was none."""
         after = [at_s - hit.at_s for at_s in self.refused_at_s if at_s >= hit.at_s]
         return min(after, default=None)
 
 
-async def send_on(asking: Asking, course: Course, name: int) -> None:
+async def send_on(connection: BrokerConnection, observed: Observations, name: int) -> None:
     """Send until cancelled, and record acknowledged bodies by queue and offset."""
     loop, number = asyncio.get_running_loop(), 0
     while True:
         number += 1
         body, tried_at_s = f"{name}-{number}-".encode() + bytes(number % 700), loop.time()
         try:
-            answer = await asking.send("T", name % QUEUES, body)
+            answer = await connection.send("T", name % QUEUES, body)
         except KourouError:
             await asyncio.sleep(0.05)
             continue
         if answer.code == ResponseCode.SUCCESS:
             place = int(answer.ext_fields["queueId"]), int(answer.ext_fields["queueOffset"])
-            course.acknowledged[place] = body
-            course.acknowledged_at_s.append((tried_at_s, loop.time()))
-            await asyncio.sleep(course.pause_s)
+            observed.acknowledged[place] = body
+            observed.acknowledged_at_s.append((tried_at_s, loop.time()))
+            await asyncio.sleep(observed.pause_s)
         else:
-            course.refused_at_s.append(loop.time())
+            observed.refused_at_s.append(loop.time())
             await asyncio.sleep(0.05)
 
 
-def judge(hit: Hit, error: int, course: Course, *, is_harmless: bool) -> Iterator[tuple[str, str]]:
+def judge(
+    hit: FailedCall, error: int, observed: Observations, *, is_harmless: bool
+) -> Iterator[tuple[str, str]]:
     """Yield violations of the rules after the failed call.
 
     Args:
         hit: the call.
         error: its errno; 0 for a short write.
-        course: the observations.
+        observed: the observations.
         is_harmless: whether the failure must have no effect: system calls are repeated after
             EINTR, and short writes are completed.
     """
     is_full = error == errno.ENOSPC and not hit.operation.startswith("sync")
     if hit.is_vital and not is_full and not is_harmless:
-        if course.trouble_at_s is None:
+        if observed.trouble_at_s is None:
             yield LATE, "no trouble reported"
-        elif course.trouble_at_s - hit.at_s > READ_ONLY_WITHIN_S:
-            yield LATE, f"after {(course.trouble_at_s - hit.at_s) * 1000:.0f} ms"
-        elif not any("read-only" in text for text in course.troubles):
-            yield SILENT, f"{course.troubles}"
-        refused_s = course.refused_after_s(hit)
+        elif observed.trouble_at_s - hit.at_s > READ_ONLY_WITHIN_S:
+            yield LATE, f"after {(observed.trouble_at_s - hit.at_s) * 1000:.0f} ms"
+        elif not any("read-only" in text for text in observed.troubles):
+            yield SILENT, f"{observed.troubles}"
+        refused_s = observed.refused_after_s(hit)
         if refused_s is None or refused_s > READ_ONLY_WITHIN_S:
             yield TAKEN, "never" if refused_s is None else f"after {refused_s * 1000:.0f} ms"
         # One connection delivers the answers in order: no acknowledgement may follow a refusal.
         refused_at_s = math.inf if refused_s is None else hit.at_s + refused_s
         late = [
             at_s
-            for tried_at_s, at_s in course.acknowledged_at_s
+            for tried_at_s, at_s in observed.acknowledged_at_s
             if tried_at_s > hit.at_s or at_s > refused_at_s
         ]
         if hit.is_log_sync and late:
             yield RETRIED, f"{len(late)} messages"
     elif is_full or is_harmless:
-        resumed = [at_s for _, at_s in course.acknowledged_at_s if at_s > hit.at_s]
+        resumed = [at_s for _, at_s in observed.acknowledged_at_s if at_s > hit.at_s]
         if not resumed:
-            yield STUCK, f"{course.troubles}"
+            yield STUCK, f"{observed.troubles}"
         elif resumed[0] > hit.at_s + RESUME_WITHIN_S:
             yield SLOW, f"after {resumed[0] - hit.at_s:.1f} s"

@@ -27,7 +27,7 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 from tests.torture.images import File, image_of
 
 KIB: Final = 1024
@@ -60,7 +60,7 @@ Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentMessage:
     """A sent message, which must be served unchanged."""
 
     body: bytes
@@ -86,22 +86,22 @@ class Filled:
 
     closed: Mapping[str, File] = field(default_factory=dict)
     killed: Mapping[str, File] = field(default_factory=dict)
-    messages: dict[Place, Told] = field(default_factory=dict)
-    delayed: dict[str, Told] = field(default_factory=dict)
+    messages: dict[Place, SentMessage] = field(default_factory=dict)
+    delayed: dict[str, SentMessage] = field(default_factory=dict)
     committed: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
 
 
 @asynccontextmanager
 async def served(
     disk: SimDisk, later_s: int = FILLED_S, *, ends: bool = True
-) -> AsyncIterator[Asking]:
+) -> AsyncIterator[BrokerConnection]:
     """Start a broker on the disk, in virtual time; stop it at the end, or kill it."""
     runtime = sim_runtime(later_s, epoch_ms=EPOCH_MS + later_s * 1000)
     broker = Broker(CONFIG, disk, runtime, SimFlusher)
     address = await broker.start()
     try:
-        async with Asking(format_address(address), runtime) as asking:
-            yield asking
+        async with BrokerConnection(format_address(address), runtime) as connection:
+            yield connection
     finally:
         if ends:
             await broker.stop()
@@ -132,54 +132,65 @@ def warnings() -> Iterator[list[str]]:
 @cache
 def filled() -> Filled:
     """Return the store, which is identical in each call."""
-    disk, told = SimDisk(1), Filled()
+    disk, sent = SimDisk(1), Filled()
 
     async def main() -> None:
         dice = Random(1)
         for number in range(ROUNDS):
             is_last = number == ROUNDS - 1
-            async with served(disk, number * ROUND_S, ends=not is_last) as asking:
-                await _fill(asking, told, dice, number)
+            async with served(disk, number * ROUND_S, ends=not is_last) as connection:
+                await _fill(connection, sent, dice, number)
                 await asyncio.sleep(20)  # delayed messages are delivered, all tables saved
                 if is_last:
-                    told.killed = image_of(disk)
+                    sent.killed = image_of(disk)
         async with served(disk):
             await asyncio.sleep(2)
-        told.closed = image_of(disk)
+        sent.closed = image_of(disk)
 
     with warnings():
         run_virtual(main())
-    return told
+    return sent
 
 
-async def _fill(asking: Asking, told: Filled, dice: Random, round_number: int) -> None:
+async def _fill(
+    connection: BrokerConnection, sent: Filled, dice: Random, round_number: int
+) -> None:
     for number in range(PER_ROUND):
         # Use each queue in the first round, so that the topic file's backup has all topics too.
         is_new = not round_number and number < len(QUEUES)
         topic, queue_id = QUEUES[number if is_new else dice.randrange(len(QUEUES))]
         key, tag = f"key-{round_number}-{number}", dice.choice(("red", "green"))
         body = key.encode() + b"." + dice.randbytes(dice.choice((20, 300, 900)))
-        await _send(asking, told, topic, queue_id, Told(body, key, tag), dice.choice((1, 14)))
-    await _send(asking, told, f"extra-{round_number}", 0, Told(b"new in its file", "new", "red"))
+        await _send(
+            connection, sent, topic, queue_id, SentMessage(body, key, tag), dice.choice((1, 14))
+        )
+    await _send(
+        connection, sent, f"extra-{round_number}", 0, SentMessage(b"new in its file", "new", "red")
+    )
     for group in GROUPS:
         for topic, queue_id in QUEUES:
-            ends = [place[2] + 1 for place in told.messages if place[:2] == (topic, queue_id)]
+            ends = [place[2] + 1 for place in sent.messages if place[:2] == (topic, queue_id)]
             if ends:
                 offset = dice.randint(0, max(ends))
-                await asking.commit(group, topic, queue_id, offset)
-                told.committed.setdefault((group, topic, queue_id), []).append(offset)
+                await connection.commit(group, topic, queue_id, offset)
+                sent.committed.setdefault((group, topic, queue_id), []).append(offset)
 
 
 async def _send(
-    asking: Asking, told: Filled, topic: str, queue_id: int, message: Told, level: int = 0
+    connection: BrokerConnection,
+    sent: Filled,
+    topic: str,
+    queue_id: int,
+    message: SentMessage,
+    level: int = 0,
 ) -> None:
     """Send a message; to topic `late` with delay level `level`."""
     properties = {"KEYS": message.key, "TAGS": message.tag}
     if topic == "late":
         properties["DELAY"] = str(level)
-    answer = await asking.send(topic, queue_id, message.body, properties)
+    answer = await connection.send(topic, queue_id, message.body, properties)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     if topic == "late":
-        told.delayed[message.key] = message
+        sent.delayed[message.key] = message
     else:
-        told.messages[topic, queue_id, int(answer.ext_fields["queueOffset"])] = message
+        sent.messages[topic, queue_id, int(answer.ext_fields["queueOffset"])] = message

@@ -20,10 +20,7 @@ from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.message_layout import MAGIC_BLANK, read_record
 from kourou.store.formats import RECORD_START
 from kourou.testing.disk import SimDisk
-from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
-from tests.torture.filled import CONFIG, filled
-from tests.torture.images import File, disk_of
-from tests.torture.judged import (
+from tests.torture.damage_judge import (
     BLOCKED,
     CRASHED,
     DAMAGE,
@@ -34,14 +31,17 @@ from tests.torture.judged import (
     UNFOUND,
     UNSAID,
     WRONG,
-    Seen,
+    Observation,
     after_rebuild,
     judge_messages,
     judge_queries,
     judge_skips,
     judge_tables,
-    look,
+    observe,
 )
+from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
+from tests.torture.filled import CONFIG, filled
+from tests.torture.images import File, disk_of
 
 FAULT: Final = "bit flip"
 KINDS: Final = ("log", "log", "queues", "queues", "index", "checkpoint", "config", "config")
@@ -132,7 +132,7 @@ def flip(seed: int) -> Outcome:
         outcome.failures.append((name, f"seed {seed}: {made}: {text}"))
 
     try:
-        seen = look(
+        seen = observe(
             disk,
             until_due=made.until_due,
             skips=made.kind == "log",
@@ -153,7 +153,9 @@ def flip(seed: int) -> Outcome:
     return outcome
 
 
-def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterator[tuple[str, str]]:
+def _judge_rest(
+    made: Flip, disk: SimDisk, seen: Observation, keys: set[str]
+) -> Iterator[tuple[str, str]]:
     """Yield problems of the tables, of the log entries and answers, and of the final files."""
     image = filled().closed if made.is_closed else filled().killed
     unfound = list(judge_queries(seen))
@@ -165,7 +167,7 @@ def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterat
             seen.findings = after_rebuild(disk)
             unfound = [
                 *(each for each in unfound if each[0] == WRONG),
-                *judge_queries(look(disk, queries=True)),
+                *judge_queries(observe(disk, queries=True)),
             ]
     yield from unfound
     for name, text in judge_tables(seen, image, made.name):
@@ -173,7 +175,7 @@ def _judge_rest(made: Flip, disk: SimDisk, seen: Seen, keys: set[str]) -> Iterat
             yield name, text
     yield from judge_skips(seen)
     given = {m.keys[0] for held in seen.held.values() for m in held.messages.values() if m.keys}
-    if keys - given and not seen.says(made.name):
+    if keys - given and not seen.reports(made.name):
         yield UNSAID, f"{sorted(keys - given)} are not served"
     if made.kind != "log":
         yield from (

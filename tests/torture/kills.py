@@ -19,7 +19,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
 from kourou.model.message import Message
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 from tests.torture.figures import Figure, Outcome, Size, counted
 from tests.torture.filled import warnings
 from tests.torture.real_broker import RealBroker
@@ -77,9 +77,9 @@ class Ledger:
 async def read_back(ledger: Ledger, address: str, cycle: int, outcome: Outcome) -> None:
     """Compare all messages of the broker with the ledger at the time of the call."""
     promised = dict(ledger.acknowledged)
-    async with Asking(address) as asking:
+    async with BrokerConnection(address) as connection:
         for queue_id in {queue for queue, _ in promised}:
-            held = await asking.read(TOPIC, queue_id)
+            held = await connection.read(TOPIC, queue_id)
             if held.refused or held.malformed:
                 text = f"cycle {cycle}, queue {queue_id}: {held.refused or held.malformed}"
                 outcome.failures.append((HOLE, text))

@@ -226,9 +226,9 @@ class Life:
         ]
         self.outcome.counts["acknowledged messages"] += len(self._ledger.acknowledged)
         if self._is_sync:
-            self._refuse_lost(lost, stored)
+            self._judge_lost(lost, stored)
         elif lost:
-            self._refuse_no_suffix(lost, stored)
+            self._judge_suffix(lost, stored)
         self._ledger.acknowledged = {
             body: (place, end)
             for body, (place, end) in self._ledger.acknowledged.items()
@@ -238,14 +238,14 @@ class Life:
         self._ledger.synced = 0
         return len(self.outcome.failures) == before
 
-    def _refuse_lost(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
+    def _judge_lost(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
         for _, place in lost:
             self._fail(LOST, f"{place} was acknowledged")
         for place, body in self._ledger.seen.items():
             if place not in stored or (body and stored[place] != body):
                 self._fail(TAKEN_BACK, f"{place} could be read")
 
-    def _refuse_no_suffix(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
+    def _judge_suffix(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
         """Fail unless the lost messages are behind all stored ones and were not synced."""
         first_lost = min(lost)
         left = [

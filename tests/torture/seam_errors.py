@@ -20,7 +20,7 @@ from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 from tests.torture.failing_calls import (
     BROKEN,
     DAMAGE,
@@ -33,8 +33,8 @@ from tests.torture.failing_calls import (
     SLOW,
     STUCK,
     TAKEN,
-    Course,
-    Hit,
+    FailedCall,
+    Observations,
     judge,
     send_on,
 )
@@ -48,9 +48,9 @@ AFTERWARDS_S: Final = 6.0
 WAIT_S: Final = 60.0
 
 
-def fail_call(disk: SimDisk, nth: int, number: int) -> Hit:
+def fail_call(disk: SimDisk, nth: int, number: int) -> FailedCall:
     """Make the n-th change from now on fail; return the record of that call."""
-    hit, left = Hit(), [nth]
+    hit, left = FailedCall(), [nth]
     loop = asyncio.get_running_loop()
 
     def count(operation: str, name: str) -> None:
@@ -65,23 +65,23 @@ def fail_call(disk: SimDisk, nth: int, number: int) -> Hit:
     return hit
 
 
-async def _run_broker(disk: SimDisk, nth: int, number: int, course: Course) -> Hit:
+async def _run_broker(disk: SimDisk, nth: int, number: int, observed: Observations) -> FailedCall:
     """Run a broker until some seconds after the failed call, then kill it."""
     runtime = sim_runtime(nth, epoch_ms=EPOCH_MS)
     broker = Broker(CONFIG, disk, runtime, SimFlusher)
     address = await broker.start()
     loop = asyncio.get_running_loop()
     hit = fail_call(disk, nth, number)
-    async with Asking(format_address(address), runtime) as asking:
-        senders = [loop.create_task(send_on(asking, course, name)) for name in range(SENDERS)]
+    async with BrokerConnection(format_address(address), runtime) as connection:
+        senders = [loop.create_task(send_on(connection, observed, name)) for name in range(SENDERS)]
         ends_at_s = loop.time() + WAIT_S
         while loop.time() < ends_at_s:
             await asyncio.sleep(0.005)
             if hit.operation and ends_at_s > hit.at_s + AFTERWARDS_S:
-                course.pause_s = 0.05
+                observed.pause_s = 0.05
                 ends_at_s = hit.at_s + AFTERWARDS_S
-            if course.trouble_at_s is None and (troubles := broker.unready_reasons()):
-                course.trouble_at_s, course.troubles = loop.time(), troubles
+            if observed.trouble_at_s is None and (troubles := broker.unready_reasons()):
+                observed.trouble_at_s, observed.troubles = loop.time(), troubles
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
@@ -93,11 +93,11 @@ async def _run_broker(disk: SimDisk, nth: int, number: int, course: Course) -> H
 def case(number: int) -> Outcome:
     """Return the outcome of one failing call; `number` determines the call and the error."""
     nth, error = number // len(ERRORS), ERRORS[number % len(ERRORS)]
-    outcome, course, disk = Outcome(), Course(), SimDisk(number)
+    outcome, observed, disk = Outcome(), Observations(), SimDisk(number)
     said = f"{errno.errorcode[error]} in call {nth}"
     try:
         with warnings():
-            hit = run_virtual(_run_broker(disk, nth, error, course))
+            hit = run_virtual(_run_broker(disk, nth, error, observed))
             disk.on_operation = None
             if Random(number).random() < 0.5:
                 disk.crash()
@@ -106,12 +106,12 @@ def case(number: int) -> Outcome:
         outcome.failures.append((BROKEN, f"{said}: {type(problem).__name__}: {problem}"))
         return outcome
     outcome.counts["calls"] += 1
-    outcome.counts["acknowledged messages"] += len(course.acknowledged)
+    outcome.counts["acknowledged messages"] += len(observed.acknowledged)
     said = f"{said}, {hit.operation} {hit.name}"
     outcome.failures += [
-        (name, f"{said}: {text}") for name, text in judge(hit, error, course, is_harmless=False)
+        (name, f"{said}: {text}") for name, text in judge(hit, error, observed, is_harmless=False)
     ]
-    for place, body in course.acknowledged.items():
+    for place, body in observed.acknowledged.items():
         if stored.get(place) != body:
             outcome.failures.append((FALSE, f"{said}: {place} was acknowledged"))
     for found in check_store(disk).findings:
@@ -122,9 +122,9 @@ def case(number: int) -> Outcome:
 
 async def _read(disk: SimDisk) -> dict[tuple[int, int], bytes]:
     stored = {}
-    async with served(disk) as asking:
+    async with served(disk) as connection:
         for queue_id in range(QUEUES):
-            held = await asking.read("T", queue_id)
+            held = await connection.read("T", queue_id)
             for offset, message in held.messages.items():
                 stored[queue_id, offset] = message.body
     return stored

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 from tests.torture.failing_calls import (
     BROKEN,
     DAMAGE,
@@ -27,8 +27,8 @@ from tests.torture.failing_calls import (
     SLOW,
     STUCK,
     TAKEN,
-    Course,
-    Hit,
+    FailedCall,
+    Observations,
     judge,
     send_on,
 )
@@ -67,59 +67,59 @@ class Torture:
 
     async def suffer(self, error: int, nth: int) -> None:
         """Make the n-th call fail, and judge the broker's behaviour."""
-        course = Course(pause_s=0.0)
+        observed = Observations(pause_s=0.0)
         console = str(self.broker.serving.ready["console"])
         self.shim.arm(ERRORS[error], nth, error)
-        async with Asking(self.broker.serving.broker) as asking:
+        async with BrokerConnection(self.broker.serving.broker) as connection:
             loop = asyncio.get_running_loop()
             senders = [
-                loop.create_task(send_on(asking, course, nth * SENDERS + name))
+                loop.create_task(send_on(connection, observed, nth * SENDERS + name))
                 for name in range(SENDERS)
             ]
-            hit = await self._watch(course, console, error)
+            hit = await self._watch(observed, console, error)
             self.shim.disarm()
             for sender in senders:
                 sender.cancel()
             await asyncio.gather(*senders, return_exceptions=True)
         self.outcome.counts["calls" if hit.operation else "calls that never happened"] += 1
-        self.ledger.update(course.acknowledged)
+        self.ledger.update(observed.acknowledged)
         said = f"{errno.errorcode.get(error, 'short')} in call {nth}, {hit.operation} {hit.name}"
         found = [] if not hit.operation else list(
-            judge(hit, error, course, is_harmless=error in HARMLESS)
+            judge(hit, error, observed, is_harmless=error in HARMLESS)
         )  # fmt: skip
         self.outcome.failures += [(name, f"{said}: {text}") for name, text in found]
-        if course.trouble_at_s is not None and hit.is_vital:
-            self.delays_ms.append((course.trouble_at_s - hit.at_s) * 1000)
-            refused_s = course.refused_after_s(hit)
+        if observed.trouble_at_s is not None and hit.is_vital:
+            self.delays_ms.append((observed.trouble_at_s - hit.at_s) * 1000)
+            refused_s = observed.refused_after_s(hit)
             self.refusals_ms += [] if refused_s is None else [refused_s * 1000]
-        if error == errno.EIO or any("read-only" in text for text in course.troubles):
+        if error == errno.EIO or any("read-only" in text for text in observed.troubles):
             await self.restart(said)
 
-    async def _watch(self, course: Course, console: str, error: int) -> Hit:
+    async def _watch(self, observed: Observations, console: str, error: int) -> FailedCall:
         """Return the failed call some time later, or an empty one if it never happened."""
-        hit, now = Hit(), asyncio.get_running_loop().time
+        hit, now = FailedCall(), asyncio.get_running_loop().time
         ends_at_s = now() + HIT_WITHIN_S
         while now() < ends_at_s:
             await asyncio.sleep(POLL_S)
             found = self.shim.hit() if not hit.operation else None
             if found is not None:
-                hit = Hit(*found)
-                course.pause_s = 0.02
+                hit = FailedCall(*found)
+                observed.pause_s = 0.02
                 ends_at_s = now() + SETTLED_WITHIN_S
-            if hit.operation and course.trouble_at_s is None:
-                course.troubles = await troubles(console)
-                if course.troubles:
-                    course.trouble_at_s = now()
-            if hit.operation and self._is_settled(hit, course, error):
+            if hit.operation and observed.trouble_at_s is None:
+                observed.troubles = await troubles(console)
+                if observed.troubles:
+                    observed.trouble_at_s = now()
+            if hit.operation and self._is_settled(hit, observed, error):
                 await asyncio.sleep(AFTERWARDS_S)
                 break
         return hit
 
-    def _is_settled(self, hit: Hit, course: Course, error: int) -> bool:
+    def _is_settled(self, hit: FailedCall, observed: Observations, error: int) -> bool:
         """Tell whether the broker is read-only, or accepts messages again."""
-        if course.trouble_at_s is not None and "read-only" in "".join(course.troubles):
+        if observed.trouble_at_s is not None and "read-only" in "".join(observed.troubles):
             return True
-        goes_on = any(began_s > hit.at_s for began_s, _ in course.acknowledged_at_s)
+        goes_on = any(began_s > hit.at_s for began_s, _ in observed.acknowledged_at_s)
         is_fatal = hit.is_vital and error == errno.EIO
         return goes_on and (not is_fatal or asyncio.get_running_loop().time() > hit.at_s + 1)
 
@@ -135,10 +135,10 @@ class Torture:
 
     async def read_back(self, said: str) -> None:
         """Record a failure for each acknowledged message that is not at its queue and offset."""
-        async with Asking(self.broker.serving.broker) as asking:
+        async with BrokerConnection(self.broker.serving.broker) as connection:
             for queue_id in range(QUEUES):
                 begin = self.verified.get(queue_id, 0)
-                held = await asking.read("T", queue_id, begin)
+                held = await connection.read("T", queue_id, begin)
                 for (queue, offset), body in self.ledger.items():
                     if queue != queue_id or offset < begin:
                         continue

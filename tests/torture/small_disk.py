@@ -19,7 +19,7 @@ from typing import Final
 
 from kourou.model.message import MessageExt
 from kourou.protocol.codes import ResponseCode
-from tests.torture.asking import Asking
+from tests.torture.broker_connection import BrokerConnection
 from tests.torture.figures import Figure, Outcome, Size, counted
 from tests.torture.real_broker import RealBroker, troubles
 
@@ -48,12 +48,12 @@ def mount(directory: Path) -> bool:
         return False
 
 
-async def _send_until_refused(asking: Asking, ledger: Ledger) -> str:
+async def _send_until_refused(connection: BrokerConnection, ledger: Ledger) -> str:
     """Send until a message is refused; return the reason."""
     number = 0
     while True:
         body = b"%d-%d-" % (len(ledger), number) + bytes(BODY_BYTES)
-        answer = await asking.send("T", number % QUEUES, body)
+        answer = await connection.send("T", number % QUEUES, body)
         if answer.code != ResponseCode.SUCCESS:
             return str(answer.remark)
         place = int(answer.ext_fields["queueId"]), int(answer.ext_fields["queueOffset"])
@@ -61,10 +61,10 @@ async def _send_until_refused(asking: Asking, ledger: Ledger) -> str:
         number += 1
 
 
-async def _missing(asking: Asking, ledger: Ledger) -> list[str]:
+async def _missing(connection: BrokerConnection, ledger: Ledger) -> list[str]:
     messages: dict[tuple[int, int], MessageExt] = {}
     for queue_id in range(QUEUES):
-        held = await asking.read("T", queue_id)
+        held = await connection.read("T", queue_id)
         messages.update({(queue_id, offset): each for offset, each in held.messages.items()})
     return [
         f"{queue} at {offset}"
@@ -73,13 +73,13 @@ async def _missing(asking: Asking, ledger: Ledger) -> list[str]:
     ]
 
 
-async def _resumed_after_s(asking: Asking, ledger: Ledger) -> float:
+async def _resumed_after_s(connection: BrokerConnection, ledger: Ledger) -> float:
     """Return the time until a send is accepted again."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     while loop.time() < began_s + 4 * RESUME_WITHIN_S:
         body = b"again-%d-" % len(ledger)
-        answer = await asking.send("T", 0, body)
+        answer = await connection.send("T", 0, body)
         if answer.code == ResponseCode.SUCCESS:
             ledger[0, int(answer.ext_fields["queueOffset"])] = body
             return loop.time() - began_s
@@ -97,21 +97,21 @@ def _fill(ballast: Path, size: int | None) -> None:
 async def _fill_and_empty(broker: RealBroker, ballast: Path) -> tuple[Outcome, float]:
     outcome, ledger, slowest_s = Outcome(), Ledger(), 0.0
     pid = broker.serving.process.pid
-    async with Asking(broker.serving.broker) as asking:
+    async with BrokerConnection(broker.serving.broker) as connection:
         for number in range(ROUNDS):
             # In the first round, the log uses the rest.
             await asyncio.to_thread(_fill, ballast, FIRST_BYTES if not number else None)
-            remark = await _send_until_refused(asking, ledger)
+            remark = await _send_until_refused(connection, ledger)
             outcome.counts["rounds"] += 1
             if str(broker.store) not in remark or "bytes free" not in remark:
                 outcome.failures.append((UNSAID, remark))
             if not await troubles(str(broker.serving.ready["console"])):
                 outcome.failures.append((UNHEALTHY, f"round {number}"))
-            missing = await _missing(asking, ledger)
+            missing = await _missing(connection, ledger)
             outcome.failures += [(LOST, f"round {number}, full: {text}") for text in missing]
             await asyncio.to_thread(ballast.unlink)
-            slowest_s = max(slowest_s, await _resumed_after_s(asking, ledger))
-            missing = await _missing(asking, ledger)
+            slowest_s = max(slowest_s, await _resumed_after_s(connection, ledger))
+            missing = await _missing(connection, ledger)
             outcome.failures += [(LOST, f"round {number}, emptied: {text}") for text in missing]
     outcome.counts["acknowledged messages"] = len(ledger)
     if broker.serving.process.poll() is not None or broker.serving.process.pid != pid:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.client.consuming.messages import message_at
-from tests.torture.chaos.ledger import HEARERS, Ledger, body_of
+from tests.torture.chaos.ledger import BROADCAST, Ledger, body_of
 from tests.torture.chaos.run import RIGHT, run
 from tests.torture.figures import Size
 
@@ -32,7 +32,7 @@ def test_a_message_delivered_before_its_acknowledgement_is_not_missing() -> None
     def hear() -> None:
         meet.wait()
         for message in messages:
-            ledger.note(HEARERS, message)
+            ledger.note(BROADCAST, message)
 
     hearing = threading.Thread(target=hear)
     before_s = sys.getswitchinterval()
@@ -41,10 +41,10 @@ def test_a_message_delivered_before_its_acknowledgement_is_not_missing() -> None
         hearing.start()
         meet.wait()
         for key in keys:
-            ledger.promise(key)
+            ledger.acknowledge(key)
         hearing.join()
     finally:
         sys.setswitchinterval(before_s)
 
-    assert len(ledger.seen[HEARERS]) == len(keys)
-    assert ledger.missing[HEARERS] == set()
+    assert len(ledger.seen[BROADCAST]) == len(keys)
+    assert ledger.missing[BROADCAST] == set()

@@ -111,16 +111,16 @@ class _Inode:
                 self.pages.pop(number, None)
         self.lost -= forgotten
 
-    def crash(self, dice: random.Random) -> None:
+    def crash(self, rng: random.Random) -> None:
         for number in sorted(self.dirty):
             old = self.device_pages.get(number, _ZEROS)
             new = bytes(self.pages.get(number, _ZEROS))
-            page = _torn(old, new, dice)
+            page = _torn(old, new, rng)
             if page == _ZEROS:
                 self.device_pages.pop(number, None)
             else:
                 self.device_pages[number] = page
-        self.device_size = dice.choice((self.device_size, self.size))
+        self.device_size = rng.choice((self.device_size, self.size))
         self.dirty.clear()
         self.lost.clear()
         self.pages = {n: bytearray(page) for n, page in self.device_pages.items()}
@@ -128,13 +128,13 @@ class _Inode:
         self.sync()
 
 
-def _torn(old: bytes, new: bytes, dice: random.Random) -> bytes:
+def _torn(old: bytes, new: bytes, rng: random.Random) -> bytes:
     """Return the old page, the new one, or a mix of their sectors."""
-    fate = dice.randrange(3)
+    fate = rng.randrange(3)
     if fate < 2:
         return (old, new)[fate]
     sectors = range(0, PAGE, SECTOR)
-    return b"".join(dice.choice((old, new))[at : at + SECTOR] for at in sectors)
+    return b"".join(rng.choice((old, new))[at : at + SECTOR] for at in sectors)
 
 
 class _Directory:
@@ -167,13 +167,13 @@ class _Directory:
     def count_pages(self) -> int:
         return sum(node.count_pages() for node in self.names.values())
 
-    def crash(self, dice: random.Random) -> None:
-        for change in self.changes[: dice.randint(0, len(self.changes))]:
+    def crash(self, rng: random.Random) -> None:
+        for change in self.changes[: rng.randint(0, len(self.changes))]:
             change(self.device_names)
         self.changes.clear()
         self.names = dict(self.device_names)
         for name in sorted(self.names):
-            self.names[name].crash(dice)
+            self.names[name].crash(rng)
 
 
 class SimDisk:
@@ -194,7 +194,7 @@ class SimDisk:
         self.on_operation: Callable[[str, str], None] | None = None
         self.free = free
         self.now_ms: Callable[[], int] = lambda: 0
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._tree = _Directory()
         self._locks: dict[str, object] = {}
         self._faults: list[tuple[int, Exception, Collection[str]]] = []
@@ -204,7 +204,7 @@ class SimDisk:
         self._locks.clear()
         self._faults.clear()
         pages_before = self._tree.count_pages()
-        self._tree.crash(self._dice)
+        self._tree.crash(self._rng)
         self.free += (pages_before - self._tree.count_pages()) * PAGE
 
     def fail_after(
@@ -243,7 +243,7 @@ class SimDisk:
             self._begin("write", name)
         except OSError:
             inode = self._create(name)
-            inode.write(offset, data[: self._dice.randint(0, len(data))])
+            inode.write(offset, data[: self._rng.randint(0, len(data))])
             raise
         inode = self._create(name)
         needed = inode.new_pages(offset, len(data)) * PAGE

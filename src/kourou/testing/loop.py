@@ -49,7 +49,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
         self.limit_s = limit_s
         self.unhandled: list[BaseException] = []
-        self.set_exception_handler(_remember)
+        self.set_exception_handler(_collect_error)
 
     def time(self) -> float:
         """Return virtual seconds since the creation of the loop."""
@@ -128,7 +128,7 @@ def _innermost(coroutine: object) -> str:
     return where
 
 
-def _remember(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _collect_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Collect an exception for `run_virtual` to raise; log other contexts, as asyncio does."""
     error = context.get("exception")
     if isinstance(loop, VirtualTimeLoop) and isinstance(error, BaseException):

@@ -45,12 +45,12 @@ class Pipe:
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         latency_s: tuple[float, float],
         is_stalled: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._chance = chance
+        self._rng = rng
         self._latency_s = latency_s
         self._is_stalled = is_stalled
         self._items: deque[bytes | _End] = deque()
@@ -61,8 +61,8 @@ class Pipe:
     def put(self, data: bytes) -> None:
         """Send `data`."""
         self.in_flight_bytes += len(data)
-        if len(data) > 1 and self._chance.random() < _CUT_ODDS:
-            cut = self._chance.randrange(1, len(data))
+        if len(data) > 1 and self._rng.random() < _CUT_ODDS:
+            cut = self._rng.randrange(1, len(data))
             self._put_item(data[:cut])
             self._put_item(data[cut:])
         else:
@@ -88,21 +88,21 @@ class Pipe:
             item = self._items.popleft()
             self._arrived -= 1
             if item is _End.EOF:
-                self.receiver.take_eof()
+                self.receiver.receive_eof()
             elif item is _End.RESET:
                 self.receiver.force_close(ConnectionResetError("connection reset by peer"))
             else:
                 assert isinstance(item, bytes)
-                rest = self.receiver.take(item)
+                rest = self.receiver.receive(item)
                 self.in_flight_bytes -= len(item) - len(rest)
                 if rest:
                     self._items.appendleft(rest)
                     self._arrived += 1
-                self.sender.sent_some()
+                self.sender.on_accepted()
 
     def _put_item(self, item: bytes | _End) -> None:
         self._items.append(item)
-        due_s = self._loop.time() + self._chance.uniform(*self._latency_s)
+        due_s = self._loop.time() + self._rng.uniform(*self._latency_s)
         self._last_due_s = max(self._last_due_s, due_s)
         self._loop.call_at(self._last_due_s, self._arrive)
 
@@ -153,7 +153,7 @@ class MemoryTransport(asyncio.Transport):
             return
         self._is_closing = True
         self._outgoing.put_eof()
-        self._lose_when_sent()
+        self._lose_when_drained()
         self._incoming.deliver()
 
     def abort(self) -> None:
@@ -189,7 +189,7 @@ class MemoryTransport(asyncio.Transport):
 
     # Called by the network
 
-    def take(self, data: bytes) -> bytes:
+    def receive(self, data: bytes) -> bytes:
         """Pass `data` to the protocol until it pauses; return the rest."""
         if self.is_closing():
             self._outgoing.put_reset()  # like an operating system for a closed socket
@@ -203,18 +203,18 @@ class MemoryTransport(asyncio.Transport):
             self._protocol.buffer_updated(size)
         return b"" if self.is_closing() else data
 
-    def take_eof(self) -> None:
+    def receive_eof(self) -> None:
         """Pass the end of the stream to the protocol."""
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
-    def sent_some(self) -> None:
+    def on_accepted(self) -> None:
         """Resume writing if the protocol is paused and the buffer has drained."""
         if self._is_protocol_paused and self.get_write_buffer_size() <= self._low:
             self._is_protocol_paused = False
             self._protocol.resume_writing()
         if self._is_closing:
-            self._lose_when_sent()
+            self._lose_when_drained()
 
     def force_close(self, error: Exception | None) -> None:
         """End at once; `connection_lost` is called in the next turn of the loop."""
@@ -222,7 +222,7 @@ class MemoryTransport(asyncio.Transport):
         self._incoming.clear()
         self._lose(error)
 
-    def _lose_when_sent(self) -> None:
+    def _lose_when_drained(self) -> None:
         if self.get_write_buffer_size() == 0:
             self._lose(None)
 

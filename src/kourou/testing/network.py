@@ -42,7 +42,7 @@ class MemoryNetwork:
     """
 
     def __init__(self, seed: int = 0, latency_s: tuple[float, float] = LATENCY_S) -> None:
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._latency_s = latency_s
         self._listeners: dict[Address, MemoryListener] = {}
         self._connections: dict[Address, list[_Pair]] = {}
@@ -120,10 +120,10 @@ class MemoryNetwork:
 
     def pipe(self, address: Address) -> Pipe:
         """Return one direction of a new connection to `address`."""
-        return Pipe(self._chance, self._latency_s, lambda: self.is_stalled(address))
+        return Pipe(self._rng, self._latency_s, lambda: self.is_stalled(address))
 
     def _latency(self) -> float:
-        return self._chance.uniform(*self._latency_s)
+        return self._rng.uniform(*self._latency_s)
 
     def _listener_at(self, address: Address) -> MemoryListener | None:
         for host in (address[0], *_ANY_HOSTS):

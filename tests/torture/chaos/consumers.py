@@ -23,15 +23,15 @@ from kourou import (
 )
 from kourou.errors import KourouError
 from tests.torture.chaos.ledger import (
-    ASKED,
-    CHOICE,
-    CHOOSERS,
-    HEARERS,
+    BROADCAST,
+    CONCURRENT,
+    FILTER,
+    FILTERED,
     MIXED,
     ORDERLY,
     ORDERS,
-    PULLERS,
-    TAKERS,
+    POLLERS,
+    REQUESTS,
     TRIES_MAX,
     Ledger,
     fails,
@@ -73,7 +73,7 @@ class Order:
         self._ledger = ledger
         self._dice = dice
         self._done: dict[int, int] = {}
-        self._hands: dict[int, str] = {}
+        self._consuming: dict[int, str] = {}
         self.members: dict[str, PushConsumer] = {}
         """Running members, by name."""
 
@@ -86,11 +86,11 @@ class Order:
                 f"queue {queue_id}: {offset} delivered to {name} after {self._done.get(queue_id)}"
             )
             self._ledger.fail(DISORDER, text)
-        self._hands[queue_id] = name
+        self._consuming[queue_id] = name
         try:
             await asyncio.sleep(self._dice.uniform(0, 0.01))
         finally:
-            del self._hands[queue_id]
+            del self._consuming[queue_id]
         if self._dice.random() < 0.02:
             self._ledger.counts["listeners that raised"] += 1
             raise RefusedError
@@ -99,8 +99,8 @@ class Order:
 
     def _check_alone(self, name: str, message: MessageExt) -> None:
         queue_id = message.queue_id
-        if queue_id in self._hands:
-            text = f"queue {queue_id} consumed by {self._hands[queue_id]} and {name}"
+        if queue_id in self._consuming:
+            text = f"queue {queue_id} consumed by {self._consuming[queue_id]} and {name}"
             self._ledger.fail(DISORDER, text)
         queue = MessageQueue(ORDERS, message.broker_name, queue_id)
         for other, member in self.members.items():
@@ -127,23 +127,23 @@ class Consumers:
         self._order = Order(ledger, dice)
 
     @asynccontextmanager
-    async def taking(self) -> AsyncIterator[None]:
+    async def consuming(self) -> AsyncIterator[None]:
         """Consume until the block is left."""
         async with AsyncExitStack() as stack:
             for listener in (self._take_async, self._take_in_thread):
-                taker = self._member(
-                    TAKERS, max_reconsume_times=TRIES_MAX, local_retry_delay_ms=500
+                concurrent = self._member(
+                    CONCURRENT, max_reconsume_times=TRIES_MAX, local_retry_delay_ms=500
                 )
-                taker.subscribe(MIXED)
-                taker.listen(listener)
-                await stack.enter_async_context(taker)
-            chooser = self._member(CHOOSERS)
-            chooser.subscribe(MIXED, sql=CHOICE)
-            chooser.listen(lambda message: self._note(CHOOSERS, message))
-            await stack.enter_async_context(chooser)
+                concurrent.subscribe(MIXED)
+                concurrent.listen(listener)
+                await stack.enter_async_context(concurrent)
+            filtered = self._member(FILTERED)
+            filtered.subscribe(MIXED, sql=FILTER)
+            filtered.listen(lambda message: self._note(FILTERED, message))
+            await stack.enter_async_context(filtered)
             answering = await stack.enter_async_context(Producer("answering", self._namesrv))
             answerer = self._member("answerers")
-            answerer.subscribe(ASKED)
+            answerer.subscribe(REQUESTS)
 
             async def answer(message: MessageExt) -> None:
                 try:
@@ -179,7 +179,7 @@ class Consumers:
         self._take_in_thread(message)
 
     def _take_in_thread(self, message: MessageExt) -> None:
-        key = self._ledger.note(TAKERS, message)
+        key = self._ledger.note(CONCURRENT, message)
         if fails(key, message.reconsume_times):
             self._ledger.counts["listeners that raised"] += 1
             raise RefusedError
@@ -193,13 +193,13 @@ class Consumers:
             heartbeat_interval_ms=5_000,
         )
         while True:
-            consumer = PullConsumer(PULLERS, self._namesrv, config=config)
+            consumer = PullConsumer(POLLERS, self._namesrv, config=config)
             consumer.subscribe(MIXED)
             await consumer.start()
             try:
                 for _ in range(self._dice.randint(200, 2_000)):
                     for message in await consumer.poll(timeout_ms=1_000, max_messages=100):
-                        self._ledger.note(PULLERS, message)
+                        self._ledger.note(POLLERS, message)
                     try:
                         await consumer.commit()
                     except KourouError:
@@ -210,19 +210,19 @@ class Consumers:
     async def _broadcast(self) -> None:
         """Run one broadcasting member, which sometimes dies and continues at its saved offsets."""
         while True:
-            hearer = self._member(
-                HEARERS,
-                name=HEARERS,
+            broadcaster = self._member(
+                BROADCAST,
+                name=BROADCAST,
                 message_model=MessageModel.BROADCASTING,
                 local_offset_directory=self._directory,
             )
-            hearer.subscribe(MIXED)
-            hearer.listen(lambda message: self._note(HEARERS, message))
+            broadcaster.subscribe(MIXED)
+            broadcaster.listen(lambda message: self._note(BROADCAST, message))
             try:
-                if await self._try_start(hearer):
+                if await self._try_start(broadcaster):
                     await asyncio.sleep(self._dice.uniform(15, 60))
             finally:
-                hearer.abort()
+                broadcaster.abort()
 
     async def _keep_order(self) -> None:
         """Run some ordered members; sometimes one dies or leaves, and another joins."""

@@ -9,10 +9,10 @@ from typing import Final
 from kourou import MessageExt, PullConsumer
 from tests.torture.chaos.consumers import DISORDER
 from tests.torture.chaos.ledger import (
+    CONCURRENT,
     GROUPS,
     MIXED,
     ORDERS,
-    TAKERS,
     TRIES_MAX,
     Ledger,
     body_of,
@@ -22,9 +22,9 @@ from tests.torture.chaos.ledger import (
     is_poison,
     key_of,
     kind,
-    wants,
+    must_deliver,
 )
-from tests.torture.chaos.remade import REVIVED, STALE, RemadeTopic
+from tests.torture.chaos.recreated import REVIVED, STALE, RecreatedTopic
 
 LOST: Final = "acknowledged, but not delivered to a group"
 UNWANTED: Final = "rolled back, recalled or filtered, but delivered"
@@ -85,7 +85,7 @@ def judge_deliveries(ledger: Ledger) -> None:
         for key, arrivals in seen.items():
             if key not in ledger.begun:
                 ledger.fail(STRANGE, f"{key} delivered to {group}")
-            if not may_be_seen(ledger, key) or not wants(group, key):
+            if not may_be_seen(ledger, key) or not must_deliver(group, key):
                 ledger.fail(UNWANTED, f"{key} to {group}: {arrivals[0]}")
             early_ms = ledger.due_ms.get(key, 0) - arrivals[0].came_at_ms
             if early_ms > 0 and early_ms > ledger.jumped_ms(arrivals[0].came_at_ms):
@@ -96,12 +96,12 @@ def may_be_seen(ledger: Ledger, key: str) -> bool:
     return key not in ledger.recalled and (kind(key) != "pay" or is_committed(key))
 
 
-async def judge_stored(ledger: Ledger, namesrv: str, remade: Sequence[RemadeTopic]) -> None:
+async def judge_stored(ledger: Ledger, namesrv: str, recreated: Sequence[RecreatedTopic]) -> None:
     """Judge all stored messages: contents, number of copies, order."""
     mixed = await stored(namesrv, MIXED, ledger)
     orders = await stored(namesrv, ORDERS, ledger)
     counts = Counter(judge_body(ledger, message) for message in mixed + orders)
-    for topic in remade:
+    for topic in recreated:
         messages = await stored(namesrv, topic.name, ledger)
         counts.update(judge_body(ledger, message) for message in messages)
         topic.judge(messages)
@@ -174,13 +174,14 @@ def judge_orders(ledger: Ledger, orders: list[MessageExt]) -> None:
 
 
 async def judge_dead_letters(ledger: Ledger, namesrv: str) -> None:
-    """Compare the dead letters of the takers with the keys that their listeners always refuse."""
+    """Compare the concurrent group's dead letters with the keys that its listeners refuse."""
     dead = Counter(
-        judge_body(ledger, message) for message in await stored(namesrv, f"%DLQ%{TAKERS}", ledger)
+        judge_body(ledger, message)
+        for message in await stored(namesrv, f"%DLQ%{CONCURRENT}", ledger)
     )
     ledger.counts["dead letters"] = len(dead)
     ledger.counts["dead letters, each time it was stored"] = dead.total()
-    seen = ledger.seen[TAKERS]
+    seen = ledger.seen[CONCURRENT]
     for key in dead:
         if not is_poison(key):
             ledger.fail(DEAD, f"{key}, which was consumed")

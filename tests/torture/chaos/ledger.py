@@ -20,29 +20,29 @@ from kourou import Message, MessageExt, SendAttempt, SendOutcome, SendReceipt, T
 
 MIXED: Final = "Mixed"
 ORDERS: Final = "Orders"
-ASKED: Final = "Asked"
-TAKERS: Final = "takers"
+REQUESTS: Final = "Requests"
+CONCURRENT: Final = "concurrent"
 """Concurrent, with two members; their listeners fail according to `fails`."""
 ORDERLY: Final = "orderly"
-CHOOSERS: Final = "choosers"
+FILTERED: Final = "filtered"
 """They subscribe by SQL92."""
-PULLERS: Final = "pullers"
-HEARERS: Final = "hearers"
+POLLERS: Final = "pollers"
+BROADCAST: Final = "broadcast"
 """One member, which broadcasts and keeps its own offsets."""
-PAYERS: Final = "payers"
-REMADE: Final = "Remade"
+TRANSACTIONAL: Final = "transactional"
+RECREATED: Final = "Recreated"
 """A topic that is deleted and created again while messages are sent to it."""
 GONE: Final = "Gone"
 """The same, but no messages are sent while it does not exist."""
 GROUPS: Final = {
-    MIXED: (TAKERS, CHOOSERS, PULLERS, HEARERS),
+    MIXED: (CONCURRENT, FILTERED, POLLERS, BROADCAST),
     ORDERS: (ORDERLY,),
-    REMADE: ("remade-pushers", "remade-orderly", "remade-pollers"),
+    RECREATED: ("recreated-pushers", "recreated-orderly", "recreated-pollers"),
     GONE: ("gone-pushers", "gone-orderly", "gone-pollers"),
 }
-CHOICE: Final = "kind IN ('plain', 'at', 'pay') AND lot BETWEEN 2 AND 5"
+FILTER: Final = "kind IN ('plain', 'at', 'pay') AND lot BETWEEN 2 AND 5"
 TRIES_MAX: Final = 3
-"""Redeliveries before a message of the takers becomes a dead letter."""
+"""Redeliveries before a message of the concurrent group becomes a dead letter."""
 
 
 WAIT_MS_MAX: Final = 60_000
@@ -105,12 +105,12 @@ def truth(key: str) -> TransactionState:
 
 
 def is_poison(key: str) -> bool:
-    """Return whether the takers' listeners always fail with the message."""
+    """Return whether the concurrent group's listeners always fail with the message."""
     return fate(key, "listener") % 60 == 0
 
 
 def fails(key: str, reconsume_times: int) -> bool:
-    """Return whether the takers' listeners fail with this delivery of the message."""
+    """Return whether the concurrent group's listeners fail with this delivery of the message."""
     return is_poison(key) or (fate(key, "listener") % 12 == 1 and reconsume_times < 2)
 
 
@@ -119,9 +119,9 @@ def fails_once(key: str) -> bool:
     return fate(key, "listener") % 40 == 0
 
 
-def wants(group: str, key: str) -> bool:
+def must_deliver(group: str, key: str) -> bool:
     """Return whether the message must be delivered to a group that consumes its topic."""
-    return group != CHOOSERS or (kind(key) in ("plain", "at", "pay") and 2 <= lot(key) <= 5)
+    return group != FILTERED or (kind(key) in ("plain", "at", "pay") and 2 <= lot(key) <= 5)
 
 
 class Arrival(NamedTuple):
@@ -176,7 +176,7 @@ class Ledger:
         """Record that a send begins: from now on the message may be delivered."""
         self.begun[key] = topic
 
-    def promise(self, key: str) -> None:
+    def acknowledge(self, key: str) -> None:
         """Record an acknowledgement: the message must be delivered to its groups."""
         topic = self.begun[key]
         # A message may be delivered at the same time as its acknowledgement arrives: a message
@@ -184,10 +184,10 @@ class Ledger:
         with self._lock:
             self.acknowledged[key] = topic
             for group in GROUPS[topic]:
-                if wants(group, key) and not self._is_done(group, key):
+                if must_deliver(group, key) and not self._is_done(group, key):
                     self.missing[group].add(key)
 
-    def release(self, topic: str) -> None:
+    def expect_loss(self, topic: str) -> None:
         """Record the deletion of a topic, with which all due messages may be lost."""
         at_ms = now_ms() + self.jumped_ms()
         with self._lock:
@@ -216,14 +216,14 @@ class Ledger:
         ahead.add(before)
         return max(ahead) - min(ahead)
 
-    def doubt(self, key: str) -> None:
+    def begin_recall(self, key: str) -> None:
         """Record the start of a recall: the message may be delivered or not."""
         self.recalling.add(key)
         with self._lock:
             for missing in self.missing.values():
                 missing.discard(key)
 
-    def take_back(self, key: str) -> None:
+    def finish_recall(self, key: str) -> None:
         """Record a successful recall."""
         self.recalling.discard(key)
         self.recalled.add(key)
@@ -246,7 +246,7 @@ class Ledger:
     def _is_done(self, group: str, key: str) -> bool:
         """Return whether the message was delivered, and is not redelivered after a failure."""
         return any(
-            group != TAKERS
+            group != CONCURRENT
             or not fails(key, arrival.reconsume_times)
             or arrival.reconsume_times >= TRIES_MAX
             for arrival in self.seen[group].get(key, ())
@@ -270,6 +270,6 @@ class Tries:
         """Do nothing."""
 
 
-def promise_all(ledger: Ledger, keys: Sequence[str], receipts: Sequence[SendReceipt]) -> None:
+def acknowledge_all(ledger: Ledger, keys: Sequence[str], receipts: Sequence[SendReceipt]) -> None:
     for key, _ in zip(keys, receipts, strict=True):
-        ledger.promise(key)
+        ledger.acknowledge(key)

@@ -13,7 +13,7 @@ from typing import IO, Final
 
 from kourou import SendAttempt, SendOutcome, TransactionProducer
 from kourou.errors import KourouError
-from tests.torture.chaos.ledger import MIXED, PAYERS, message_of, truth
+from tests.torture.chaos.ledger import MIXED, TRANSACTIONAL, message_of, truth
 from tests.torture.chaos.senders import PATIENT, check
 
 TASKS: Final = 4
@@ -36,7 +36,12 @@ async def main(namesrv: str, journal: Path, prefix: str) -> None:
     dice = Random(prefix)
     with journal.open("a", buffering=1) as lines:
         async with TransactionProducer(
-            PAYERS, namesrv, check=check, topics=[MIXED], config=PATIENT, hooks=[Tried(lines)]
+            TRANSACTIONAL,
+            namesrv,
+            check=check,
+            topics=[MIXED],
+            config=PATIENT,
+            hooks=[Tried(lines)],
         ) as producer:
 
             async def pay(task: int) -> None:

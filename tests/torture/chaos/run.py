@@ -23,8 +23,8 @@ from tests.torture.chaos import clocks, judging
 from tests.torture.chaos.clocks import FakedClock
 from tests.torture.chaos.consumers import Consumers, RefusedError
 from tests.torture.chaos.judging import AWAY, DAMAGE, FIGURES, TRACED, waits_for_clock
-from tests.torture.chaos.ledger import ASKED, GONE, MIXED, ORDERS, REMADE, Ledger
-from tests.torture.chaos.remade import QUEUES, remade_topics
+from tests.torture.chaos.ledger import GONE, MIXED, ORDERS, RECREATED, REQUESTS, Ledger
+from tests.torture.chaos.recreated import QUEUES, recreated_topics
 from tests.torture.chaos.senders import LEVELS_MS, Senders
 from tests.torture.figures import Figure, Outcome, Size, counted
 from tests.torture.real_broker import RealBroker
@@ -78,7 +78,9 @@ def run(
 async def _chaos(
     directory: Path, mode: str, size: Size, ledger: Ledger, clock: FakedClock | None
 ) -> None:
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: _unheard(ledger, context))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: _on_loop_error(ledger, context)
+    )
     broker = RealBroker(
         directory,
         environ=clock.environ if clock else None,
@@ -87,9 +89,9 @@ async def _chaos(
     try:
         namesrv = broker.serving.namesrv
         async with AdminClient(namesrv) as admin:
-            for topic in (MIXED, ORDERS, ASKED):
+            for topic in (MIXED, ORDERS, REQUESTS):
                 await admin.create_topic(topic, queues=6)
-            for topic in (REMADE, GONE):
+            for topic in (RECREATED, GONE):
                 await admin.create_topic(topic, queues=QUEUES)
         dice = Random(size.seed)
         journals = directory / "journals"
@@ -97,11 +99,11 @@ async def _chaos(
         longest_ms = min(LONGEST_MS, size.seconds * 500)
         senders = Senders(ledger, namesrv, dice, journals, longest_ms)
         consumers = Consumers(ledger, namesrv, dice, directory / "offsets")
-        remade = remade_topics(ledger, namesrv, dice, size.seconds)
+        recreated = recreated_topics(ledger, namesrv, dice, size.seconds)
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(consumers.taking())
+            await stack.enter_async_context(consumers.consuming())
             sending = list(await stack.enter_async_context(senders.sending()))
-            for made_again in remade:
+            for made_again in recreated:
                 sending += await stack.enter_async_context(made_again.living())
             jumping = asyncio.create_task(clock.jump(dice)) if clock else None
             await _kill_again_and_again(broker, size, ledger, dice)
@@ -119,7 +121,7 @@ async def _chaos(
             await asyncio.sleep(min(QUIET_S, size.seconds / 5))
         judging.judge(ledger)
         judging.judge_deliveries(ledger)
-        await judging.judge_stored(ledger, namesrv, remade)
+        await judging.judge_stored(ledger, namesrv, recreated)
         stopped = await asyncio.to_thread(broker.stop)
         _judge_end(ledger, stopped.err, stopped.code, 0)
         for finding in await asyncio.to_thread(broker.findings):
@@ -144,7 +146,7 @@ async def _kill_again_and_again(
         if ledger.counts["kills"] % 20 == 0:
             failures = len(ledger.failures)
             said = f"{ledger.counts['kills']} kills, {len(ledger.acknowledged):,} messages"
-            size.say(f"{FAULT}: {said}, {failures} failures, {_missing(ledger)}")
+            size.say(f"{FAULT}: {said}, {failures} failures, {_missing_text(ledger)}")
             if failures:
                 size.say(f"  first: {ledger.failures[0]}")
 
@@ -158,12 +160,12 @@ async def _until_came(
         waited_s = 0 if left != before else waited_s + 1
         before = left
         if waited_s > PATIENCE_S:
-            size.say(f"{FAULT}: still missing: {_missing(ledger)}")
+            size.say(f"{FAULT}: still missing: {_missing_text(ledger)}")
             break
         await asyncio.sleep(1)
 
 
-def _missing(ledger: Ledger) -> str:
+def _missing_text(ledger: Ledger) -> str:
     return ", ".join(f"{group} -{len(keys)}" for group, keys in ledger.missing.items())
 
 
@@ -175,11 +177,11 @@ def _judge_end(ledger: Ledger, err: str, code: int, wanted: int) -> None:
 
 def _is_expected(line: str) -> bool:
     """Return whether a log line reports a delayed message that became due without its topic."""
-    gone = any(f"topic '{topic}': no such topic" in line for topic in (REMADE, GONE))
+    gone = any(f"topic '{topic}': no such topic" in line for topic in (RECREATED, GONE))
     return gone and "passed_over" in line
 
 
-def _unheard(ledger: Ledger, context: Mapping[str, Any]) -> None:
+def _on_loop_error(ledger: Ledger, context: Mapping[str, Any]) -> None:
     ledger.fail(TRACED, f"{context.get('message')}: {context.get('exception')!r}")
 
 

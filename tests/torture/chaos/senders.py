@@ -16,18 +16,18 @@ from kourou import MessageExt, Producer, ProducerConfig, Transaction, Transactio
 from kourou import TransactionState as State
 from kourou.errors import KourouError
 from tests.torture.chaos.ledger import (
-    ASKED,
     MIXED,
     ORDERS,
-    PAYERS,
+    REQUESTS,
+    TRANSACTIONAL,
     Ledger,
     Tries,
+    acknowledge_all,
     body_of,
     fate,
     key_of,
     message_of,
     now_ms,
-    promise_all,
     truth,
 )
 
@@ -83,7 +83,12 @@ class Senders:
             )
             hasty = await open_producer(HASTY)
             payer = TransactionProducer(
-                PAYERS, self._namesrv, check=check, topics=[MIXED], config=PATIENT, hooks=hooks
+                TRANSACTIONAL,
+                self._namesrv,
+                check=check,
+                topics=[MIXED],
+                config=PATIENT,
+                hooks=hooks,
             )
             await stack.enter_async_context(payer)
             loops: list[Callable[[], Awaitable[None]]] = [
@@ -98,7 +103,7 @@ class Senders:
             for key in range(ORDER_KEYS):
                 producer = patient if key % 3 else hasty
                 tasks.append(asyncio.create_task(self._in_order(producer, key)))
-            tasks.append(asyncio.create_task(self._doom()))
+            tasks.append(asyncio.create_task(self._kill_producers()))
             yield tasks
 
     async def _repeat(self, one: Callable[[], Awaitable[None]]) -> None:
@@ -116,13 +121,13 @@ class Senders:
         key = self._key(kind)
         self._ledger.begin(key)
         await producer.send(message_of(key))
-        self._ledger.promise(key)
+        self._ledger.acknowledge(key)
 
     async def _batch(self, producer: Producer) -> None:
         keys = [self._key("batch") for _ in range(self._dice.randint(2, 12))]
         for key in keys:
             self._ledger.begin(key)
-        promise_all(
+        acknowledge_all(
             self._ledger, keys, await producer.send_batch([message_of(key) for key in keys])
         )
 
@@ -132,7 +137,7 @@ class Senders:
         self._ledger.begin(key)
         self._ledger.due_ms[key] = now_ms() + LEVELS_MS[level - 1]
         await producer.send(message_of(key, delay_level=level))
-        self._ledger.promise(key)
+        self._ledger.acknowledge(key)
 
     async def _timed(self, producer: Producer) -> None:
         """Send a scheduled message; one of four is recalled after a while."""
@@ -147,18 +152,18 @@ class Senders:
         else:
             message = message_of(key, delay_ms=delay_ms)
         receipt = await producer.send(message)
-        ledger.promise(key)
+        ledger.acknowledge(key)
         if is_recalled and receipt.recall_handle is not None:
             await asyncio.sleep(self._dice.uniform(0, 2))
-            ledger.doubt(key)
+            ledger.begin_recall(key)
             await producer.recall(MIXED, receipt.recall_handle)
             if now_ms() + ledger.jumped_ms() < due_ms:
-                ledger.take_back(key)
+                ledger.finish_recall(key)
 
     async def _ask(self, producer: Producer) -> None:
         key = self._key("ask")
         self._ledger.counts["requests"] += 1
-        reply = await producer.request(message_of(key, ASKED), timeout_ms=3_000)
+        reply = await producer.request(message_of(key, REQUESTS), timeout_ms=3_000)
         self._ledger.counts["replies"] += 1
         if reply.body != key.encode():
             self._ledger.fail("bytes never sent", f"{key} was answered {reply.body[:50]!r}")
@@ -169,7 +174,7 @@ class Senders:
 
         async def local(_: Transaction) -> State:
             if truth(key) is State.COMMIT:
-                ledger.promise(key)  # committed now or by a check
+                ledger.acknowledge(key)  # committed now or by a check
             return State.UNKNOWN if fate(key, "unknown") % 4 == 0 else truth(key)
 
         ledger.begin(key)
@@ -185,12 +190,12 @@ class Senders:
             self._ledger.begin(key, ORDERS)
             try:
                 await producer.send(message_of(key, ORDERS), sharding_key=f"k{order}")
-                self._ledger.promise(key)
+                self._ledger.acknowledge(key)
             except KourouError as error:
                 self._ledger.counts[f"sends that failed: {type(error).__name__}"] += 1
             await asyncio.sleep(self._dice.uniform(0.05, 0.5))
 
-    async def _doom(self) -> None:
+    async def _kill_producers(self) -> None:
         """Start processes that run transactions, and kill them during these."""
         for number in itertools.count():
             if self._ledger.is_over:
@@ -221,7 +226,7 @@ class Senders:
                 self._ledger.begin(key)
                 self._ledger.tries[key] += 1
             elif truth(key) is State.COMMIT:
-                self._ledger.promise(key)
+                self._ledger.acknowledge(key)
 
 
 def check(message: MessageExt) -> State:

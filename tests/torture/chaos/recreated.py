@@ -39,14 +39,14 @@ from tests.torture.chaos.ledger import (
     GONE,
     GROUPS,
     MIXED,
-    REMADE,
+    RECREATED,
     Ledger,
     Tries,
+    acknowledge_all,
     fails_once,
     key_of,
     message_of,
     now_ms,
-    promise_all,
 )
 from tests.torture.chaos.senders import LEVELS_MS
 
@@ -62,7 +62,7 @@ REST_S: Final = 0.1
 COMMITTED_S: Final = 30
 
 
-class RemadeTopic:
+class RecreatedTopic:
     """One topic that is deleted and created again, with its producers and consumers.
 
     Args:
@@ -103,7 +103,7 @@ class RemadeTopic:
         async with AsyncExitStack() as stack:
             config = ProducerConfig(send_timeout_ms=10_000, route_refresh_interval_ms=REFRESH_MS)
             producer = await stack.enter_async_context(
-                Producer("remade", self._namesrv, config=config, hooks=[Tries(self._ledger)])
+                Producer("recreated", self._namesrv, config=config, hooks=[Tries(self._ledger)])
             )
             members = [await self._enter(stack, self._pusher()) for _ in range(2)]
             members += [await self._enter(stack, self._in_order()) for _ in range(2)]
@@ -134,11 +134,11 @@ class RemadeTopic:
                 if self._ledger.is_over:
                     return
                 self._life = None
-                self._ledger.release(self._name)
+                self._ledger.expect_loss(self._name)
                 await self._until_done(lambda: self._delete(admin))
                 await asyncio.sleep(self._dice.choice((0, 0, 0.5, 3)))
                 await self._until_done(lambda: self._create(admin))
-                self._ledger.release(self._name)  # messages due without the topic
+                self._ledger.expect_loss(self._name)  # messages due without the topic
                 self._life = next(self._lives)
                 self._ledger.counts[f"times that {self._name} was created again"] += 1
 
@@ -228,13 +228,13 @@ class RemadeTopic:
         life, key = self._life, self._key("plain")
         await producer.send(message_of(key, self._name))
         if self._is_same(life, key):
-            self._ledger.promise(key)
+            self._ledger.acknowledge(key)
 
     async def _batch(self, producer: Producer) -> None:
         life, keys = self._life, [self._key("batch") for _ in range(self._dice.randint(2, 12))]
         receipts = await producer.send_batch([message_of(key, self._name) for key in keys])
         if self._is_same(life, *keys):
-            promise_all(self._ledger, keys, receipts)
+            acknowledge_all(self._ledger, keys, receipts)
 
     async def _delayed(self, producer: Producer) -> None:
         life, key = self._life, self._key("at")
@@ -247,7 +247,7 @@ class RemadeTopic:
         self._ledger.due_ms[key] = now_ms() + delay_ms
         await producer.send(message)
         if self._is_same(life, key):
-            self._ledger.promise(key)
+            self._ledger.acknowledge(key)
 
     async def _send_in_order(self, producer: Producer, order: int) -> None:
         """Send messages one after the other with one sharding key; skip failed ones."""
@@ -256,7 +256,7 @@ class RemadeTopic:
             life, key = self._life, self._key(f"order{order}")
             await producer.send(message_of(key, self._name), sharding_key=f"k{order}")
             if self._is_same(life, key):
-                self._ledger.promise(key)
+                self._ledger.acknowledge(key)
 
         await self._repeat(producer, one)
 
@@ -369,10 +369,12 @@ async def _open(admin: AdminClient, group: str) -> list[str]:
     ]
 
 
-def remade_topics(ledger: Ledger, namesrv: str, dice: Random, seconds: int) -> list[RemadeTopic]:
+def recreated_topics(
+    ledger: Ledger, namesrv: str, dice: Random, seconds: int
+) -> list[RecreatedTopic]:
     """Return the topics; in `seconds` each of them is created again at least once."""
     lasts_s = min(1.0, seconds / 12), min(12.0, seconds / 6)
     return [
-        RemadeTopic(name, ledger, namesrv, dice, lasts_s, is_sent_meanwhile=name == REMADE)
-        for name in (REMADE, GONE)
+        RecreatedTopic(name, ledger, namesrv, dice, lasts_s, is_sent_meanwhile=name == RECREATED)
+        for name in (RECREATED, GONE)
     ]

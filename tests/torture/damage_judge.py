@@ -1,6 +1,6 @@
 """Runs a broker on a damaged store, and judges its behaviour.
 
-`look` starts a broker on the disk and records its answers: every message of every queue, every
+`observe` starts a broker on the disk and records its answers: every message of every queue, every
 table, its log entries, and the findings of a check after it was stopped. `judge_messages` and
 `judge_tables` compare these with the test's ledger.
 """
@@ -23,8 +23,8 @@ from kourou.store.tools.rebuild import rebuild
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
-from tests.torture.asking import Asking, Held
-from tests.torture.filled import ALL_QUEUES, WAITING_S, Told, filled, served, warnings
+from tests.torture.broker_connection import BrokerConnection, QueueContents
+from tests.torture.filled import ALL_QUEUES, WAITING_S, SentMessage, filled, served, warnings
 from tests.torture.images import File, disk_of
 
 WRONG: Final = "wrong bytes served"
@@ -51,7 +51,7 @@ INDEXED_WITHIN_S: Final = 5
 
 
 @dataclass
-class Seen:
+class Observation:
     """Recorded behaviour of a broker.
 
     Attributes:
@@ -65,23 +65,23 @@ class Seen:
     """
 
     refusal: str = ""
-    held: dict[tuple[str, int], Held] = field(default_factory=dict)
-    skipping: dict[tuple[str, int], Held] = field(default_factory=dict)
+    held: dict[tuple[str, int], QueueContents] = field(default_factory=dict)
+    skipping: dict[tuple[str, int], QueueContents] = field(default_factory=dict)
     found: dict[tuple[str, str], list[MessageExt]] = field(default_factory=dict)
     tables: dict[str, object] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     findings: list[tuple[str, str]] = field(default_factory=list)
 
-    def says(self, name: str) -> bool:
+    def reports(self, name: str) -> bool:
         """Tell whether a log entry or an answer of the broker names the file."""
         texts = [*self.warnings, self.refusal]
         texts += [text for held in self.held.values() for text in held.refused.values()]
         return any(name in text for text in texts)
 
 
-def look(
+def observe(
     disk: SimDisk, *, until_due: bool = False, skips: bool = False, queries: bool = False
-) -> Seen:
+) -> Observation:
     """Start a broker on the disk, read all, stop it, and check the files.
 
     Args:
@@ -90,24 +90,24 @@ def look(
         skips: afterwards set the option to skip damage, and read all again.
         queries: query each message by its key.
     """
-    seen = Seen()
+    seen = Observation()
 
     async def main() -> None:
         try:
-            async with served(disk) as asking:
+            async with served(disk) as connection:
                 if until_due:
                     await asyncio.sleep(WAITING_S)
                 for queue in ALL_QUEUES:
-                    seen.held[queue] = await asking.read(*queue)
+                    seen.held[queue] = await connection.read(*queue)
                 if skips:
-                    await asking.configure("skipDamagedRecords=true")
+                    await connection.configure("skipDamagedRecords=true")
                     await asyncio.sleep(SKIPPED_WITHIN_S)
                     for queue in ALL_QUEUES:
-                        seen.skipping[queue] = await asking.read(*queue)
+                        seen.skipping[queue] = await connection.read(*queue)
                 if queries:
-                    await _query_all(asking, seen)
+                    await _query_all(connection, seen)
                 for name, code in TABLES.items():
-                    seen.tables[name] = await _table(asking, code)
+                    seen.tables[name] = await _table(connection, code)
         except (KourouError, OSError) as error:
             seen.refusal = f"{type(error).__name__}: {error}"
 
@@ -132,15 +132,15 @@ def after_rebuild(disk: SimDisk) -> list[tuple[str, str]]:
     return findings_of(disk)
 
 
-async def _query_all(asking: Asking, seen: Seen) -> None:
+async def _query_all(connection: BrokerConnection, seen: Observation) -> None:
     """Query each message by its key, after the index had time to follow the log."""
     await asyncio.sleep(INDEXED_WITHIN_S)
-    for (topic, _, _), told in filled().messages.items():
-        seen.found[topic, told.key] = await asking.query(topic, told.key)
+    for (topic, _, _), sent in filled().messages.items():
+        seen.found[topic, sent.key] = await connection.query(topic, sent.key)
 
 
-async def _table(asking: Asking, code: int) -> object:
-    answer = await asking.ask(request(code))
+async def _table(connection: BrokerConnection, code: int) -> object:
+    answer = await connection.ask(request(code))
     if answer.code != ResponseCode.SUCCESS:
         return f"code {answer.code}: {answer.remark}"
     return _plain(fastjson.loads(answer.body, bare_keys_bytes_max=1 << 20))
@@ -154,16 +154,18 @@ def _plain(value: Any) -> Any:
 
 
 @cache
-def undamaged(name: str | None = None, *, is_closed: bool) -> Seen:
+def undamaged(name: str | None = None, *, is_closed: bool) -> Observation:
     """Return the behaviour on the undamaged store, or with the file replaced by its backup."""
     image = dict(filled().closed if is_closed else filled().killed)
     if name is not None and f"{name}.bak" in image:
         image[name] = image[f"{name}.bak"]
         del image[f"{name}.bak"]
-    return look(disk_of(image))
+    return observe(disk_of(image))
 
 
-def judge_tables(seen: Seen, image: Mapping[str, File], name: str) -> Iterator[tuple[str, str]]:
+def judge_tables(
+    seen: Observation, image: Mapping[str, File], name: str
+) -> Iterator[tuple[str, str]]:
     """Yield problems of the tables after the file `name` was damaged."""
     is_closed = "abort" not in image
     for table, held in seen.tables.items():
@@ -171,14 +173,14 @@ def judge_tables(seen: Seen, image: Mapping[str, File], name: str) -> Iterator[t
             continue
         main = name.removesuffix(".bak")
         if main == table and held == undamaged(main, is_closed=is_closed).tables[table]:
-            if not seen.says(main):
-                yield UNSAID, f"{table} is the one before, and nothing says so"
+            if not seen.reports(main):
+                yield UNSAID, f"{table} is the one before, and nothing reports so"
             continue
-        yield TABLE, f"{table} says other things"
+        yield TABLE, f"{table} reports other things"
 
 
 def judge_messages(
-    seen: Seen, damaged_keys: Collection[str], *, is_closed: bool, until_due: bool
+    seen: Observation, damaged_keys: Collection[str], *, is_closed: bool, until_due: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield problems of the messages; those of `damaged_keys` may be missing."""
     for (topic, queue_id), held in seen.held.items():
@@ -192,10 +194,10 @@ def judge_messages(
     # `judge_tables` decides whether a topic may be missing.
     known = topics_of(seen)
     all_told = [item for item in filled().messages.items() if item[0][0] in known]
-    for (topic, queue_id, offset), told in all_told:
+    for (topic, queue_id, offset), sent in all_told:
         held = seen.held[topic, queue_id]
         is_there = offset in held.messages or offset in held.malformed
-        if not is_there and told.key not in damaged_keys:
+        if not is_there and sent.key not in damaged_keys:
             yield LOST, f"{topic}/{queue_id} at {offset}: {held.refused.get(offset, 'not there')}"
     if until_due:
         held = (seen.skipping or seen.held)[DELAYED]
@@ -204,22 +206,22 @@ def judge_messages(
             yield LOST, f"{key} never arrived, {held.refused}"
 
 
-def topics_of(seen: Seen) -> Collection[str]:
+def topics_of(seen: Observation) -> Collection[str]:
     """Return the broker's topics."""
     table = seen.tables["config/topics.json"]
     assert isinstance(table, dict)
     return set(table["topicConfigTable"])
 
 
-def judge_queries(seen: Seen) -> Iterator[tuple[str, str]]:
+def judge_queries(seen: Observation) -> Iterator[tuple[str, str]]:
     """Yield keys that find messages without this key, or do not find their messages.
 
     Java's layout of an index file has no checksum: a message in a damaged index may not be found
     by its key until a check has reported the damage and a rebuild has repaired the index.
     """
     for (topic, key), messages in seen.found.items():
-        told = filled().messages.items()
-        expected = [each.body for place, each in told if (place[0], each.key) == (topic, key)]
+        sent = filled().messages.items()
+        expected = [each.body for place, each in sent if (place[0], each.key) == (topic, key)]
         given = [message.body for message in messages]
         if set(given) - set(expected) or len(set(given)) < len(given):
             yield WRONG, f"by key {key} of {topic}: {given}"
@@ -227,7 +229,7 @@ def judge_queries(seen: Seen) -> Iterator[tuple[str, str]]:
             yield UNFOUND, f"{topic}, {key}: {len(given)} in place of {len(expected)}"
 
 
-def judge_skips(seen: Seen) -> Iterator[tuple[str, str]]:
+def judge_skips(seen: Observation) -> Iterator[tuple[str, str]]:
     """Yield queues in which damage was skipped without the option, or not skipped with it."""
     for (topic, queue_id), held in seen.held.items():
         last = max(held.messages, default=-1)
@@ -240,7 +242,7 @@ def judge_skips(seen: Seen) -> Iterator[tuple[str, str]]:
             yield BLOCKED, f"{topic}/{queue_id}: {errors}"
 
 
-def _expected(topic: str, queue_id: int, offset: int, message: MessageExt) -> Told | None:
+def _expected(topic: str, queue_id: int, offset: int, message: MessageExt) -> SentMessage | None:
     if (topic, queue_id) == DELAYED:
         return filled().delayed.get("".join(message.keys))
     return filled().messages.get((topic, queue_id, offset))

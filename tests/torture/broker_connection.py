@@ -31,7 +31,7 @@ _STUCK_MAX: Final = 10_000
 
 
 @dataclass
-class Held:
+class QueueContents:
     """Answers of a broker for one queue.
 
     Attributes:
@@ -45,7 +45,7 @@ class Held:
     malformed: dict[int, str] = field(default_factory=dict)
 
 
-class Asking:
+class BrokerConnection:
     """A connection to a broker. Leaving its `async with` block closes it."""
 
     def __init__(self, address: str, runtime: Runtime | None = None) -> None:
@@ -85,9 +85,9 @@ class Asking:
         )
         return await self.ask(request(RequestCode.PULL_MESSAGE, header))
 
-    async def read(self, topic: str, queue_id: int, begin: int = 0) -> Held:
+    async def read(self, topic: str, queue_id: int, begin: int = 0) -> QueueContents:
         """Return all messages of a queue from an offset on; offsets without one are skipped."""
-        held, at = Held(), begin
+        held, at = QueueContents(), begin
         for _ in range(_STUCK_MAX):
             answer = await self.pull(topic, queue_id, at)
             if answer.code == ResponseCode.SUCCESS:
@@ -110,7 +110,7 @@ class Asking:
         raise AssertionError(f"{topic}/{queue_id} has no end: {at}")
 
     async def _take(
-        self, held: Held, topic: str, queue_id: int, at: int, answer: RemotingCommand
+        self, held: QueueContents, topic: str, queue_id: int, at: int, answer: RemotingCommand
     ) -> int:
         """Add the messages of an answer, pulled singly if malformed; return the next offset."""
         try:
