@@ -21,13 +21,13 @@ from kourou.store.log.record_seal import SEAL_BYTES
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.slot_choice import out_ms
 from kourou.testing.cluster import Cluster
-from tests.limits.lives import (
+from tests.limits.life_cycles import (
     STORE,
     Sent,
+    acknowledge,
     consumed,
     consumer_of,
-    run_life,
-    take,
+    run_life_cycle,
 )
 
 UNIQUE_KEY = "0" * 32
@@ -98,14 +98,14 @@ def check_full(
 ) -> None:
     """Store a full record, and check the message delivered by `live`."""
 
-    async def life(cluster: Cluster, _: Sent) -> MessageExt:
+    async def life_cycle(cluster: Cluster, _: Sent) -> MessageExt:
         sent, properties = full(less, **system(cluster.runtime.clock.now_ms()))
         await store(cluster, topic, properties, queue_id=queue_id)
         got = await live(cluster, sent)
         sent.check(got)
         return got
 
-    run_life(life, SENT)
+    run_life_cycle(life_cycle, SENT)
 
 
 _RETRY_BYTES = len(
@@ -152,7 +152,7 @@ def test_a_full_dead_letter_can_be_redriven(less: int) -> None:
                 done = await admin.redrive_all(sent.group)
                 assert (done.sent, dict(done.left)) == (1, {})
 
-        return await consumed(cluster, sent, redrive, take)
+        return await consumed(cluster, sent, redrive, acknowledge)
 
     check_full(less, SENT.topic, is_redriven)
 
@@ -178,7 +178,7 @@ def test_a_full_record_with_a_retry_after_a_delay_is_not_stuck(less: int) -> Non
 
 
 async def is_delivered(cluster: Cluster, sent: Sent) -> MessageExt:
-    return await consumed(cluster, sent, nothing, take)
+    return await consumed(cluster, sent, nothing, acknowledge)
 
 
 @pytest.mark.parametrize("less", [0, 20, 21, 22])
@@ -244,7 +244,7 @@ def test_a_full_half_message_delays_no_other_check(less: int, answers: int) -> N
         sent.check(got["full"])
         return got["other"]
 
-    run_life(are_committed, SENT)
+    run_life_cycle(are_committed, SENT)
 
 
 def test_a_full_record_with_invalid_utf_8_becomes_an_unchanged_dead_letter() -> None:
@@ -264,4 +264,4 @@ def test_a_full_record_with_invalid_utf_8_becomes_an_unchanged_dead_letter() -> 
         assert len(dead.message.properties["long"]) == text.count(b"\xff")
         return dead.message
 
-    run_life(dies, SENT)
+    run_life_cycle(dies, SENT)

@@ -27,15 +27,15 @@ from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.topic import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
-from tests.limits.lives import (
+from tests.limits.life_cycles import (
     BODY_MAX,
-    LIVES,
+    LIFE_CYCLES,
     LONG_REASON,
     STORE,
     Sent,
     consumed,
     consumer_of,
-    run_life,
+    run_life_cycle,
     sending,
 )
 
@@ -79,7 +79,7 @@ def fill(
     text = sent.message().property_text("0" * 32)
     room = SENT_PROPERTIES_SIZE_MAX + more - len(text) - marks
     if what == "keys":
-        room -= 1  # a blank before it
+        room -= 1  # the separator
         return replace(sent, keys=(*sent.keys, "é" * (room // 2) + "e" * (room % 2)))
     if what == "tags":
         return replace(sent, tags=f"{sent.tags}{'é' * (room // 2)}{'e' * (room % 2)}")
@@ -94,27 +94,27 @@ CASES = {
     "all": all_of(0),
     "almost all": all_of(-1),
 }
-WITHOUT_BATCH = [name for name in LIVES if name != "is sent in a batch"]
+WITHOUT_BATCH = [name for name in LIFE_CYCLES if name != "is sent in a batch"]
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("life", WITHOUT_BATCH)
-def test_a_message_at_a_limit_survives_each_life_cycle(life: str, case: str) -> None:
-    run_life(LIVES[life], CASES[case])
+def test_a_message_at_a_limit_survives_each_life_cycle(life_cycle: str, case: str) -> None:
+    run_life_cycle(LIFE_CYCLES[life_cycle], CASES[case])
 
 
 @pytest.mark.parametrize("case", ["properties", "keys", "tag"])
 def test_a_message_at_a_limit_survives_in_a_batch(case: str) -> None:
-    run_life(LIVES["is sent in a batch"], CASES[case])
+    run_life_cycle(LIFE_CYCLES["is sent in a batch"], CASES[case])
 
 
 @pytest.mark.parametrize("life", [name for name in WITHOUT_BATCH if name != "is committed"])
-def test_a_stored_message_survives_a_lowered_limit_of_bodies(life: str) -> None:
-    run_life(LIVES[life], replace(all_of(0), lowers_limit=True))
+def test_a_stored_message_survives_a_lowered_limit_of_bodies(life_cycle: str) -> None:
+    run_life_cycle(LIFE_CYCLES[life_cycle], replace(all_of(0), lowers_limit=True))
 
 
 @pytest.mark.parametrize(
-    ("sent", "error", "told"),
+    ("sent", "error", "pattern"),
     [
         (fill(Sent(), 1, marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
         (fill(Sent(), 1, "keys", marks=0), InvalidMessageError, "30001 bytes, at most 30000"),
@@ -126,7 +126,7 @@ def test_a_stored_message_survives_a_lowered_limit_of_bodies(life: str) -> None:
 )
 @pytest.mark.parametrize("kind", ["message", "batch", "transaction"])
 def test_a_message_above_a_limit_is_refused_before_it_is_sent(
-    kind: str, sent: Sent, error: type[Exception], told: str
+    kind: str, sent: Sent, error: type[Exception], pattern: str
 ) -> None:
     async def main() -> None:
         config = ProducerConfig(max_message_size_bytes=BODY_MAX)
@@ -140,7 +140,7 @@ def test_a_message_above_a_limit_is_refused_before_it_is_sent(
                 "batch": lambda message: producer.send_batch([message]),
                 "transaction": halves.begin_transaction,
             }
-            with pytest.raises(error, match=told):
+            with pytest.raises(error, match=pattern):
                 await sends[kind](sent.message())
 
     run_virtual(main())
@@ -229,7 +229,7 @@ def test_a_retry_after_more_than_the_longest_delay_waits_at_a_level() -> None:
 
         return await consumed(cluster, sent, sending(cluster, sent), listener)
 
-    run_life(is_retried_after_very_long, sent, timer=TimerConfig(timer_max_delay_sec=100))
+    run_life_cycle(is_retried_after_very_long, sent, timer=TimerConfig(timer_max_delay_sec=100))
     assert waited_s[1] - waited_s[0] == pytest.approx(120, abs=1)
 
 
@@ -249,7 +249,7 @@ def test_a_level_above_the_highest_has_its_delay(level: int, waits_s: int) -> No
         assert times[1] - times[0] == pytest.approx(waits_s, abs=1)
         return got
 
-    run_life(is_delayed, Sent(), message_delay_level="1s " * 16 + "3s 4s")
+    run_life_cycle(is_delayed, Sent(), message_delay_level="1s " * 16 + "3s 4s")
 
 
 @pytest.mark.parametrize("tries", [0, 1, 2])
@@ -270,7 +270,7 @@ def test_a_message_is_a_dead_letter_after_as_many_retries_as_its_group_allows(tr
         assert (deliveries, dead.deliveries) == (tries + 1, tries + 1)
         return dead.message
 
-    run_life(dies, CASES["all"])
+    run_life_cycle(dies, CASES["all"])
 
 
 @pytest.mark.parametrize("case", ["properties", "all"])
@@ -294,7 +294,7 @@ def test_a_message_at_a_limit_survives_an_ordered_consumer(case: str) -> None:
                 [dead] = await admin.dead_letters(sent.group)
         return dead.message
 
-    run_life(dies_in_order, CASES[case])
+    run_life_cycle(dies_in_order, CASES[case])
 
 
 @pytest.mark.parametrize("delay_ms", [None, 2_500], ids=["level", "delay"])
@@ -328,4 +328,4 @@ def test_a_message_of_a_batch_in_one_record_can_be_retried(delay_ms: int | None)
         assert others == [b"other"]
         return got
 
-    run_life(is_retried, CASES["properties"])
+    run_life_cycle(is_retried, CASES["properties"])

@@ -237,8 +237,8 @@ def test_a_group_configured_to_pop_is_told_to_pull(
             assert {one.mode for one in found} == {MessageRequestMode.PULL}
 
     run_with_parts(test)
-    told = [one for one in caplog.messages if "assignment.pulled_instead group=g topic=T" in one]
-    assert 1 <= len(told) <= 25
+    entries = [one for one in caplog.messages if "assignment.pulled_instead group=g topic=T" in one]
+    assert 1 <= len(entries) <= 25
 
 
 def test_an_acknowledged_mode_survives_a_kill() -> None:
@@ -313,7 +313,7 @@ def test_every_queue_is_assigned_in_every_mode(
             assert all(len(one) == 1 for one in shares) or not is_one_each
 
 
-def test_concurrent_queries_wait_for_one_look_up() -> None:
+def test_member_changes_are_notified_in_batches_without_real_time_notification() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.live.update({"realTimeNotifyConsumerChange": "false"}, 0)
         notifier = ConsumerIdsNotifier(parts.groups, parts.live)

@@ -119,7 +119,7 @@ class LocksMachine(RuleBasedStateMachine):
         self.locks.expire(self.now_ms)
 
     @invariant()
-    def each_queue_has_the_one_holder_who_asked_last(self) -> None:
+    def each_queue_is_held_by_its_last_client(self) -> None:
         living = {key: held for key, held in self.held.items() if self.now_ms - held[1] <= 100}
         for (group, queue), (client, _) in self.held.items():
             expected = client if (group, queue) in living else None

@@ -33,7 +33,7 @@ def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: obj
     run_with_parts(test, config=small_config(**options), is_delivering=True)
 
 
-async def give_back(
+async def send_back(
     parts: BrokerParts, offset: int, *, version: int = 513, reason: str = "", **fields: Any
 ) -> RemotingCommand:
     """Send a message back, and return the answer."""
@@ -67,7 +67,7 @@ def test_a_sent_back_message_is_redelivered_after_its_delay() -> None:
         physical_offset = await one_message(parts, properties={"KEYS": "k", "mine": "1"})
         original = stored(parts, "T")
 
-        answer = await give_back(parts, physical_offset)
+        answer = await send_back(parts, physical_offset)
         assert (answer.code, answer.remark) == (0, None)
         waiting = stored(parts, SCHEDULE_TOPIC, queue_id=2)
         await asyncio.sleep(9.9)
@@ -110,13 +110,13 @@ def test_sixteen_retries_with_growing_delays_precede_the_dead_letter() -> None:
 
         for tries, delay_ms in enumerate(DELAY_LEVELS_MS[2:]):
             given_back_at_ms = parts.clock.now_ms()
-            assert (await give_back(parts, physical_offset)).code == 0
+            assert (await send_back(parts, physical_offset)).code == 0
             await asyncio.sleep(delay_ms / 1000 + 0.1)
             again = stored(parts, RETRY, tries)
             assert again.reconsume_times == tries + 1
             assert 0 <= again.store_at_ms - given_back_at_ms - delay_ms < 100
             physical_offset = again.physical_offset
-        assert (await give_back(parts, physical_offset)).code == 0
+        assert (await send_back(parts, physical_offset)).code == 0
 
         dead = stored(parts, DLQ)
         assert dead.reconsume_times == 17
@@ -134,12 +134,12 @@ def test_a_group_may_have_its_own_delays() -> None:
         policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [0, 0, 4_000, 60_000]}}
         parts.groups.put(SubscriptionGroup("g", group_retry_policy=policy))
         physical_offset = await one_message(parts)
-        await give_back(parts, physical_offset)
+        await send_back(parts, physical_offset)
         assert stored(parts, SCHEDULE_TOPIC, queue_id=1).delay_level == 2
         await asyncio.sleep(5.1)
-        await give_back(parts, stored(parts, RETRY).physical_offset)
+        await send_back(parts, stored(parts, RETRY).physical_offset)
         assert stored(parts, SCHEDULE_TOPIC, queue_id=4).delay_level == 5
-        await give_back(parts, physical_offset, delay_level=3)
+        await send_back(parts, physical_offset, delay_level=3)
         assert stored(parts, SCHEDULE_TOPIC, queue_id=2).delay_level == 3
 
     run(test)
@@ -147,18 +147,18 @@ def test_a_group_may_have_its_own_delays() -> None:
 
 def test_the_reason_of_a_dead_letter_is_kept_if_it_fits() -> None:
     async def test(parts: BrokerParts) -> None:
-        for number, (told, kept) in enumerate(
+        for number, (limit, kept) in enumerate(
             [("no\x02account\n", "no account "), ("x" * 1_000, "x" * 300), ("", None)]
         ):
-            await give_back(parts, await one_message(parts), delay_level=-1, reason=told)
+            await send_back(parts, await one_message(parts), delay_level=-1, reason=limit)
             assert stored(parts, DLQ, number).properties.get("KOUROU_DLQ_REASON") == kept
         # Neither for a redelivery, nor from an earlier dead letter.
-        await give_back(parts, await one_message(parts), delay_level=1, reason="busy")
+        await send_back(parts, await one_message(parts), delay_level=1, reason="busy")
         assert "KOUROU_DLQ_REASON" not in stored(parts, SCHEDULE_TOPIC).properties
-        await give_back(parts, stored(parts, DLQ, 0).physical_offset, delay_level=-1)
+        await send_back(parts, stored(parts, DLQ, 0).physical_offset, delay_level=-1)
         assert "KOUROU_DLQ_REASON" not in stored(parts, DLQ, 3).properties
         huge = await one_message(parts, properties={"p": "v" * 32_500})
-        await give_back(parts, huge, delay_level=-1, reason="y" * 300)
+        await send_back(parts, huge, delay_level=-1, reason="y" * 300)
         assert "p" in stored(parts, DLQ, 4).properties
 
     run(test)
@@ -168,7 +168,7 @@ def test_a_negative_level_makes_a_dead_letter_at_once() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
 
-        assert (await give_back(parts, physical_offset, delay_level=-1)).code == 0
+        assert (await send_back(parts, physical_offset, delay_level=-1)).code == 0
 
         assert stored(parts, DLQ).body == b"body"
         assert parts.topics.is_saved(DLQ)  # so the dead letter can be read after a crash
@@ -180,22 +180,22 @@ def test_a_negative_level_makes_a_dead_letter_at_once() -> None:
 def test_the_requested_level_is_used_up_to_the_highest(asked: int, used: int) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
-        await give_back(parts, physical_offset, delay_level=asked)
+        await send_back(parts, physical_offset, delay_level=asked)
         assert stored(parts, SCHEDULE_TOPIC, queue_id=used - 1).delay_level == used
 
     run(test)
 
 
 @pytest.mark.parametrize(
-    ("told", "version", "topic"),
+    ("limit", "version", "topic"),
     [(None, 513, SCHEDULE_TOPIC), (0, 513, DLQ), (0, 120, SCHEDULE_TOPIC)],
 )
 def test_newer_clients_may_set_the_limit_of_redeliveries(
-    told: int | None, version: int, topic: str
+    limit: int | None, version: int, topic: str
 ) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
-        await give_back(parts, physical_offset, version=version, max_reconsume_times=told)
+        await send_back(parts, physical_offset, version=version, max_reconsume_times=limit)
         assert [one.topic for one in parts.arrivals] == ["T", topic]
 
     run(test)
@@ -204,7 +204,7 @@ def test_newer_clients_may_set_the_limit_of_redeliveries(
 def test_the_groups_limit_applies_without_a_clients_limit() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("g", retry_max_times=0))
-        await give_back(parts, await one_message(parts))
+        await send_back(parts, await one_message(parts))
         assert parts.arrivals[-1].topic == DLQ
 
     run(test)
@@ -214,7 +214,7 @@ def test_a_send_back_is_answered_when_the_message_is_durable() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
         parts.flusher.stall()
-        answering = asyncio.create_task(give_back(parts, physical_offset))
+        answering = asyncio.create_task(send_back(parts, physical_offset))
         await asyncio.sleep(1)
         assert not answering.done()
         parts.flusher.release()
@@ -231,7 +231,7 @@ def test_a_send_back_that_cannot_be_stored_is_answered_with_an_error() -> None:
         waiting = asyncio.create_task(one_message(parts))
         await asyncio.sleep(0.1)
 
-        answer = await give_back(parts, physical_offset)
+        answer = await send_back(parts, physical_offset)
 
         assert answer.code == 1
         assert (answer.remark or "").startswith("BUSY: ")
@@ -246,14 +246,14 @@ def test_a_send_back_that_cannot_be_stored_is_answered_with_an_error() -> None:
 
 def test_an_unknown_group_is_refused_without_auto_creation() -> None:
     async def test(parts: BrokerParts) -> None:
-        assert (await give_back(parts, await one_message(parts))).code == 26
+        assert (await send_back(parts, await one_message(parts))).code == 26
 
     run(test, auto_create_subscription_group=False)
 
 
 def test_a_broker_that_is_not_writable_refuses_send_backs() -> None:
     async def test(parts: BrokerParts) -> None:
-        assert (await give_back(parts, await one_message(parts))).code == 16
+        assert (await send_back(parts, await one_message(parts))).code == 16
 
     run(test, broker_permission=PERM_READ)
 
@@ -261,7 +261,7 @@ def test_a_broker_that_is_not_writable_refuses_send_backs() -> None:
 def test_send_backs_of_a_group_without_retry_queues_are_dropped() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.groups.put(SubscriptionGroup("g", retry_queue_nums=0))
-        assert (await give_back(parts, await one_message(parts))).code == 0
+        assert (await send_back(parts, await one_message(parts))).code == 0
         assert len(parts.arrivals) == 1
         assert parts.topics.get(RETRY) is None
 
@@ -271,7 +271,7 @@ def test_send_backs_of_a_group_without_retry_queues_are_dropped() -> None:
 def test_a_retry_topic_that_is_not_writable_refuses_send_backs() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig(RETRY, 1, 1, PERM_READ))
-        assert (await give_back(parts, await one_message(parts))).code == 16
+        assert (await send_back(parts, await one_message(parts))).code == 16
 
     run(test)
 
@@ -280,7 +280,7 @@ def test_a_retry_topic_that_is_not_writable_refuses_send_backs() -> None:
 def test_a_log_position_without_a_message_is_refused(wrong_by: int) -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts)
-        answer = await give_back(parts, physical_offset + wrong_by)
+        answer = await send_back(parts, physical_offset + wrong_by)
         assert answer.code == 1
         assert str(physical_offset + wrong_by) in (answer.remark or "")
         assert len(parts.arrivals) == 1
@@ -293,7 +293,7 @@ def test_the_retry_topic_gets_the_queues_of_the_group() -> None:
         parts.groups.put(SubscriptionGroup("g", retry_queue_nums=3))
         physical_offset = await one_message(parts)
         for _ in range(20):
-            await give_back(parts, physical_offset, delay_level=1, unit_mode=True)
+            await send_back(parts, physical_offset, delay_level=1, unit_mode=True)
         assert parts.topics.get(RETRY) == TopicConfig(RETRY, 3, 3, 6, topic_sys_flag=2)
         await asyncio.sleep(1.1)
         assert all(parts.store.max_offset(RETRY, queue_id) > 0 for queue_id in range(3))
@@ -307,7 +307,7 @@ def test_statistics_count_only_under_existing_topics() -> None:
     async def test(parts: BrokerParts) -> None:
         physical_offset = await one_message(parts, properties={"RETRY_TOPIC": "x" * 20_000})
 
-        assert (await give_back(parts, physical_offset)).code == 0
+        assert (await send_back(parts, physical_offset)).code == 0
 
         origin = stored(parts, SCHEDULE_TOPIC, queue_id=2).properties["RETRY_TOPIC"]
         assert origin == "x" * 20_000  # the message itself keeps it

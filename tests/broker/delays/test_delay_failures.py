@@ -68,7 +68,7 @@ def test_kills_repeat_no_delivery_that_the_file_does_not_count() -> None:
     async def after(parts: BrokerParts) -> None:
         await asyncio.sleep(6)
         once = {b"%d-%d" % (life, level): 1 for life in range(4) for level in (1, 2)}
-        assert Counter(bodies(parts)) == once | {b"unnamed": 2}  # it is not told from others
+        assert Counter(bodies(parts)) == once | {b"unnamed": 2}  # it cannot be identified
         assert parts.delay.offsets == {1: 4, 2: 5}
 
     disk = SimDisk()
@@ -124,7 +124,7 @@ def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType)
     run_virtual(live_again(disk))
 
 
-def test_a_delivery_lost_in_a_crash_is_repeated() -> None:
+def test_a_message_not_delivered_before_a_kill_is_delivered_after_it() -> None:
     async def kill(disk: SimDisk) -> None:
         parts = BrokerParts(disk)
         await parts.start_deliveries()

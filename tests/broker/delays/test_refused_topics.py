@@ -169,7 +169,7 @@ def test_a_message_set_aside_that_is_due_at_a_start_after_a_kill_is_delivered(
     run(after, disk, later_ms=70_000)
 
 
-def test_a_scheduled_message_set_aside_is_stored_without_timer_properties() -> None:
+def test_a_scheduled_message_set_aside_is_delivered_like_any_other() -> None:
     async def test(parts: BrokerParts) -> None:
         await fail_to_delete(parts, "unlink")
         await send(parts, by_time)

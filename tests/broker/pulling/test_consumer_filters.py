@@ -212,7 +212,7 @@ def test_expressions_beyond_the_memory_limit_are_refused(
         monkeypatch.setattr(consumer_filters, "FILTERS_MAX", 2)
         monkeypatch.setattr(consumer_filters, "EXPRESSIONS_LENGTH_MAX", 100)
         rig.filters.register("i", [sql("a > 5")])
-        assert rig.filters.get("T", "i") is not None, "the dead give way"
+        assert rig.filters.get("T", "i") is not None, "dead filters are removed"
 
     run(test)
 

@@ -99,7 +99,7 @@ async def serve(parts: BrokerParts, data: bytes) -> bytes | None:
     return encode_frame(peer.sent[0]) if peer.sent else None
 
 
-def left_behind(parts: BrokerParts) -> object:
+def state_of(parts: BrokerParts) -> object:
     """Return the state that pulls change: offsets, statistics, groups."""
     gets = [
         (topic, group, [(item.calls, item.messages, item.size_bytes) for item in items])
@@ -177,7 +177,7 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
                 fast_count += answer is not None
                 got.append(await serve(parts, data) if answer is None else answer)
             answers.append(got)
-            left.append(left_behind(parts))
+            left.append(state_of(parts))
 
         return test
 
@@ -361,10 +361,10 @@ def test_an_unusual_frame_is_left_to_the_general_path(data: bytes) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
         peer, buffer = Peer(), bytearray(data)
-        before = left_behind(parts)
+        before = state_of(parts)
 
         assert fast_path(parts)(cast(Connection, peer), buffer, 0, len(buffer)) == 0
-        assert (peer.frames, left_behind(parts)) == ([], before)
+        assert (peer.frames, state_of(parts)) == ([], before)
 
     run_with_parts(test)
 

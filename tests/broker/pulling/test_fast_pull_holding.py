@@ -16,7 +16,7 @@ from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.message_decoding import decode_messages
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.lone_connection import LoneConnection
-from tests.broker.pulling.test_fast_pull import differing, fast_path, fill, frame, left_behind
+from tests.broker.pulling.test_fast_pull import differing, fast_path, fill, frame, state_of
 
 WAITING: dict[str, object] = {"suspendTimeoutMillis": "15000"}
 """The first pull of an empty queue that waits for its first message."""
@@ -104,7 +104,7 @@ def test_held_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
             # Of pulls woken together, the general path answers one loop iteration later.
             answers.append({one.opaque: (one.code, one.remark, one.ext_fields, one.body)
                             for one in lone.sent()})  # fmt: skip
-            left.append((left_behind(parts), parts.stats.store.missed))
+            left.append((state_of(parts), parts.stats.store.missed))
             assert len(parts.held_pulls) == 0
             assert is_all_answered(lone)
             lone.end()

@@ -205,7 +205,7 @@ def test_bit_maps_of_a_filter_lost_in_a_crash_hide_no_message() -> None:
 
     async def after(parts: BrokerParts) -> None:
         none = bytes(14).hex()
-        assert bit_maps(parts) == [none, none, ""], "the last entry was made anew"
+        assert bit_maps(parts) == [none, none, ""], "the last entry was rebuilt"
         subscribe(parts, sql("a > 5", 1))
         assert pulled(parts) == [b"7"]
 

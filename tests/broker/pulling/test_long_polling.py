@@ -71,7 +71,7 @@ def test_a_pull_with_a_filter_is_woken_by_matching_messages() -> None:
     polling.hold(replace(held("picky"), is_wanted=is_wanted))
     assert names(polling.take_woken([News(queue_offset=4), News(), News(queue_offset=6)])) == []
     assert names(polling.take_woken([News(queue_offset=7), News(queue_offset=8)])) == ["picky"]
-    assert seen == [5, 6, 7], "not what lies before it, nor what comes after a match"
+    assert seen == [5, 6, 7], "neither messages before the offset nor any after a match"
 
 
 def test_a_message_wakes_the_pulls_of_its_queue_and_no_others() -> None:

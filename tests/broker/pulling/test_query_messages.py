@@ -55,7 +55,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def in_a_while(search: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
+async def after_a_second(search: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
     """Run the search after a delay, like a slow thread."""
     await asyncio.sleep(1)
     return search(*arguments, **named)
@@ -237,7 +237,7 @@ def test_a_query_without_an_index_is_answered_with_the_reason() -> None:
 def test_searches_above_the_limit_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         await send(parts, b"1", KEYS="k")
-        slow = MessageQueryHandler(parts.topics, parts.store, in_a_while, parts.later)
+        slow = MessageQueryHandler(parts.topics, parts.store, after_a_second, parts.later)
         serve = slow.on_query_message
         header = QueryMessageRequestHeader("T", "k", 32, 0, LONG_MAX)
         answers = await asyncio.gather(*(parts.ask(serve, header) for _ in range(SEARCHES_MAX + 2)))

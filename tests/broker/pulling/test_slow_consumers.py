@@ -79,7 +79,7 @@ def test_a_group_too_far_behind_is_stopped_with_the_option_on(
             slow.abort()
             await w.cluster.crash_broker()
             await w.cluster.restart_broker()
-            assert await is_enabled(w, "slow") is not is_on, "it is durable"
+            assert await is_enabled(w, "slow") is not is_on, "the change is durable"
 
     run_virtual(main())
     stopped = [one for one in caplog.records if one.getMessage().startswith("group.stopped")]

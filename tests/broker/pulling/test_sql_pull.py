@@ -254,7 +254,7 @@ def test_retries_are_filtered_with_the_option_on() -> None:
     run_with_parts(test, config=config())
 
 
-def test_retries_are_not_filtered_by_the_expression_for_another_topic() -> None:
+def test_retries_are_not_filtered_if_the_group_subscribes_to_all_of_them() -> None:
     async def test(parts: BrokerParts) -> None:
         topic = retry_topic("g")
         await parts.store_messages(

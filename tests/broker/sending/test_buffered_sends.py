@@ -30,11 +30,11 @@ from tests.broker.sending.test_fast_send import (
 )
 
 PRODUCERS = 6
-ODD = encode_frame(message(b"odd", "UNIQ_KEY\x01short\x02WAIT\x01true\x02"))
+UNUSUAL = encode_frame(message(b"odd", "UNIQ_KEY\x01short\x02WAIT\x01true\x02"))
 """A send that is buffered and then refused by the fast path."""
 
 
-class Turns:
+class ProducersRig:
     """A broker with some producers; the queues of its topic exist.
 
     Attributes:
@@ -70,8 +70,8 @@ class Turns:
             assert unanswered.has_room(ALL_BYTES, ALL_REQUESTS) or not lone.connection.is_open
 
 
-def run_turns(
-    test: Callable[[Turns], Awaitable[None]],
+def run_producers(
+    test: Callable[[ProducersRig], Awaitable[None]],
     *,
     is_fast: bool = True,
     disk: SimDisk | None = None,
@@ -81,9 +81,9 @@ def run_turns(
 
     async def main() -> None:
         parts = BrokerParts(the_disk, config=small_config(**options))
-        turns = Turns(parts, is_fast=is_fast)
-        await turns.make_queues()
-        await test(turns)
+        rig = ProducersRig(parts, is_fast=is_fast)
+        await rig.make_queues()
+        await test(rig)
         parts.flusher.release()
         await parts.stop()
 
@@ -100,17 +100,17 @@ def test_buffered_sends_of_many_producers_have_the_outcome_of_the_general_path(
         disk, rng = SimDisk(seed), Random(seed)
         found: list[Outcome] = []
 
-        async def test(turns: Turns) -> None:
+        async def test(rig: ProducersRig) -> None:
             for _ in range(20):
-                rng.shuffle(turns.lones)
+                rng.shuffle(rig.lones)
                 body = rng.randbytes(rng.randrange(1, 3000))
-                turns.send_each(plain_frames(rng.randrange(1, PRODUCERS + 1), body))
+                rig.send_each(plain_frames(rng.randrange(1, PRODUCERS + 1), body))
                 await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
             await asyncio.sleep(30)
-            turns.assert_nothing_waits()
-            found.extend(Outcome(disk, lone, turns.parts) for lone in turns.lones)
+            rig.assert_nothing_waits()
+            found.extend(Outcome(disk, lone, rig.parts) for lone in rig.lones)
 
-        run_turns(test, is_fast=is_fast, disk=disk, flush_disk_type=flush)
+        run_producers(test, is_fast=is_fast, disk=disk, flush_disk_type=flush)
         return [one.answers for one in found], found[0].files(), found[0].stats
 
     assert outcome(is_fast=True) == outcome(is_fast=False)
@@ -122,83 +122,83 @@ def test_unusual_sends_among_buffered_ones_get_the_same_answers(seed: int) -> No
         rng = Random(seed)
         found: list[object] = []
 
-        async def test(turns: Turns) -> None:
+        async def test(rig: ProducersRig) -> None:
             for _ in range(10):
-                turns.send_each([random_frame(rng) for _ in turns.lones])
+                rig.send_each([random_frame(rng) for _ in rig.lones])
                 await asyncio.sleep(0)
             await asyncio.sleep(30)
-            turns.assert_nothing_waits()
-            for lone in turns.lones:
+            rig.assert_nothing_waits()
+            for lone in rig.lones:
                 # In any order: a send that does not wait for the sync may overtake one that does.
                 answered = sorted((one.opaque, one.code, one.remark or "") for one in lone.sent())
                 found.append((lone.transport.ending, answered))
-            found.append((turns.parts.stats.sizes, turns.parts.stats.store.put_failures))
+            found.append((rig.parts.stats.sizes, rig.parts.stats.store.put_failures))
 
-        run_turns(test, is_fast=is_fast)
+        run_producers(test, is_fast=is_fast)
         return found
 
     assert answers(is_fast=True) == answers(is_fast=False)
 
 
 def test_buffered_sends_share_one_write_and_one_sync_and_get_separate_answers() -> None:
-    async def test(turns: Turns) -> None:
-        synced = turns.parts.flusher.sync_count
-        written = turns.parts.store.written_position
-        turns.send_each(plain_frames(PRODUCERS))
-        assert turns.parts.store.appended_position == written, "nothing is decided yet"
+    async def test(rig: ProducersRig) -> None:
+        synced = rig.parts.flusher.sync_count
+        written = rig.parts.store.written_position
+        rig.send_each(plain_frames(PRODUCERS))
+        assert rig.parts.store.appended_position == written, "no frame has been processed"
         await asyncio.sleep(0)
-        assert turns.parts.store.written_position > written
-        assert turns.codes() == [[]] * PRODUCERS, "nothing is acknowledged before it is synced"
+        assert rig.parts.store.written_position > written
+        assert rig.codes() == [[]] * PRODUCERS, "nothing is acknowledged before it is synced"
         await asyncio.sleep(1)
 
-        assert turns.parts.flusher.sync_count == synced + 1
-        opaques = [[answer.opaque for answer in lone.sent()] for lone in turns.lones]
+        assert rig.parts.flusher.sync_count == synced + 1
+        opaques = [[answer.opaque for answer in lone.sent()] for lone in rig.lones]
         assert opaques == [[1000 + number] for number in range(PRODUCERS)]
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_a_buffered_send_is_stored_if_its_producer_disconnects() -> None:
-    async def test(turns: Turns) -> None:
-        turns.send_each(plain_frames(3))
-        turns.lones[0].connection.eof_received()
-        turns.lones[1].connection.connection_lost(None)
+    async def test(rig: ProducersRig) -> None:
+        rig.send_each(plain_frames(3))
+        rig.lones[0].connection.eof_received()
+        rig.lones[1].connection.connection_lost(None)
         await asyncio.sleep(1)
 
-        assert turns.rig.stored_count() == 4 + 3
-        assert turns.codes()[:3] == [[], [], [0]]
-        turns.assert_nothing_waits()
+        assert rig.rig.stored_count() == 4 + 3
+        assert rig.codes()[:3] == [[], [], [0]]
+        rig.assert_nothing_waits()
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_buffered_frames_of_a_connection_that_the_broker_closes_are_dropped() -> None:
-    async def test(turns: Turns) -> None:
-        turns.send_each([plain_frames(1)[0], ODD, plain_frames(3)[2]])
-        turns.lones[0].connection.close("a test")
-        turns.lones[1].connection.abort("a test")
+    async def test(rig: ProducersRig) -> None:
+        rig.send_each([plain_frames(1)[0], UNUSUAL, plain_frames(3)[2]])
+        rig.lones[0].connection.close("a test")
+        rig.lones[1].connection.abort("a test")
         await asyncio.sleep(1)
 
-        assert turns.rig.stored_count() == 4 + 1
-        assert turns.codes()[:3] == [[], [], [0]]
-        turns.assert_nothing_waits()
+        assert rig.rig.stored_count() == 4 + 1
+        assert rig.codes()[:3] == [[], [], [0]]
+        rig.assert_nothing_waits()
 
-    run_turns(test)
+    run_producers(test)
 
 
-@pytest.mark.parametrize("second", [ODD, plain_frames(2)[1], ODD + plain_frames(2)[1]])
+@pytest.mark.parametrize("second", [UNUSUAL, plain_frames(2)[1], UNUSUAL + plain_frames(2)[1]])
 def test_the_next_frame_of_a_producer_does_not_overtake_a_buffered_one(second: bytes) -> None:
-    async def test(turns: Turns) -> None:
-        lone = turns.lones[0]
-        for frame in (plain_frames(1)[0], ODD, second):
+    async def test(rig: ProducersRig) -> None:
+        lone = rig.lones[0]
+        for frame in (plain_frames(1)[0], UNUSUAL, second):
             lone.receive_bytes(frame)
         await asyncio.sleep(1)
 
         positions = [answer.ext_fields["msgId"] for answer in lone.sent()]
         assert positions == sorted(positions)
-        assert len(positions) == 3 + (second not in (ODD, plain_frames(2)[1]))
+        assert len(positions) == 3 + (second not in (UNUSUAL, plain_frames(2)[1]))
 
-    run_turns(test)
+    run_producers(test)
 
 
 @pytest.mark.parametrize(
@@ -213,17 +213,17 @@ def test_a_limit_reached_by_buffered_sends_refuses_the_same_sends(limits: dict[s
     def codes(*, is_fast: bool) -> list[list[int]]:
         found: list[list[int]] = []
 
-        async def test(turns: Turns) -> None:
-            turns.parts.flusher.stall()
+        async def test(rig: ProducersRig) -> None:
+            rig.parts.flusher.stall()
             for _ in range(4):
-                turns.send_each(plain_frames(PRODUCERS, b"b" * 600))
+                rig.send_each(plain_frames(PRODUCERS, b"b" * 600))
                 await asyncio.sleep(0.001)
-            turns.parts.flusher.release()
+            rig.parts.flusher.release()
             await asyncio.sleep(1)
-            found.extend(turns.codes())
-            turns.assert_nothing_waits()
+            found.extend(rig.codes())
+            rig.assert_nothing_waits()
 
-        run_turns(test, is_fast=is_fast, max_message_size_bytes=1_000, **limits)
+        run_producers(test, is_fast=is_fast, max_message_size_bytes=1_000, **limits)
         return found
 
     fast = codes(is_fast=True)
@@ -232,19 +232,19 @@ def test_a_limit_reached_by_buffered_sends_refuses_the_same_sends(limits: dict[s
 
 
 def test_a_late_sync_is_reported_to_each_producer_and_counts_until_it_ends() -> None:
-    async def test(turns: Turns) -> None:
-        turns.parts.flusher.stall()
-        turns.send_each([*plain_frames(3), ODD])
+    async def test(rig: ProducersRig) -> None:
+        rig.parts.flusher.stall()
+        rig.send_each([*plain_frames(3), UNUSUAL])
         await asyncio.sleep(20)
-        assert turns.codes() == [[10]] * 4 + [[]] * (PRODUCERS - 4)
-        assert turns.parts.commit.pending_puts[0] == 4
+        assert rig.codes() == [[10]] * 4 + [[]] * (PRODUCERS - 4)
+        assert rig.parts.commit.pending_puts[0] == 4
 
-        turns.parts.flusher.release()
+        rig.parts.flusher.release()
         await asyncio.sleep(1)
-        assert turns.codes()[0] == [10], "nobody is answered twice"
-        turns.assert_nothing_waits()
+        assert rig.codes()[0] == [10], "no request is answered twice"
+        rig.assert_nothing_waits()
 
-    run_turns(test, sync_flush_timeout_ms=5_000)
+    run_producers(test, sync_flush_timeout_ms=5_000)
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
@@ -252,112 +252,112 @@ def test_a_failing_disk_refuses_all_buffered_sends(operation: str) -> None:
     async def main() -> None:
         disk = SimDisk()
         parts = BrokerParts(disk, config=small_config())
-        turns = Turns(parts)
-        await turns.make_queues()
+        rig = ProducersRig(parts)
+        await rig.make_queues()
         disk.fail_after(0, OSError(errno.EIO, "broken"), operations=(operation,))
-        turns.send_each([*plain_frames(3), ODD])
+        rig.send_each([*plain_frames(3), UNUSUAL])
         await asyncio.sleep(1)
 
-        assert turns.codes() == [[14]] * 4 + [[]] * (PRODUCERS - 4)
+        assert rig.codes() == [[14]] * 4 + [[]] * (PRODUCERS - 4)
         assert parts.stats.store.put_failures == 4
-        turns.assert_nothing_waits()
+        rig.assert_nothing_waits()
         parts.abandon()
 
     run_virtual(main())
 
 
 def test_a_stopping_broker_stores_buffered_sends() -> None:
-    async def test(turns: Turns) -> None:
-        turns.send_each(plain_frames(3))
-        await turns.parts.commit.close()
-        turns.send_each(plain_frames(2))
+    async def test(rig: ProducersRig) -> None:
+        rig.send_each(plain_frames(3))
+        await rig.parts.commit.close()
+        rig.send_each(plain_frames(2))
         await asyncio.sleep(1)
 
-        assert turns.codes()[:3] == [[0, 14], [0, 14], [0]]
+        assert rig.codes()[:3] == [[0, 14], [0, 14], [0]]
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_a_killed_broker_answers_no_buffered_send() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk(), config=small_config())
-        turns = Turns(parts)
-        await turns.make_queues()
-        turns.send_each(plain_frames(3))
+        rig = ProducersRig(parts)
+        await rig.make_queues()
+        rig.send_each(plain_frames(3))
         parts.abandon()
         await asyncio.sleep(1)
-        assert turns.codes() == [[]] * PRODUCERS
+        assert rig.codes() == [[]] * PRODUCERS
 
     run_virtual(main())
 
 
 def test_a_frame_returned_to_a_paused_connection_waits_until_it_resumes() -> None:
-    async def test(turns: Turns) -> None:
-        turns.send_each([plain_frames(1)[0], ODD])
-        for lone in turns.lones[:2]:
+    async def test(rig: ProducersRig) -> None:
+        rig.send_each([plain_frames(1)[0], UNUSUAL])
+        for lone in rig.lones[:2]:
             lone.connection.pause_writing()
         await asyncio.sleep(1)
-        assert turns.codes()[:2] == [[0], []]
+        assert rig.codes()[:2] == [[0], []]
 
-        turns.lones[1].connection.resume_writing()
+        rig.lones[1].connection.resume_writing()
         await asyncio.sleep(1)
-        assert turns.codes()[:2] == [[0], [0]]
-        assert turns.lones[1].transport.is_reading()
+        assert rig.codes()[:2] == [[0], [0]]
+        assert rig.lones[1].transport.is_reading()
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_reads_beyond_the_buffer_limit_are_processed_at_once() -> None:
-    async def test(turns: Turns) -> None:
-        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
+    async def test(rig: ProducersRig) -> None:
+        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
         path._buffered_bytes = 1 << 30  # as if from thousands of producers
-        turns.send_each(plain_frames(2))
+        rig.send_each(plain_frames(2))
         assert not path._buffered
         path._buffered_bytes = 0
         await asyncio.sleep(1)
-        assert turns.codes()[:2] == [[0], [0]]
+        assert rig.codes()[:2] == [[0], [0]]
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_an_internal_error_for_one_producer_closes_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(turns: Turns) -> None:
-        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
-        turns.lones[0].receive_bytes(plain_frames(1)[0])
+    async def test(rig: ProducersRig) -> None:
+        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
+        rig.lones[0].receive_bytes(plain_frames(1)[0])
         await asyncio.sleep(1)
         path._shapes = dict(path._shapes)  # type: ignore[assignment]  # any other shape raises KeyError
         other = encode_frame(message(b"x", f"UNIQ_KEY\x01{1:032X}\x02TAGS\x01Other\x02"))
-        turns.send_each([plain_frames(1)[0], other, plain_frames(3)[2]])
+        rig.send_each([plain_frames(1)[0], other, plain_frames(3)[2]])
         await asyncio.sleep(1)
 
-        assert turns.codes()[:3] == [[0, 0], [], [0]]
-        assert [lone.transport.ending for lone in turns.lones[:3]] == ["", "abort", ""]
+        assert rig.codes()[:3] == [[0, 0], [], [0]]
+        assert [lone.transport.ending for lone in rig.lones[:3]] == ["", "abort", ""]
         assert "KeyError" in caplog.text
-        turns.assert_nothing_waits()
+        rig.assert_nothing_waits()
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_an_internal_error_for_all_buffered_sends_closes_their_connections_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(turns: Turns) -> None:
-        (path,) = (path for path in turns.rig.fast_path._paths.values() if type(path) is FastSend)
-        turns.send_each(plain_frames(2))
+    async def test(rig: ProducersRig) -> None:
+        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
+        rig.send_each(plain_frames(2))
         path.clock = BrokenClock()
         await asyncio.sleep(1)
-        assert [lone.transport.ending for lone in turns.lones[:3]] == ["abort", "abort", ""]
+        assert [lone.transport.ending for lone in rig.lones[:3]] == ["abort", "abort", ""]
         assert "fast_send.failed" in caplog.text
 
-        path.clock = turns.parts.clock
-        turns.lones[2].receive_bytes(plain_frames(3)[2])
+        path.clock = rig.parts.clock
+        rig.lones[2].receive_bytes(plain_frames(3)[2])
         await asyncio.sleep(1)
-        assert turns.codes()[:3] == [[], [], [0]]
-        turns.assert_nothing_waits()
+        assert rig.codes()[:3] == [[], [], [0]]
+        rig.assert_nothing_waits()
 
-    run_turns(test)
+    run_producers(test)
 
 
 def test_an_internal_error_on_the_general_path_affects_no_other_producer(
@@ -368,15 +368,15 @@ def test_an_internal_error_on_the_general_path_affects_no_other_producer(
             raise BugError
 
         parts = BrokerParts(SimDisk(), config=small_config())
-        turns = Turns(parts)
-        await turns.make_queues()
-        lone = LoneConnection({}, turns.rig.fast_path)
+        rig = ProducersRig(parts)
+        await rig.make_queues()
+        lone = LoneConnection({}, rig.rig.fast_path)
         lone.connection._dispatch = broken
-        turns.lones[0] = lone
-        turns.send_each([ODD, ODD, plain_frames(3)[2]])
+        rig.lones[0] = lone
+        rig.send_each([UNUSUAL, UNUSUAL, plain_frames(3)[2]])
         await asyncio.sleep(1)
 
-        assert turns.codes()[:3] == [[], [0], [0]]
+        assert rig.codes()[:3] == [[], [0], [0]]
         assert lone.transport.ending == "abort"
         assert "fast_send.handing_back_failed" in caplog.text
         await parts.stop()

@@ -41,20 +41,20 @@ _VALUES = (
 )  # fmt: skip
 
 
-def item_text(rng: Random, oddity: float) -> bytes:
-    """Return a message's property text, unusual with a probability of `oddity`."""
+def item_text(rng: Random, unusual_share: float) -> bytes:
+    """Return a message's property text, unusual with a probability of `unusual_share`."""
     properties = {"UNIQ_KEY": f"{rng.getrandbits(128):032X}", "WAIT": "true", "TAGS": "TagA"}
     if rng.random() < 0.3:
         properties["KEYS"] = rng.choice((f"k{rng.getrandbits(20)}", "é", "a\x01b", "__CRC32#"))
-    if rng.random() < oddity:
+    if rng.random() < unusual_share:
         properties["UNIQ_KEY"] = rng.choice(_UNIQUE_IDS)
-    while rng.random() < oddity:
+    while rng.random() < unusual_share:
         properties[rng.choice(_NAMES)] = rng.choice(_VALUES)
     order = list(properties.items())
-    if rng.random() < oddity:
+    if rng.random() < unusual_share:
         rng.shuffle(order)
     text = encode_properties(dict(order))
-    if rng.random() < oddity / 4:
+    if rng.random() < unusual_share / 4:
         text = rng.choice(
             (text[:-1], text + text, text + b"x", b"\x02" + text, b"", text + b"a\x01\x02",
              text + b"KEYS\x01\xff\x02", b"a" * 32_747, b"a\x01" + b"b" * 32_760 + b"\x02")
@@ -64,12 +64,12 @@ def item_text(rng: Random, oddity: float) -> bytes:
 
 def random_batch(rng: Random) -> bytes:
     """Return a batch's body: plain in most cases, with uniform messages in half of the cases."""
-    oddity = 0.2 if rng.random() < 0.15 else 0.0
+    unusual_share = 0.2 if rng.random() < 0.15 else 0.0
     count = rng.choice((1, 2, 3, 8, 32))
     size = rng.choice((0, 1, 100, 1000))
     if rng.random() < 0.5:
         flag = rng.choice((0, 7, -1))
-        text = item_text(rng, oddity)
+        text = item_text(rng, unusual_share)
         id_at = text.find(b"UNIQ_KEY\x01") + 9
         texts = [text] + [
             text[:id_at] + f"{rng.getrandbits(128):032X}".encode() + text[id_at + 32 :]
@@ -81,7 +81,7 @@ def random_batch(rng: Random) -> bytes:
     else:
         items = [
             BatchItem(rng.choice((0, 0, 3)), rng.randbytes(rng.randrange(300)),
-                      item_text(rng, oddity))
+                      item_text(rng, unusual_share))
             for _ in range(count)
         ]  # fmt: skip
     body = bytearray(encode_batch(items))

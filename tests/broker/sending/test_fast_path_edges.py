@@ -93,7 +93,7 @@ def test_a_record_that_just_fits_into_its_segment_is_stored_there_on_both_paths(
         )
         last_positions.add(fast.files()["consumequeue/T/1/00000000000000000000"][80:88])
     assert (1 << 14).to_bytes(8, "big") in last_positions
-    assert len(last_positions) > 1, "in some cases it did fit"
+    assert len(last_positions) > 1, "the record fits in some cases only"
 
 
 def test_properties_added_by_the_broker_count_towards_the_record_size() -> None:

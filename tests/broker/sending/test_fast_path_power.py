@@ -31,7 +31,7 @@ class PowerLostError(Exception):
     """Raised by the disk at the power cut."""
 
 
-class Life:
+class CrashRun:
     """A broker whose producers send until the power is cut.
 
     Attributes:
@@ -46,7 +46,7 @@ class Life:
         self._config = config
         self._dice = Random(seed)
         self._operations_left = self._dice.randrange(5, 200)
-        self._ordinary = 0
+        self._general = 0
         self._sends = 0
         self._is_over = False
 
@@ -56,7 +56,7 @@ class Life:
         rig = SendRig(parts)
 
         def on_send(request: Request) -> RemotingCommand | None:
-            self._ordinary += 1
+            self._general += 1
             return rig.handlers.on_send_message(request)
 
         await parts.topics.persist()
@@ -79,7 +79,7 @@ class Life:
                 break
         if not self._is_over:
             self._take_down(parts, lone)
-        assert self._ordinary < self._sends / 2 + 10, "most took the fast path"
+        assert self._general < self._sends / 2 + 10, "most took the fast path"
         self.disk.on_operation = None
         parts.abandon()
         if not is_killed:
@@ -133,7 +133,7 @@ class Life:
 def assert_outlived(seed: int, flush: FlushDiskType, *, is_killed: bool) -> None:
     store = StoreConfig(commitlog_segment_bytes=1 << 16, consumequeue_file_bytes=20 * 50)
     config = small_config(flush_disk_type=flush, store=store, max_message_size_bytes=1 << 15)
-    life = Life(seed, config)
+    life = CrashRun(seed, config)
     run_virtual(life.live(is_killed=is_killed))
     life.compare()
 

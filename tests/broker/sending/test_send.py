@@ -95,14 +95,14 @@ def test_a_delayed_message_is_stored_in_javas_queue(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "level"), [("18", 18), ("19", 18), ("999999999", 18), ("0", 0), ("-3", 0)]
+    ("sent_level", "level"), [("18", 18), ("19", 18), ("999999999", 18), ("0", 0), ("-3", 0)]
 )
-def test_a_delay_level_out_of_range_is_the_highest_or_none(told: str, level: int) -> None:
+def test_a_delay_level_out_of_range_is_the_highest_or_none(sent_level: str, level: int) -> None:
     async def test(bench: SendRig) -> None:
-        assert (await bench.send(b"x", f"DELAY\x01{told}\x02")).code == 0
+        assert (await bench.send(b"x", f"DELAY\x01{sent_level}\x02")).code == 0
         where = ("SCHEDULE_TOPIC_XXXX", level - 1) if level else ("T", 0)
         (stored,) = bench.stored(*where)
-        assert stored.properties["DELAY"] == (str(level) if level else told)
+        assert stored.properties["DELAY"] == (str(level) if level else sent_level)
 
     run_sends(test)
 
@@ -333,10 +333,10 @@ def test_a_client_from_3_4_9_on_may_override_the_groups_limit_of_retries() -> No
     async def test(bench: SendRig) -> None:
         bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
         since = VERSION_MAX_RECONSUME_TIMES
-        for times, told, version in (
+        for times, limit, version in (
             (2, None, 513), (3, 5, since), (3, None, 513), (3, 5, since - 1)
         ):  # fmt: skip
-            command = message(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=told)
+            command = message(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=limit)
             command.version = version
             assert (await bench.ask(command)).code == 0
         assert len(bench.stored("%RETRY%g")) == 2

@@ -41,8 +41,11 @@ def test_counts_survive_a_stop() -> None:
         assert waiting(parts) == {}
 
     disk = run(fill)
-    told = json.loads(disk.read(FILE_NAME, 0, 4096))
-    assert {topic: one["count"] for topic, one in told["timingCount"].items()} == {"T": 3, "U": 2}
+    content = json.loads(disk.read(FILE_NAME, 0, 4096))
+    assert {topic: one["count"] for topic, one in content["timingCount"].items()} == {
+        "T": 3,
+        "U": 2,
+    }
     run(again, disk, later_ms=10_000)
 
 

@@ -26,14 +26,14 @@ from kourou.testing.loop import run_virtual
 from tests.broker.delays.delay_rig import messages
 from tests.broker.timer.timer_rig import timer_draft
 
-LIVES = 4
+RUNS = 4
 
 
 class PowerLostError(OSError):
     """Raised by the disk at the power cut; the operation has no effect."""
 
 
-class Lives:
+class CrashRuns:
     """One store, and successive brokers that crash on it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Lives:
         self.recalled: set[bytes] = set()
         self._recalling: set[bytes] = set()
 
-    async def live_and_die(self, *, is_killed: bool) -> None:
+    async def run_until_crash(self, *, is_killed: bool) -> None:
         parts = BrokerParts(self.disk, config=self.config, seed=self.dice.randrange(1000))
         over = asyncio.Event()
         left = self.dice.randrange(20, 700)
@@ -102,21 +102,21 @@ class Lives:
         self._recalling.add(name)
         at_ms = (self.due[name] - 1) // 1000 * 1000 + 1
         parts.timers.recall(("T", f"id-{name.decode()}"), at_ms)
-        unique_id = f"id-{name.decode()}"  # both have it, as the broker makes what takes back
+        unique_id = f"id-{name.decode()}"  # shared, as in recalls made by the broker
         draft = timer_draft(parts, b"0", at_ms, recalls=unique_id, unique_id=unique_id)
         _put(parts, name, draft, self.recalled)
 
-    async def live_on(self) -> None:
+    async def run_to_end(self) -> None:
         """Run without a crash until all messages are delivered, and check the deliveries."""
         parts = BrokerParts(self.disk, config=self.config)
         await parts.start_deliveries()
         await asyncio.sleep(120)
-        self._judge(parts)
+        self._check_deliveries(parts)
         assert parts.timers.waiting == 0
         await parts.stop()
         assert check_store(self.disk).findings == []
 
-    def _judge(self, parts: BrokerParts) -> None:
+    def _check_deliveries(self, parts: BrokerParts) -> None:
         came = messages(parts)
         counts = Counter(message.body for message in came)
         lost = self.kept - self._recalling - set(counts)
@@ -124,9 +124,11 @@ class Lives:
         twice = [name for name, count in counts.items() if count > 1]
         assert not twice, f"twice: {twice}"
         back = self.recalled & set(counts)
-        assert not back, f"taken back, and delivered: {sorted(back)}"
+        assert not back, f"recalled, and delivered: {sorted(back)}"
         for message in came:
-            assert message.store_at_ms >= self.due[message.body], f"{message.body!r} came early"
+            assert message.store_at_ms >= self.due[message.body], (
+                f"{message.body!r} was delivered early"
+            )
 
 
 def _config() -> BrokerConfig:
@@ -138,10 +140,10 @@ def _config() -> BrokerConfig:
     )
 
 
-def _put(parts: BrokerParts, name: bytes, draft: RecordDraft, told: set[bytes]) -> None:
+def _put(parts: BrokerParts, name: bytes, draft: RecordDraft, acknowledged: set[bytes]) -> None:
     def done(result: PutResult) -> None:
         if result.status is PutStatus.OK:
-            told.add(name)
+            acknowledged.add(name)
 
     parts.commit.put([draft], parts.clock.now_ms(), done)
 
@@ -182,12 +184,12 @@ def assert_outlived(
     seed: int, *, is_killed: bool, lose: Callable[[SimDisk], object] = lose_nothing
 ) -> None:
     async def main() -> None:
-        lives = Lives(seed)
-        for _ in range(LIVES):
-            await lives.live_and_die(is_killed=is_killed)
-            await asyncio.sleep(lives.dice.choice((0, 0.5, 7)))
-            lose(lives.disk)
-        await lives.live_on()
+        runs = CrashRuns(seed)
+        for _ in range(RUNS):
+            await runs.run_until_crash(is_killed=is_killed)
+            await asyncio.sleep(runs.dice.choice((0, 0.5, 7)))
+            lose(runs.disk)
+        await runs.run_to_end()
 
     run_virtual(main())
 

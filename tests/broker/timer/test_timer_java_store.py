@@ -28,9 +28,9 @@ from tests.store.timer.test_timer_golden import java_s_timer
 
 
 def test_scheduled_messages_in_a_java_store_are_delivered() -> None:
-    disk, told = java_s_timer()
-    read_at_ms = told["check_point"]["lastReadTimeMs"]
-    units = [TimerUnit(*one[1:]) for one in told["log"] if isinstance(one, list)]
+    disk, java = java_s_timer()
+    read_at_ms = java["check_point"]["lastReadTimeMs"]
+    units = [TimerUnit(*one[1:]) for one in java["log"] if isinstance(one, list)]
     waiting = [one for one in units if one.second * 1000 >= read_at_ms]
 
     async def main() -> None:
@@ -52,9 +52,9 @@ def test_scheduled_messages_in_a_java_store_are_delivered() -> None:
         for topic in topics:
             came.update(_ids(parts, topic)[before[topic] :])
         rolled = sum(one.is_roll for one in waiting)
-        taken_back = sum(one.is_delete for one in waiting)
+        recalled_names = sum(one.is_delete for one in waiting)
         assert set(came.values()) == {1}
-        assert came.total() == len(waiting) - rolled - 2 * taken_back
+        assert came.total() == len(waiting) - rolled - 2 * recalled_names
         assert parts.timers.intake_lag == 0
         await parts.stop()
 

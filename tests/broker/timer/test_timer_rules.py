@@ -191,7 +191,7 @@ def test_options_out_of_their_range_are_refused(bad: dict[str, Any]) -> None:
         TimerConfig(**bad)
 
 
-def test_live_options_can_be_changed_and_unserved_keys_are_reported() -> None:
+def test_live_options_can_be_changed_and_others_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         await send_at(parts, b"x", now_ms + 60_000)

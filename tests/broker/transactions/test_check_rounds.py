@@ -91,7 +91,7 @@ def test_a_message_beyond_the_retention_time_is_given_up_without_a_check() -> No
         await rig.half()
 
     async def later(rig: TransactionRig) -> None:
-        await rig.round(after_s=3_600)  # until the clock has run evenly for so long
+        await rig.round(after_s=3_600)  # the age clock follows a jump after an hour
         assert len(rig.given_up()) == 1
         await rig.round(after_s=30)
         assert len(rig.halves()) == 1

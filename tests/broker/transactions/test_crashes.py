@@ -102,14 +102,14 @@ def test_a_message_given_up_before_a_crash_is_kept_once() -> None:
         await rig.round(after_s=30)
         await rig.round(after_s=30)
         assert len(rig.given_up()) == 3
-        assert rig.ops() == [[0, 1, 2]], "they were asked about; they are 3 to 5 since"
+        assert rig.ops() == [[0, 1, 2]], "checks stored them again as 3 to 5"
 
     async def after(rig: TransactionRig) -> None:
         producer = rig.connect()
         assert (await rig.resume(rig.given_up()[2].offset_msg_id)).code == ResponseCode.SUCCESS
         await rig.round(after_s=20)
         assert len(rig.given_up()) == 3
-        assert len(producer.sent) == 1, "about the one that was resumed"
+        assert len(producer.sent) == 1, "the check of the resumed message"
         assert rig.transactions.counts.open_by_topic()["T"] == 1
         assert (await rig.end(halves[0], COMMIT)).code == ResponseCode.SUCCESS
         assert rig.bodies() == [b"0"]
@@ -179,7 +179,7 @@ def test_a_clean_stop_leaves_nothing_to_recover() -> None:
 
 
 @dataclass
-class Story:
+class History:
     """Transactions as their producers know them.
 
     Attributes:
@@ -211,9 +211,9 @@ LIVES = st.lists(st.tuples(STEPS, st.integers(1, 120), st.booleans()), min_size=
 class Producers:
     """Producers that use one broker until it is killed."""
 
-    def __init__(self, rig: TransactionRig, story: Story) -> None:
+    def __init__(self, rig: TransactionRig, history: History) -> None:
         self.rig = rig
-        self.story = story
+        self.history = history
         self.peer = rig.connect()
         self.lone = LoneConnection(rig.handlers, rig.sends.fast_path)
         self.sender = rig.sends.connect(is_fast=True)
@@ -221,43 +221,43 @@ class Producers:
 
     async def step(self, kind: str, number: int) -> None:
         """Run one step of a scenario."""
-        story = self.story
+        history = self.history
         if kind in ("commit", "roll back"):
-            body = b"%d" % len(story.truth)
-            story.truth[body] = COMMIT if kind == "commit" else ROLLBACK
+            body = b"%d" % len(history.truth)
+            history.truth[body] = COMMIT if kind == "commit" else ROLLBACK
             lone = self.sender if number % 2 else None
-            unique_id = f"{len(story.truth):032X}"
+            unique_id = f"{len(history.truth):032X}"
             half = await self.rig.half(body, queue_id=number % 4, UNIQ_KEY=unique_id, lone=lone)
-            story.stored.add(body)
-            story.halves[body] = [half]
-        elif kind in ("end", "twice") and story.halves:
-            body = sorted(story.halves)[number % len(story.halves)]
-            records = story.halves[body]
+            history.stored.add(body)
+            history.halves[body] = [half]
+        elif kind in ("end", "twice") and history.halves:
+            body = sorted(history.halves)[number % len(history.halves)]
+            records = history.halves[body]
             for _ in range(2 if kind == "twice" else 1):
                 half = records[number % len(records)]
-                answer = await self.rig.end(half, story.truth[body], is_checked=True)
+                answer = await self.rig.end(half, history.truth[body], is_checked=True)
                 if answer.code == ResponseCode.SUCCESS:
-                    story.ended.add(body)
-        elif kind == "tell" and story.halves:
-            for body, records in sorted(story.halves.items())[number % 3 :]:
-                self.lone.receive_bytes(frame(records[0], story.truth[body]))
+                    history.ended.add(body)
+        elif kind == "tell" and history.halves:
+            for body, records in sorted(history.halves.items())[number % 3 :]:
+                self.lone.receive_bytes(frame(records[0], history.truth[body]))
         elif kind == "check":
             await self.rig.round(after_s=31)
         else:
             await asyncio.sleep(number / 4)
-        self._hear()
+        self._note_checks()
 
-    def _hear(self) -> None:
+    def _note_checks(self) -> None:
         """Note the records of the checks received."""
         for check in self.peer.sent[self._asked :]:
             half = checked_half(check)
-            for records in self.story.halves.values():
+            for records in self.history.halves.values():
                 if records[0].unique_key == half.unique_key:
                     records.append(half)
         self._asked = len(self.peer.sent)
 
 
-def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_kill: bool,
+def live(disk: SimDisk, history: History, steps: list[Step], operations: int, *, is_kill: bool,
          later_ms: int) -> None:  # fmt: skip
     """Run a broker until a given disk operation."""
 
@@ -267,7 +267,7 @@ def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_
         parts.transactions.start()
         await parts.topics.persist()
         rig = TransactionRig(parts)
-        producers = Producers(rig, story)
+        producers = Producers(rig, history)
         left = operations
         dead = asyncio.Event()
 
@@ -298,22 +298,22 @@ def live(disk: SimDisk, story: Story, steps: list[Step], operations: int, *, is_
         disk.crash()
 
 
-async def settle(rig: TransactionRig, story: Story) -> None:
+async def settle_all(rig: TransactionRig, history: History) -> None:
     """Run check rounds, and send every end once more."""
-    producers = Producers(rig, story)
+    producers = Producers(rig, history)
     for _ in range(4):
         await producers.step("check", 0)
-        for body, records in story.halves.items():
+        for body, records in history.halves.items():
             for half in records:
-                await rig.end(half, story.truth[body], is_checked=True)
+                await rig.end(half, history.truth[body], is_checked=True)
 
 
-def judge(counts: Counter[bytes], story: Story) -> None:
+def check_outcome(counts: Counter[bytes], history: History) -> None:
     """Compare the messages of the topic with the producers' commits and rollbacks."""
-    for body, verdict in story.truth.items():
+    for body, verdict in history.truth.items():
         if verdict == ROLLBACK:
             assert counts[body] == 0, f"{body!r} was rolled back"
-        elif body in story.stored:
+        elif body in history.stored:
             assert counts[body] == 1, f"{body!r} was stored and committed"
         else:
             assert counts[body] <= 1
@@ -324,22 +324,22 @@ def judge(counts: Counter[bytes], story: Story) -> None:
 def test_each_transaction_ends_once_whenever_brokers_are_killed(
     lives: list[tuple[list[Step], int, bool]],
 ) -> None:
-    story = Story()
+    history = History()
     disk = SimDisk(len(lives))
     later_ms = 0
     for steps, operations, is_kill in lives:
-        live(disk, story, steps, operations, is_kill=is_kill, later_ms=later_ms)
+        live(disk, history, steps, operations, is_kill=is_kill, later_ms=later_ms)
         later_ms += 1_000_000
 
     async def last(rig: TransactionRig) -> None:
         await asyncio.sleep(1)
         counts = Counter(rig.bodies())
-        assert all(count == 1 for count in counts.values()), "before the last life"
-        for body in story.ended:
-            wanted = 1 if story.truth[body] == COMMIT else 0
+        assert all(count == 1 for count in counts.values()), "before the last run"
+        for body in history.ended:
+            wanted = 1 if history.truth[body] == COMMIT else 0
             assert counts[body] == wanted, f"{body!r} was acknowledged"
-        await settle(rig, story)
-        judge(Counter(rig.bodies()), story)
+        await settle_all(rig, history)
+        check_outcome(Counter(rig.bodies()), history)
 
     run(last, disk, later_ms=later_ms, check_max=100)
     assert not check_store(disk).findings

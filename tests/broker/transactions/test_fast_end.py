@@ -41,7 +41,7 @@ def frame(
     return encode_frame(command)
 
 
-ODD: Final = (
+UNUSUAL: Final = (
     (b'Offset":"', b'Offset":" '), (b'Offset":"', b'Offset":"+'), (b'Offset":"', b'Offset":"0'),
     (b'Offset":"', b'Offset":"1_'), (b'Offset":"', b'Offset":"-'), (b'"code":37,', b'"code": 37,'),
     (b'Offset":"', b'Offset":"\xd9\xa3'), (b'"false"', b'"FALSE"'), (b'"8"', b'"08"'),
@@ -59,9 +59,9 @@ def answers_of(lone: LoneConnection) -> list[tuple[int, int, str | None, int]]:
     return sorted(((one.opaque, one.code, one.remark, one.flag) for one in lone.sent()), key=str)
 
 
-def oddly_written(end: bytes, dice: Random) -> bytes:
+def unusual_header(end: bytes, dice: Random) -> bytes:
     """Return the frame of an end with an unusual header."""
-    header = end[8:].replace(*dice.choice(ODD))
+    header = end[8:].replace(*dice.choice(UNUSUAL))
     return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
 
 
@@ -78,7 +78,7 @@ def reads(halves: list[Half], dice: Random) -> list[bytes]:
         )
         for number, half in enumerate(dice.choices(halves, k=120))
     ]
-    frames = [oddly_written(one, dice) if dice.random() < 0.2 else one for one in frames]
+    frames = [unusual_header(one, dice) if dice.random() < 0.2 else one for one in frames]
     found = []
     while frames:
         count = dice.randrange(1, 20)
@@ -122,16 +122,16 @@ def test_random_ends_have_the_same_outcome_on_both_paths(seed: int) -> None:
             ended = sorted(offset for op in rig.ops() for offset in op)
             stats = rig.parts.stats.store
             unanswered = lone.connection.unanswered
-            assert unanswered.has_room(0, UNANSWERED_MAX), "all are answered"
-            assert not unanswered.has_room(0, UNANSWERED_MAX + 1), "and none counted twice"
+            assert unanswered.has_room(0, UNANSWERED_MAX), "every request is answered"
+            assert not unanswered.has_room(0, UNANSWERED_MAX + 1), "no request is counted twice"
             left.append(
                 (messages, ended, stats.put_messages - len(rig.ops()),
                  rig.transactions.counts.open_by_topic(), rig.progress()[0], answers_of(lone))
             )  # fmt: skip
 
         run(test)
-    fast, ordinary = left
-    assert fast == ordinary
+    fast, general = left
+    assert fast == general
 
 
 async def plain_halves(rig: TransactionRig) -> tuple[LoneConnection, list[Half]]:

@@ -76,8 +76,8 @@ def test_the_record_of_a_fast_path_commit_equals_that_of_the_general_path(
     size = len(draft.properties) - len(target.properties)
     half = PlainHalf(target, "p", size, 0, "", unique_id, "")
     made = committed_record(record[:-SEAL_BYTES], half, half_place, (place, 7, store_at_ms))
-    ordinary = committed_draft(read_half(record), queue_id, half_place)
-    assert b"".join(made) == encode_sealed(ordinary, 7, place, store_at_ms)
+    general = committed_draft(read_half(record), queue_id, half_place)
+    assert b"".join(made) == encode_sealed(general, 7, place, store_at_ms)
     assert len(record) + target.more_bytes == len(b"".join(made))
 
 
@@ -170,7 +170,7 @@ def test_requests_of_javas_client_take_the_fast_paths() -> None:
         await asyncio.sleep(1)
         [stored] = [one for one in lone.sent() if one.code == ResponseCode.SUCCESS]
         place = decode_offset_msg_id(stored.ext_fields["msgId"])[1]
-        lone.receive_bytes(told_of(end, place, int(stored.ext_fields["queueOffset"])))
+        lone.receive_bytes(acknowledged_halves(end, place, int(stored.ext_fields["queueOffset"])))
         await asyncio.sleep(1)
         assert len(rig.stored(topic)) == 4 + 1
         assert len(lone.sent()) == 1
@@ -178,7 +178,7 @@ def test_requests_of_javas_client_take_the_fast_paths() -> None:
     run(test)
 
 
-def told_of(end: bytes, place: int, queue_offset: int) -> bytes:
+def acknowledged_halves(end: bytes, place: int, queue_offset: int) -> bytes:
     """Return a recorded END_TRANSACTION, changed to name another half message."""
     header = end[8:]
     for name, value in (("commitLogOffset", place), ("tranStateTableOffset", queue_offset)):

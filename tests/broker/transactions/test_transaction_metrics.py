@@ -109,7 +109,7 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
         lone.receive_bytes(half_frame(7) + half_frame(8))
         end = rig.begin_end(half, COMMIT, producer_group="another")
         await asyncio.sleep(0.5)
-        assert (len(lone.sent()), len(end.sent)) == (2, 0), "ends wait for what is found out"
+        assert (len(lone.sent()), len(end.sent)) == (2, 0), "ends wait for the recovery"
         await asyncio.sleep(10)
         assert len(end.sent) == 1
         assert parts.transactions.counts.of("T") == 1_000 + 6 + 1 + 2

@@ -1,4 +1,4 @@
-"""Life cycles of a message from its send to its last delivery, as functions of a cluster.
+"""LifeCycle cycles of a message from its send to its last delivery, as functions of a cluster.
 
 Each life cycle sends one message and returns it as its consumers finally get it. The message is
 described by `Sent`, so that a life cycle can add properties: a delay, or a transaction.
@@ -71,11 +71,11 @@ class Sent:
         assert {name: got.properties.get(name) for name in self.properties} == self.properties
 
 
-Life = Callable[[Cluster, Sent], Awaitable[MessageExt]]
+LifeCycle = Callable[[Cluster, Sent], Awaitable[MessageExt]]
 Listener = Callable[[MessageExt], object]
 
 
-def run_life(life: Life, sent: Sent, **options: Any) -> None:
+def run_life_cycle(life_cycle: LifeCycle, sent: Sent, **options: Any) -> None:
     """Run a life cycle in a cluster of one broker, and check the delivered message."""
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def run_life(life: Life, sent: Sent, **options: Any) -> None:
         async with Cluster(seed=7, **own | options) as cluster:
             async with cluster.admin() as admin:
                 await admin.create_topic(sent.topic, queues=2)
-            sent.check(await life(cluster, sent))
+            sent.check(await life_cycle(cluster, sent))
 
     run_virtual(main())
 
@@ -119,7 +119,7 @@ def consumer_of(
     return consumer
 
 
-def take(_: MessageExt) -> None:
+def acknowledge(_: MessageExt) -> None:
     """Acknowledge the message."""
 
 
@@ -143,7 +143,7 @@ async def lower_limit(cluster: Cluster, sent: Sent) -> None:
 
 
 async def is_sent(cluster: Cluster, sent: Sent) -> MessageExt:
-    return await consumed(cluster, sent, sending(cluster, sent), take)
+    return await consumed(cluster, sent, sending(cluster, sent), acknowledge)
 
 
 async def is_sent_in_a_batch(cluster: Cluster, sent: Sent) -> MessageExt:
@@ -151,19 +151,21 @@ async def is_sent_in_a_batch(cluster: Cluster, sent: Sent) -> MessageExt:
         async with cluster.producer() as producer:
             await producer.send_batch([sent.message()])
 
-    return await consumed(cluster, sent, send, take)
+    return await consumed(cluster, sent, send, acknowledge)
 
 
 async def waits_at_a_level(cluster: Cluster, sent: Sent) -> MessageExt:
-    return await consumed(cluster, sent, sending(cluster, sent, delay_level=9), take)
+    return await consumed(cluster, sent, sending(cluster, sent, delay_level=9), acknowledge)
 
 
 async def is_scheduled(cluster: Cluster, sent: Sent) -> MessageExt:
-    return await consumed(cluster, sent, sending(cluster, sent, delay_ms=90_500), take)
+    return await consumed(cluster, sent, sending(cluster, sent, delay_ms=90_500), acknowledge)
 
 
 async def is_scheduled_beyond_the_window(cluster: Cluster, sent: Sent) -> MessageExt:
-    got = await consumed(cluster, sent, sending(cluster, sent, delay_ms=4_500 * _WINDOW_S), take)
+    got = await consumed(
+        cluster, sent, sending(cluster, sent, delay_ms=4_500 * _WINDOW_S), acknowledge
+    )
     assert int(got.properties["TIMER_ROLL_TIMES"]) > 1
     return got
 
@@ -174,7 +176,7 @@ async def is_committed(cluster: Cluster, sent: Sent) -> MessageExt:
             transaction = await producer.begin_transaction(sent.message())
             await producer.end_transaction(transaction, TransactionState.COMMIT)
 
-    return await consumed(cluster, sent, send, take)
+    return await consumed(cluster, sent, send, acknowledge)
 
 
 def _asked_for_nothing(message: MessageExt) -> TransactionState:
@@ -196,7 +198,7 @@ async def is_committed_by_the_third_check(cluster: Cluster, sent: Sent) -> Messa
             await producer.begin_transaction(sent.message())
             await lower_limit(cluster, sent)
 
-        return await consumed(cluster, sent, send, take)
+        return await consumed(cluster, sent, send, acknowledge)
 
 
 async def is_retried(cluster: Cluster, sent: Sent) -> MessageExt:
@@ -301,16 +303,16 @@ async def is_exported_and_imported(cluster: Cluster, sent: Sent) -> MessageExt:
     again = [one for one in export_messages(store, Selection()) if not isinstance(one, LogPiece)]
     assert [row["properties"] for row in again] == [dict(sent.properties)]
     await cluster.restart_broker()
-    return await consumed(cluster, sent, _nothing, take)
+    return await consumed(cluster, sent, _nothing, acknowledge)
 
 
 async def _nothing() -> None:
     """Send nothing: the message is already stored."""
 
 
-LIVES: Final[Mapping[str, Life]] = {
-    life.__name__.replace("_", " "): life
-    for life in (
+LIFE_CYCLES: Final[Mapping[str, LifeCycle]] = {
+    life_cycle.__name__.replace("_", " "): life_cycle
+    for life_cycle in (
         is_sent,
         is_sent_in_a_batch,
         waits_at_a_level,
