@@ -142,7 +142,7 @@ class Expiry:
         return list(self._queues)
 
     def find_expired(self, queues: Sequence[ConsumeQueue]) -> list[tuple[ConsumeQueue, int]]:
-        """Advance the minimum offset of each queue to the log's begin; on any thread.
+        """Advance the queues' minimum offsets, and find those with expired files; on any thread.
 
         Returns:
             Each queue whose oldest files refer only to removed records, with the number of such

@@ -39,8 +39,8 @@ class ConsumeQueue(ABC):
         min_offset: the offset of the first message whose record is still in the log.
         max_offset: the offset after the last message visible to consumers.
         next_offset: the offset of the next appended message.
-        unverified_below: entries of lower offsets were in the files when the store was opened; this
-            process made those of higher ones.
+        unverified_below: entries with lower offsets were in the files when the store was opened;
+            this process made the others.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class ConsumeQueue(ABC):
 
     @abstractmethod
     def fill_to(self, queue_offset: int, position: int = 0, size: int = BLANK_ENTRY_SIZE) -> None:
-        """Let the next entry be at `queue_offset`; missing entries before it stand for no record.
+        """Let the next entry be at `queue_offset`; missing entries before it have no record.
 
         With a position and a size, they point at those bytes of the log, which are damaged.
         """

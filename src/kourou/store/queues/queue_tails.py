@@ -12,8 +12,7 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 NEW_FILES_PER_FLUSH: Final = 8
-"""The most files that one flush creates: each, with its directory, takes a third of a millisecond.
-"""
+"""The most files that one flush creates; one with its directory takes a third of a millisecond."""
 FILES_PER_FLUSH: Final = 64
 """The most files that one flush writes to. A file that must be opened takes 15 us, 60 us on a
 loaded machine; the limit keeps a flush below 5 ms."""

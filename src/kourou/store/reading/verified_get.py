@@ -2,7 +2,7 @@
 
 Records that this process wrote and that are in memory are trusted. All others are verified: the
 record must be whole, and belong to that queue and offset, because a corrupt queue entry may refer
-to another record. (Only the fast path in `plain_get` remembers earlier verifications.)
+to another record. (Only the fast path in `fast_get` remembers earlier verifications.)
 
     found                        `get_resident`, never waits    `get_verified`, may wait
     not in memory                None                           reads it
