@@ -1,4 +1,4 @@
-"""Executes brokers' requests to a consumer, which `client_requests` decodes."""
+"""Executes the requests of brokers to a consumer, after `client_requests` has decoded them."""
 
 from __future__ import annotations
 

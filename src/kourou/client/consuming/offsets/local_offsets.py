@@ -105,9 +105,9 @@ class LocalOffsets(OffsetsInMemory):
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Write the offsets of these queues; the file keeps those of other queues.
 
-        The offsets are durable on return. A failure is not raised, but logged as a warning once
-        until a write succeeds. A later call writes the offsets; after a crash before that, messages
-        are delivered again.
+        On success the offsets are durable on return. A failure is not raised, but logged as a
+        warning once until a write succeeds. A later call writes the offsets; after a crash before
+        that, messages are delivered again.
         """
         for queue in queues:
             offset = self._offsets.get(queue)

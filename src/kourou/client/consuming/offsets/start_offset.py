@@ -76,7 +76,7 @@ async def find_offset_in_bounds(
 
     The queue's end was lost, its topic deleted and created again, or the group's offset was reset.
     A broker that lost the end has lowered the committed offset, too. A broker that deleted the
-    topic has no committed offset: the group then starts at the queue's begin, so as not to skip
+    topic has no committed offset: the group then starts at its lowest offset, so as not to skip
     messages stored at reused offsets. Offsets in a local file reflect neither case.
 
     Returns:
