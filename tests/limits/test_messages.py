@@ -98,7 +98,7 @@ WITHOUT_BATCH = [name for name in LIFE_CYCLES if name != "is sent in a batch"]
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("life", WITHOUT_BATCH)
+@pytest.mark.parametrize("life_cycle", WITHOUT_BATCH)
 def test_a_message_at_a_limit_survives_each_life_cycle(life_cycle: str, case: str) -> None:
     run_life_cycle(LIFE_CYCLES[life_cycle], CASES[case])
 
@@ -108,7 +108,7 @@ def test_a_message_at_a_limit_survives_in_a_batch(case: str) -> None:
     run_life_cycle(LIFE_CYCLES["is sent in a batch"], CASES[case])
 
 
-@pytest.mark.parametrize("life", [name for name in WITHOUT_BATCH if name != "is committed"])
+@pytest.mark.parametrize("life_cycle", [name for name in WITHOUT_BATCH if name != "is committed"])
 def test_a_stored_message_survives_a_lowered_limit_of_bodies(life_cycle: str) -> None:
     run_life_cycle(LIFE_CYCLES[life_cycle], replace(all_of(0), lowers_limit=True))
 
