@@ -258,7 +258,7 @@ def test_signal_during_start_ends_run_after_the_start() -> None:
 
         async def run_forever(self) -> None:
             over = asyncio.Event()
-            with end_signals.calling(over.set):
+            with end_signals.registered(over.set):
                 await over.wait()
 
     client = SignalledAtStart()

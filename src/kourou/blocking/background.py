@@ -61,7 +61,7 @@ class BackgroundLoop:
             UsageError: called from the loop's own thread, which would wait for itself forever.
             BaseException: the exception of the coroutine.
         """
-        loop = self._running()
+        loop = self._ensure_running()
         waiting = _Call(call)
         self._calls.append(waiting)
         # One system call wakes the loop for all calls that are queued before it runs. The loop
@@ -84,7 +84,7 @@ class BackgroundLoop:
         while calls:
             calls.popleft().begin(loop)
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _ensure_running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             loop = self._loop
             if loop is None:

@@ -34,7 +34,7 @@ class EndSignals:
     """Calls functions on the first SIGINT or SIGTERM; a second signal ends the process at once.
 
     There is one object per process, because a process has one handler for each signal. The handlers
-    are installed while the main thread is within `installed` or `calling`; afterwards the earlier
+    are installed while the main thread is within `installed` or `registered`, and then the earlier
     ones are restored. Handlers that the program has set, and ignored signals, are never replaced.
     """
 
@@ -63,24 +63,26 @@ class EndSignals:
                 self._restore()
 
     @contextmanager
-    def calling(self, end: Callable[[], object], *, is_fallback: bool = False) -> Iterator[None]:
-        """Call `end` on the first signal that arrives while the handlers are installed.
+    def registered(
+        self, callback: Callable[[], object], *, is_fallback: bool = False
+    ) -> Iterator[None]:
+        """Call `callback` on the first signal that arrives while the handlers are installed.
 
         Args:
-            end: called in the main thread during the block. If the signal came before the block,
-                `end` is called at the beginning of the block.
-            is_fallback: call `end` only if no other function is registered when the signal
+            callback: called in the main thread during the block. If the signal came before the
+                block, it is called at the beginning of the block.
+            is_fallback: call `callback` only if no other function is registered when the signal
                 arrives.
         """
-        registered = self._fallbacks if is_fallback else self._callbacks
+        callbacks = self._fallbacks if is_fallback else self._callbacks
         with self.installed():
-            registered.append(end)
+            callbacks.append(callback)
             try:
                 if self._is_signaled:
-                    end()
+                    callback()
                 yield
             finally:
-                registered.remove(end)
+                callbacks.remove(callback)
 
     def _install(self) -> None:
         for number in END_SIGNALS:
@@ -105,12 +107,12 @@ class EndSignals:
         for each in self._replaced:
             # The default action of a second signal ends the process even if the main thread hangs.
             signal.signal(each, signal.SIG_DFL)
-        for end in tuple(self._callbacks or self._fallbacks):
-            end()
+        for callback in tuple(self._callbacks or self._fallbacks):
+            callback()
 
 
 end_signals: Final = EndSignals()
-"""The object of this process."""
+"""The only instance in this process."""
 
 
 class Runnable(Protocol):
@@ -201,7 +203,7 @@ async def _until_signal(main: Coroutine[Any, Any, T]) -> T | None:
         is_signaled = True
         loop.call_soon_threadsafe(task.cancel)
 
-    with end_signals.calling(cancel, is_fallback=True):
+    with end_signals.registered(cancel, is_fallback=True):
         try:
             return await task
         except asyncio.CancelledError:

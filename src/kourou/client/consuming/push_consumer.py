@@ -337,7 +337,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
                 "for example by `consumer.listen(function)`, or use `async for` instead"
             )
         loop, ended = asyncio.get_running_loop(), self._ended
-        with end_signals.calling(lambda: loop.call_soon_threadsafe(ended.set)):
+        with end_signals.registered(lambda: loop.call_soon_threadsafe(ended.set)):
             await ended.wait()
             await self.close()
 

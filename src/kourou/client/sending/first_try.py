@@ -225,7 +225,7 @@ class FirstTries:
             timeout_ms = self._timeout_ms
         if not (0 < len(message.body) < self._bytes_end and 0 < timeout_ms <= TIMEOUT_MS_MAX):
             return None
-        plan = self._plans.of(message)
+        plan = self._plans.get(message)
         if plan is None:
             return None
         now_ms = self._now_ms()

@@ -32,7 +32,7 @@ class InFlight:
 
     def try_acquire(self, size: int) -> bool:
         """Add a message of `size` bytes and return True; False, without effect, if it must wait."""
-        # `_fits` and `_take` are inlined, because this runs for each message.
+        # `_fits` and `_add` are inlined, because this runs for each message.
         messages, size_all = self._messages, self._bytes + size
         if self._waiting:
             return False
@@ -51,12 +51,12 @@ class InFlight:
         """
         if self.try_acquire(size):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((turn, size))
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((admitted, size))
         try:
-            await turn
+            await admitted
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if not admitted.cancelled():
                 self.release(size)  # it was added before the cancellation
             self._wake()
             raise
@@ -79,7 +79,7 @@ class InFlight:
             return True
         return self._messages < self._messages_max and self._bytes + size <= self._bytes_max
 
-    def _take(self, size: int) -> None:
+    def _add(self, size: int) -> None:
         if not self._messages:
             self._empty.clear()
         self._messages += 1
@@ -87,13 +87,13 @@ class InFlight:
 
     def _wake(self) -> None:
         while self._waiting:
-            turn, size = self._waiting[0]
-            if turn.cancelled():
+            admitted, size = self._waiting[0]
+            if admitted.cancelled():
                 self._waiting.popleft()
             elif self._fits(size):
                 self._waiting.popleft()
-                self._take(size)
-                turn.set_result(None)
+                self._add(size)
+                admitted.set_result(None)
             else:
                 return
 

@@ -207,7 +207,7 @@ class RoundRobins:
         self._topics_max = topics_max
         self._round_robins: dict[str, RoundRobin] = {}
 
-    def of(self, topic: str) -> RoundRobin:
+    def get(self, topic: str) -> RoundRobin:
         """Return the round-robin state of a topic."""
         round_robin = self._round_robins.get(topic)
         if round_robin is None:

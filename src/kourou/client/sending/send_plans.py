@@ -56,7 +56,7 @@ class SendPlans:
         self._round_robins = round_robins
         self._plans: dict[str, Plan] = {}
 
-    def of(self, message: Message) -> Plan | None:
+    def get(self, message: Message) -> Plan | None:
         """Return the plan of a message's topic; None if no route is cached.
 
         A new plan is created only for a valid message; for an invalid one the result is None.
@@ -74,11 +74,11 @@ class SendPlans:
             return None
         if len(self._plans) >= self._config.routes_max:
             self._plans.clear()
-        plan = self._plans[topic] = Plan(route, self._round_robins.of(topic))
+        plan = self._plans[topic] = Plan(route, self._round_robins.get(topic))
         return plan
 
     def target(self, plan: Plan, topic: str, broker_name: str) -> BrokerTarget | None:
-        """Return the way to a broker.
+        """Return the target of a broker.
 
         None if the route has no master of that broker, or no frame template can be used.
         """

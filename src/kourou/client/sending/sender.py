@@ -178,7 +178,7 @@ class Sender:
             return choice
         topic = outgoing.topic
         route = await self._instance.routes.get(topic, deadline.remaining_s())
-        round_robin = self._round_robins.of(topic)
+        round_robin = self._round_robins.get(topic)
         if choice is not None:
             queue = choice(round_robin.queues(route), outgoing.messages[0])
             check_queue(topic, queue)
