@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 FLIGHTS_TOTAL: Final = 336_776
-ROWS_A_SLICE: Final = 5_000
+BATCH_ROWS: Final = 5_000
 """Flights converted to Python objects at a time; the whole year at once would take a gigabyte."""
 
 _NULLS: Final = pyarrow.csv.ConvertOptions(strings_can_be_null=True)
@@ -48,7 +48,7 @@ def load_flights(rows: int) -> pa.Table:
 def flights_of(table: pa.Table) -> Iterator[Flight]:
     """Yield the flights of the table, in its order."""
     encode = msgspec.json.Encoder().encode
-    for batch in table.to_batches(max_chunksize=ROWS_A_SLICE):
+    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
         for row in batch.to_pylist():
             yield Flight(row["flight_id"], row["carrier"], encode(row))
 

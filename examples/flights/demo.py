@@ -34,8 +34,8 @@ from comparison import compare_ids, differing_columns, read_parquet
 from count_delays import LATE_FROM_MINUTES
 from data import FLIGHTS_TOTAL, flights_of, load_flights
 from ledger import Ledgers
-from progress import Bars
-from publish import CONFIG, GROUP, Sending, publish
+from progress import ProgressBars
+from publish import CONFIG, GROUP, Publication, publish
 from rich.console import Console
 from summary import Outcome, print_outcome, print_worst_routes
 
@@ -48,7 +48,7 @@ TOPIC: Final = "flights"
 QUEUES: Final = 8
 MEMBERS: Final = 2
 FAST_ROWS: Final = 20_000
-LOOK_EVERY_S: Final = 0.25
+POLL_INTERVAL_S: Final = 0.25
 CRASH_DELAY_S: Final = 0.1
 STALL_LIMIT_S: Final = 60.0
 SPARK_LIMIT_S: Final = 300.0
@@ -63,7 +63,7 @@ class Demo:
     def __init__(self, table: pa.Table, console: Console) -> None:
         self._table = table
         self._console = console
-        self._sending = Sending(len(table))
+        self._publication = Publication(len(table))
         self._ledgers = Ledgers([DIRECTORY / f"counted-{n}.txt" for n in range(1, MEMBERS + 1)])
         self._members: list[Child] = []
 
@@ -85,7 +85,7 @@ class Demo:
             crash_seconds, stored = asyncio.run(self._publish_and_count(server))
             for member in self._members:
                 member.stop()
-            self._ledgers.read_on()
+            self._ledgers.read_new_lines()
             spark = self._run_spark(stack, server)
         print_worst_routes(self._console, spark)
         parquet = read_parquet(DIRECTORY / "parquet")
@@ -93,7 +93,7 @@ class Demo:
         is_same = not reported.missing and not reported.unknown
         return Outcome(
             total=len(self._table),
-            sending=self._sending,
+            publication=self._publication,
             stored=stored,
             deliveries=self._ledgers.deliveries,
             records=len(self._ledgers.records),
@@ -127,19 +127,21 @@ class Demo:
         """
         async with Producer(GROUP, server.name_server, config=CONFIG) as producer:
             flights = flights_of(self._table)
-            publishing = asyncio.create_task(publish(producer, TOPIC, flights, self._sending))
+            publishing = asyncio.create_task(publish(producer, TOPIC, flights, self._publication))
             crashing = asyncio.create_task(self._crash_midway(server))
             try:
-                with Bars(self._console, len(self._table)) as bars:
-                    await self._follow(bars, until=lambda: are_over(publishing, crashing))
+                with ProgressBars(self._console, len(self._table)) as bars:
+                    await self._show_progress(bars, until=lambda: all_done(publishing, crashing))
                     stored = await count_stored(server.name_server)
-                    await self._follow(bars, until=lambda: len(self._ledgers.records) >= stored)
+                    await self._show_progress(
+                        bars, until=lambda: len(self._ledgers.records) >= stored
+                    )
             finally:
                 publishing.cancel()
                 crashing.cancel()
         return crashing.result(), stored
 
-    async def _follow(self, bars: Bars, *, until: Callable[[], bool]) -> None:
+    async def _show_progress(self, bars: ProgressBars, *, until: Callable[[], bool]) -> None:
         """Show the progress until the condition holds.
 
         Raises:
@@ -147,12 +149,12 @@ class Demo:
         """
         state, changed_at = (-1, -1), time.perf_counter()
         while not until():
-            await asyncio.sleep(LOOK_EVERY_S)
-            self._ledgers.read_on()
-            bars.show(self._sending, self._ledgers)
+            await asyncio.sleep(POLL_INTERVAL_S)
+            self._ledgers.read_new_lines()
+            bars.show(self._publication, self._ledgers)
             for member in self._members:
                 member.check()
-            now = (self._sending.acknowledged, self._ledgers.deliveries)
+            now = (self._publication.acknowledged, self._ledgers.deliveries)
             if now != state:
                 state, changed_at = now, time.perf_counter()
             elif time.perf_counter() - changed_at > STALL_LIMIT_S:
@@ -163,10 +165,10 @@ class Demo:
 
     async def _crash_midway(self, server: Server) -> float:
         """Kill and restart the broker at half of the messages; return the seconds of the outage."""
-        await self._sending.halfway.wait()
+        await self._publication.halfway.wait()
         # Answers arrive in bursts: after a short delay the crash hits messages in flight.
         await asyncio.sleep(CRASH_DELAY_S)
-        at, pid = self._sending.acknowledged, server.pid
+        at, pid = self._publication.acknowledged, server.pid
         seconds = await asyncio.to_thread(server.crash)
         self._print(
             f"crash     kill -9 {pid} at {at:,} acknowledged; "
@@ -191,7 +193,7 @@ class Demo:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 
-def are_over(*tasks: asyncio.Task[Any]) -> bool:
+def all_done(*tasks: asyncio.Task[Any]) -> bool:
     """Return whether all tasks have ended; raise the exception of a failed one."""
     for task in tasks:
         if task.done():

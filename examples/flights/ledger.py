@@ -60,7 +60,7 @@ class Ledgers:
         """The sum of the delays of late flights, in minutes."""
         return sum(entry.minutes_so_far for entry in self._latest.values())
 
-    def read_on(self) -> None:
+    def read_new_lines(self) -> None:
         """Read the complete lines written since the last call."""
         for file in self.files:
             if not file.exists():

@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Self
 
 from ledger import Ledgers
-from publish import Sending
+from publish import Publication
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-class Bars:
+class ProgressBars:
     """Shows the progress of publication and counting."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -38,12 +38,12 @@ class Bars:
     ) -> None:
         self._progress.stop()
 
-    def show(self, sending: Sending, ledgers: Ledgers) -> None:
+    def show(self, publication: Publication, ledgers: Ledgers) -> None:
         """Update the bars."""
         speed = self._progress.tasks[self._sent].speed
         self._progress.update(
             self._sent,
-            completed=sending.acknowledged,
+            completed=publication.acknowledged,
             note="" if speed is None else f"{speed:,.0f} messages/s",
         )
         mean = ledgers.minutes / max(1, ledgers.late)

@@ -26,7 +26,7 @@ CONFIG: Final = ProducerConfig(
 
 
 @dataclass
-class Sending:
+class Publication:
     """Counters and latencies of one publication.
 
     Attributes:
@@ -56,32 +56,34 @@ class Sending:
 
 
 async def publish(
-    producer: Producer, topic: str, flights: Iterable[Flight], sending: Sending
+    producer: Producer, topic: str, flights: Iterable[Flight], publication: Publication
 ) -> None:
-    """Send all flights and return when each send has ended; `sending` is updated continuously."""
+    """Send all flights and return when each send has ended; update `publication` meanwhile."""
     started_at = time.perf_counter()
     open_sends: set[asyncio.Future[SendReceipt]] = set()
     for flight in flights:
         message = Message(topic, flight.body, tags=flight.carrier, keys=[flight.flight_id])
         future = await producer.submit(message)
-        sending.sent += 1
+        publication.sent += 1
         open_sends.add(future)
         future.add_done_callback(open_sends.discard)
-        future.add_done_callback(partial(_record, sending, flight.flight_id, time.perf_counter()))
+        future.add_done_callback(
+            partial(_record, publication, flight.flight_id, time.perf_counter())
+        )
     if open_sends:
         await asyncio.wait(open_sends)
-    sending.seconds = time.perf_counter() - started_at
+    publication.seconds = time.perf_counter() - started_at
 
 
 def _record(
-    sending: Sending, flight_id: str, sent_at: float, future: asyncio.Future[SendReceipt]
+    publication: Publication, flight_id: str, sent_at: float, future: asyncio.Future[SendReceipt]
 ) -> None:
     error = future.exception()
     if error is None:
-        sending.acknowledged += 1
-        sending.on_disk += future.result().durability is Durability.DISK
-        if sending.acknowledged * 2 >= sending.total:
-            sending.halfway.set()
-        sending.latencies_ms.append((time.perf_counter() - sent_at) * 1000)
+        publication.acknowledged += 1
+        publication.on_disk += future.result().durability is Durability.DISK
+        if publication.acknowledged * 2 >= publication.total:
+            publication.halfway.set()
+        publication.latencies_ms.append((time.perf_counter() - sent_at) * 1000)
     else:
-        sending.failures.append((flight_id, error))
+        publication.failures.append((flight_id, error))

@@ -87,14 +87,14 @@ def main(name_server: str, parquet: str) -> None:
     )
     with_weather(flights).write.mode("overwrite").partitionBy("carrier").parquet(parquet)
     written = spark.read.parquet(parquet)
-    found = {
+    result = {
         "rows": stored.get["rows"],
         "flights": written.count(),
         "with_weather": written.where("temp IS NOT NULL").count(),
         "worst": worst_routes(written),
         "seconds": time.perf_counter() - started_at,
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(result), flush=True)
     spark.stop()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison import Comparison
-from publish import Sending
+from publish import Publication
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +18,7 @@ class Outcome:
 
     Attributes:
         total: number of flights to publish.
-        sending: results of the publication.
+        publication: counters and latencies of the publication.
         stored: messages in the topic at the end.
         deliveries: messages delivered to the counting processes, including redeliveries.
         records: distinct stored messages among the deliveries.
@@ -35,7 +35,7 @@ class Outcome:
     """
 
     total: int
-    sending: Sending
+    publication: Publication
     stored: int
     deliveries: int
     records: int
@@ -57,16 +57,16 @@ class Outcome:
     @property
     def problems(self) -> list[str]:
         """Descriptions of failed checks; empty if there are none."""
-        sending, spark = self.sending, self.spark
+        publication, spark = self.publication, self.spark
         checks = [
-            (sending.sent == self.total, f"{self.total} flights, {sending.sent} sent"),
+            (publication.sent == self.total, f"{self.total} flights, {publication.sent} sent"),
             (
-                sending.acknowledged == sending.sent,
-                f"{len(sending.failures)} sends raised, the first: {sending.failures[:1]}",
+                publication.acknowledged == publication.sent,
+                f"{len(publication.failures)} sends raised, the first: {publication.failures[:1]}",
             ),
             (
-                sending.on_disk == sending.acknowledged,
-                f"{sending.acknowledged} acknowledged, {sending.on_disk} of them as on disk",
+                publication.on_disk == publication.acknowledged,
+                f"{publication.acknowledged} acknowledged, {publication.on_disk} as on disk",
             ),
             (not self.consumed.missing, f"not consumed: {_sample(self.consumed.missing)}"),
             (
@@ -126,19 +126,19 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 
 def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
     """Return the rows of the table: (name, figure, explanation)."""
-    sending, spark = outcome.sending, outcome.spark
+    publication, spark = outcome.publication, outcome.spark
     twice = outcome.stored - outcome.total
     flights = outcome.total - len(outcome.consumed.missing)
     again = outcome.deliveries - outcome.records
-    rate = sending.acknowledged / sending.seconds
-    p50, p99, p100 = (sending.latency_ms(share) for share in (0.5, 0.99, 1))
+    rate = publication.acknowledged / publication.seconds
+    p50, p99, p100 = (publication.latency_ms(share) for share in (0.5, 0.99, 1))
     notes = {
         "stored": f"{twice:,} twice: the crash lost their answers" if twice else "",
-        "rate": f"in {sending.seconds:.1f} s, {outcome.crash_seconds:.1f} of them without a broker",
+        "rate": f"in {publication.seconds:.1f} s, {outcome.crash_seconds:.1f} s without a broker",
     }
     return [
-        ("sent", f"{sending.sent:,}", "flights, one message each"),
-        ("acknowledged", f"{sending.acknowledged:,}", f"{sending.on_disk:,} as on disk"),
+        ("sent", f"{publication.sent:,}", "flights, one message each"),
+        ("acknowledged", f"{publication.acknowledged:,}", f"{publication.on_disk:,} as on disk"),
         ("stored", f"{outcome.stored:,}", notes["stored"] or "each once"),
         ("consumed", f"{flights:,}", f"flights, in {outcome.deliveries:,} deliveries"),
         ("redelivered", f"{again:,}", "deliveries beyond the first of a message"),

@@ -49,18 +49,18 @@ def test_flight_is_published_with_a_unique_id_and_all_columns() -> None:
 def test_ledgers_are_read_line_by_line_while_they_grow(tmp_path: Path) -> None:
     files = [tmp_path / "1.txt", tmp_path / "2.txt"]
     ledgers = module("ledger").Ledgers(files)
-    ledgers.read_on()
+    ledgers.read_new_lines()
     assert ledgers.deliveries == 0
 
     second = entry("b", 1)
     files[0].write_bytes(entry("a", 0, late=1) + second[:5])
-    ledgers.read_on()
+    ledgers.read_new_lines()
     assert ledgers.deliveries == 1
 
     with files[0].open("ab") as stream:
         stream.write(second[5:] + entry("a", 0, late=1))
     files[1].write_bytes(entry("a", 7, late=4))
-    ledgers.read_on()
+    ledgers.read_new_lines()
 
     assert ledgers.deliveries == 4
     assert ledgers.flights == {"a": 3, "b": 1}

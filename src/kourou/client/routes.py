@@ -212,7 +212,7 @@ class Routes:
             else:
                 return _with_queue_nums(route, self._auto_create_queue_nums)
         raise NoRouteError(
-            f"no name server of {self._name_servers.text} knows the topic {topic}: "
+            f"no name server of {self._name_servers.text} has the topic {topic}: "
             f"create it (kourou topic create {topic}), or let brokers create topics automatically "
             "(autoCreateTopicEnable)"
         )

@@ -89,7 +89,7 @@ class AdminCalls(CallingClient):
         except TopicNotFoundError as error:
             raise TopicNotFoundError(
                 error.code,
-                f"no name server of {self._instance.name_servers.text} knows the topic {topic}: "
+                f"no name server of {self._instance.name_servers.text} has the topic {topic}: "
                 f"find its name (kourou topic list), or create it (kourou topic create {topic})",
             ) from error
         return decode_topic_route(answer.body)
