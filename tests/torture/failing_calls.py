@@ -48,7 +48,7 @@ class FailedCall:
 
     @property
     def is_vital(self) -> bool:
-        """Whether the store must become read-only after this failure, except for ENOSPC."""
+        """True if the store must become read-only after this failure, except for ENOSPC."""
         return self.name.startswith(VITAL) and self.operation in ("write", "sync", "sync_directory")
 
     @property

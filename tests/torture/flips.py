@@ -67,7 +67,7 @@ class Flip:
 
     @property
     def until_due(self) -> bool:
-        """Whether delayed messages may be affected, so that their delivery must be awaited."""
+        """True if delayed messages may be affected, so that their delivery must be awaited."""
         return self.kind == "log" or SCHEDULE_TOPIC in self.name or "delay" in self.name
 
     def __str__(self) -> str:

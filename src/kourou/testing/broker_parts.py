@@ -189,12 +189,12 @@ class BrokerParts:
         self.queue_locks = self.tables.locks.locks
         self.clients.on_emptied = self.tables.filters.unregister
         self.store.set_bit_map_function(FilterBitMaps(self.live, self.tables.filters, self.store))
-        self._make_handlers()
-        self._make_what_reads_the_log()
+        self._build_handlers()
+        self._build_log_readers()
         # `self` has those attributes of `Components` that the admin handlers use.
         self.admin = build_admin_handlers(cast(Components, self), self._call_client)
 
-    def _make_handlers(self) -> None:
+    def _build_handlers(self) -> None:
         """Build the handlers that use the tables only."""
         config = self.config
         self.held_pulls = HeldPulls(self.live)
@@ -212,7 +212,7 @@ class BrokerParts:
             resident_bytes=config.store.resident_bytes,
         )
 
-    def _make_what_reads_the_log(self) -> None:
+    def _build_log_readers(self) -> None:
         config, runtime, filters = self.config, self.runtime, self.tables.filters
         self.reads = VerifiedReads(self.store, self.live, runtime.offload)
         self.pulls = PullHandler(
@@ -321,7 +321,7 @@ class BrokerParts:
             is_oneway: whether the request is one-way.
             fields: replaces fields of the `PullMessageRequestHeader`.
         """
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "consumer_group": "g",
             "topic": "T",
             "queue_id": 0,
@@ -334,9 +334,9 @@ class BrokerParts:
             "subscription": "*" if flags & PULL_SUBSCRIPTION else None,
             "expression_type": "TAG",
         }
-        header = PullMessageRequestHeader(**said | fields)
-        asked = peer.request(RequestCode.PULL_MESSAGE, header, oneway=is_oneway)
-        return peer.ask(self.pulls.on_pull_message, asked)
+        header = PullMessageRequestHeader(**values | fields)
+        command = peer.request(RequestCode.PULL_MESSAGE, header, oneway=is_oneway)
+        return peer.ask(self.pulls.on_pull_message, command)
 
     def draft(
         self,
@@ -351,13 +351,13 @@ class BrokerParts:
         """Return the record that a send would store now; creates its topic if it is missing."""
         if self.topics.get(topic) is None:
             self.topics.put(TopicConfig(topic, 4, 4))
-        said = dict(properties or {})
+        stored = dict(properties or {})
         if tags:
-            said[names.TAGS] = tags
+            stored[names.TAGS] = tags
         if delay_level:
-            said[names.DELAY] = str(delay_level)
+            stored[names.DELAY] = str(delay_level)
         now_ms = self.clock.now_ms()
-        placed = choose_placement(topic, queue_id, said, len(self.config.delay_levels_ms))
+        placed = choose_placement(topic, queue_id, stored, len(self.config.delay_levels_ms))
         return RecordDraft(
             topic=placed.topic.encode(),
             queue_id=placed.queue_id,
@@ -369,7 +369,7 @@ class BrokerParts:
             reconsume_times=0,
             prepared_transaction_offset=0,
             body=body,
-            properties=encode_properties(said),
+            properties=encode_properties(stored),
         )
 
     async def store_messages(self, drafts: Sequence[RecordDraft]) -> PutResult:

@@ -235,11 +235,11 @@ class Cluster:
         assert member.broker is None, f"{member.config.broker_name} is already running"
         member.starts += 1
 
-        def make_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
+        def build_flusher(loop: asyncio.AbstractEventLoop) -> SimFlusher:
             member.flusher = SimFlusher(loop, self._seed + 1000 * member.starts, self._sync_ms)
             return member.flusher
 
-        broker = Broker(member.config, member.disk, self.runtime, make_flusher)
+        broker = Broker(member.config, member.disk, self.runtime, build_flusher)
         await broker.start()
         member.broker = broker
         return broker

@@ -101,7 +101,7 @@ class _Inode:
         self.lost |= self.dirty
         self.dirty.clear()
 
-    def forget(self, offset: int) -> None:
+    def drop_cache(self, offset: int) -> None:
         """Reload clean pages from the device; the size, as metadata, may stay in the cache."""
         forgotten = {number for number in self.lost if number >= offset // PAGE}
         for number in forgotten:
@@ -284,7 +284,7 @@ class SimDisk:
 
     def drop_cache(self, name: str, offset: int = 0) -> None:
         self._begin("drop_cache", name)
-        self._file(name).forget(offset)
+        self._file(name).drop_cache(offset)
 
     def make_directory(self, name: str) -> None:
         self._begin("make_directory", name)

@@ -167,7 +167,7 @@ class MemoryTransport(asyncio.Transport):
 
     @property
     def is_lost(self) -> bool:
-        """Whether `connection_lost` of the protocol was called or is scheduled."""
+        """True if `connection_lost` of the protocol was called or is scheduled."""
         return self._is_loss_due
 
     def pause_reading(self) -> None:

@@ -180,7 +180,7 @@ class _Pair:
 
     @property
     def is_over(self) -> bool:
-        """Whether both ends have lost the connection."""
+        """True if both ends have lost the connection."""
         return self._to_server.receiver.is_lost and self._to_client.receiver.is_lost
 
     def cut(self) -> None:

@@ -34,7 +34,7 @@ class FakePeer:
 
     @property
     def is_open(self) -> bool:
-        """Whether `close` was not called."""
+        """True if `close` was not called."""
         return self.closed_because is None
 
     def send(self, command: RemotingCommand) -> None:

@@ -33,6 +33,6 @@ def test_a_corrupt_size_does_not_make_the_cursor_read_the_rest_of_the_segment() 
     cursor, found = LogCursor(log, 0), list[int]()
     while cursor.position < log.written_position:
         cursor.read(log.written_position, may_block=True)
-        found += [record.start for record in cursor.take(log.written_position, 250)]
+        found += [record.start for record in cursor.next_records(log.written_position, 250)]
     assert found == positions[1:]
     assert max(sizes) == CHUNK_BYTES

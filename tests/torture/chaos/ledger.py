@@ -33,7 +33,7 @@ TRANSACTIONAL: Final = "transactional"
 RECREATED: Final = "Recreated"
 """A topic that is deleted and created again while messages are sent to it."""
 GONE: Final = "Gone"
-"""The same, but no messages are sent while it does not exist."""
+"""Also deleted and created again, but no messages are sent while it does not exist."""
 GROUPS: Final = {
     MIXED: (CONCURRENT, FILTERED, POLLERS, BROADCAST),
     ORDERS: (ORDERLY,),

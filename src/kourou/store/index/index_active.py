@@ -179,7 +179,7 @@ class ActiveIndexFile(IndexFile):
 
     @property
     def is_full(self) -> bool:
-        """Whether the file has no room for another entry."""
+        """True if the file has no room for another entry."""
         return self._count >= self.layout.entries
 
     @property

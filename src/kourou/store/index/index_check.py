@@ -114,19 +114,19 @@ class IndexCheck:
 
     def _is_gapless(self, header: IndexHeader, before: IndexHeader | None) -> bool:
         """Tell whether no record with a key lies between a file and the previous one."""
-        done = -1 if before is None else before.end_offset
-        if done < self._log.min_position and before is not None:
+        end_offset = -1 if before is None else before.end_offset
+        if end_offset < self._log.min_position and before is not None:
             return True  # records in between may have expired
-        cursor = LogCursor(self._log, max(done, self._log.min_position))
+        cursor = LogCursor(self._log, max(end_offset, self._log.min_position))
         until = self._log.written_position
         for _ in range(_READS_BETWEEN):
             if cursor.position >= header.begin_offset:
                 return True
             cursor.read(until, may_block=True)
-            for record in cursor.take(until, _RECORDS_AT_ONCE):
+            for record in cursor.next_records(until, _RECORDS_AT_ONCE):
                 if record.start >= header.begin_offset:
                     return True
-                if record.start > done and self._hashes_of(record):
+                if record.start > end_offset and self._hashes_of(record):
                     return False
         return True  # a missing file would have shown by now: so long a stretch has no key
 

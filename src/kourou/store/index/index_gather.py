@@ -161,7 +161,7 @@ class KeyGatherer:
 
     def _take(self, cursor: LogCursor, until: int, records_max: int) -> bool:
         """Parse at most `records_max` records of any kind; return False if none is in memory."""
-        records = cursor.take(until, records_max)
+        records = cursor.next_records(until, records_max)
         for record in records:
             if len(self._entries) >= ENTRIES_MAX:
                 cursor.seek(record.start)

@@ -98,7 +98,7 @@ class LogCursor:
         self._chunk, self._chunk_start = data.ljust(size, b"\0"), position
         return True
 
-    def take(self, until: int, records_max: int) -> list[LogRecord]:
+    def next_records(self, until: int, records_max: int) -> list[LogRecord]:
         """Return the next records in memory that end at or below `until`.
 
         Moves the position behind the last one. An empty list means that `read` must load more, or

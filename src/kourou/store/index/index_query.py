@@ -123,7 +123,7 @@ def _unindexed_candidates(query: KeyQuery, log_: CommitLog, start: int, until: i
             break
         positions += [
             record.start
-            for record in cursor.take(until, _RECORDS_AT_ONCE)
+            for record in cursor.next_records(until, _RECORDS_AT_ONCE)
             if record.topic == topic
             and query.begin_ms <= record.store_at_ms <= query.end_ms
             and is_indexed(record.sys_flag)

@@ -99,7 +99,7 @@ class KeyIndex:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether entries exist that are not durable."""
+        """True if entries exist that are not durable."""
         return self._active is not None and self._active.header != self._active.durable_header
 
     @property
@@ -321,12 +321,12 @@ class KeyIndex:
         Raises:
             OSError: a file cannot be removed; it is no longer part of the index.
         """
-        files, kept = self.files, 0
-        while kept < len(files) - 1 and files[kept].header.end_offset < log_min:
-            kept += 1
-        expired = files[:kept]
+        files, expired_count = self.files, 0
+        while expired_count < len(files) - 1 and files[expired_count].header.end_offset < log_min:
+            expired_count += 1
+        expired = files[:expired_count]
         if expired:
-            self._first_name = files[kept].name
+            self._first_name = files[expired_count].name
         for file in expired:
             self._disk.unlink(file.path)
             log.info("index.file_expired name=%s", file.name)

@@ -31,7 +31,7 @@ _READ_BYTES: Final = 64
 
 
 class LastRun(NamedTuple):
-    """How the last run left the store.
+    """State of the store after the last run.
 
     Attributes:
         was_clean: the last broker stopped cleanly.

@@ -82,12 +82,12 @@ class TimerUnit(NamedTuple):
 
     @property
     def is_roll(self) -> bool:
-        """Whether the message is stored in the timer topic again when its slot is due."""
+        """True if the message is stored in the timer topic again when its slot is due."""
         return bool(self.kind & KIND_ROLL)
 
     @property
     def is_delete(self) -> bool:
-        """Whether it recalls another message of its slot."""
+        """True if it recalls another message of its slot."""
         return bool(self.kind & KIND_DELETE) and not self.kind & KIND_ROLL
 
     @property

@@ -57,8 +57,8 @@ def roll_window_ms(window_slots: int, reserved_hours: int) -> int:
         window_slots: the configured window, in slots.
         reserved_hours: the retention time of records.
     """
-    kept_ms = reserved_hours * _HOUR_MS
-    return max(2 * PRECISION_MS, min(window_slots * PRECISION_MS, kept_ms * 2 // 3))
+    retention_ms = reserved_hours * _HOUR_MS
+    return max(2 * PRECISION_MS, min(window_slots * PRECISION_MS, retention_ms * 2 // 3))
 
 
 def choose_slot(out_at_ms: int, now_ms: int, read_at_ms: int, window_ms: int) -> SlotChoice:

@@ -189,9 +189,9 @@ class TimerFiles:
         self._unlink_units_from(end)
         if last is None and end > first:
             last = self.log.unit(end - UNIT_BYTES)
-        known = queue_offset_of(last.physical_offset) if last is not None else None
-        if known is not None:
-            self.queue_offset = max(self.queue_offset, known + 1)
+        offset = queue_offset_of(last.physical_offset) if last is not None else None
+        if offset is not None:
+            self.queue_offset = max(self.queue_offset, offset + 1)
         self._count_slots()
         self._write_wheel(self.wheel.take_dirty())
         self.log.truncate(end)

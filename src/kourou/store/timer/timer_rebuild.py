@@ -60,7 +60,7 @@ class WaitingTimers:
         self.queue_offset = 0
         self.log_end = 0
 
-    def take(self, header: RecordHeader, properties_text: bytes) -> None:
+    def add_record(self, header: RecordHeader, properties_text: bytes) -> None:
         """Process the next record of the log."""
         self.log_end = header.physical_offset + header.total_size
         is_timer = header.topic == TIMER_TOPIC
@@ -116,7 +116,7 @@ def find_waiting(
         header = piece.header
         if header is not None:
             begin = header.properties_start
-            waiting.take(header, piece.buffer[begin : begin + header.properties_size])
+            waiting.add_record(header, piece.buffer[begin : begin + header.properties_size])
     return waiting
 
 

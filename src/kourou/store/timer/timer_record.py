@@ -50,7 +50,7 @@ class TimerRecord(NamedTuple):
 
     @property
     def is_delete(self) -> bool:
-        """Whether it is a recall of another message."""
+        """True if it is a recall of another message."""
         return names.TIMER_DEL_UNIQKEY in self.properties
 
     @property
@@ -116,11 +116,14 @@ def read_timer_record(record: bytes) -> TimerRecord:
 
 def due_ms_of(properties: Mapping[str, str]) -> int | None:
     """Return the exact due time of a message of the timer topic; None if it has none."""
-    time, told = properties.get(names.TIMER_OUT_MS, ""), properties.get(names.TIMER_DELIVER_MS, "")
+    time, deliver_at = (
+        properties.get(names.TIMER_OUT_MS, ""),
+        properties.get(names.TIMER_DELIVER_MS, ""),
+    )
     if not _is_time(time):
         return None
     # Java may leave a TIMER_DELIVER_MS that TIMER_DELAY_SEC overruled: `exact_due_ms` ignores it.
-    return exact_due_ms(int(time), int(told) if _is_time(told) else 0)
+    return exact_due_ms(int(time), int(deliver_at) if _is_time(deliver_at) else 0)
 
 
 def _is_time(text: str) -> bool:

@@ -117,7 +117,13 @@ class _Check:
         self._load_queues()
         watched = {self._checkpoint.queues_offset, self._checkpoint_file.java_values.queues_offset}
         log = LogCheck(
-            self._disk, self._log, rules, self._bounds, self._queue, watched, self._timers.take
+            self._disk,
+            self._log,
+            rules,
+            self._bounds,
+            self._queue,
+            watched,
+            self._timers.check_record,
         )
         log.run(log_files(self._disk, COMMITLOG), self._progress)
         self._findings += log.findings
@@ -174,18 +180,18 @@ class _Check:
     # Config ------------------------------------------------------------------------------------
 
     def _check_config(self) -> TopicRules:
-        """Check that each config file can be loaded; return the deleted and known topics."""
+        """Check that each config file can be loaded; return the deleted and existing topics."""
         for name in self._disk.list(CONFIG):
             if name.endswith(".json") or name in _JSON_NAMES:
                 self._parse_config(f"{CONFIG}/{name}")
         topics = self._parse_config(TOPICS)
         table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
-        known: frozenset[str] | None = None
+        existing: frozenset[str] | None = None
         if isinstance(table, dict):
             # Java records no deletions: a topic without config and queues counts as deleted.
             found = (frozenset(self._disk.list(root)) for root in _ROOTS)
-            known = frozenset(map(str, table)).union(*found)
-        return TopicRules(self._deleted_below(), known)
+            existing = frozenset(map(str, table)).union(*found)
+        return TopicRules(self._deleted_below(), existing)
 
     def _deleted_below(self) -> dict[str, int]:
         try:
@@ -294,8 +300,8 @@ class _Check:
             self._report(CHECKPOINT, COPY_AT, "the checksum of Kourou's copy is wrong")
         if self._is_live:
             return  # the broker rewrites it each second
-        places = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
-        for file_offset, at in dict(places).items():
+        positions = ((40, numbers.queues_offset), (COPY_AT + 44, self._checkpoint.queues_offset))
+        for file_offset, at in dict(positions).items():
             if at >= log.end > 0 or (at > self._log.first and at not in log.starts_seen):
                 self._report(CHECKPOINT, file_offset, f"no record begins at log position {at}")
         for file_offset, value in ((0, numbers.log_at_ms), (8, numbers.queues_at_ms)):

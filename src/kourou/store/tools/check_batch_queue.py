@@ -36,7 +36,7 @@ class BatchQueueCheck:
         self._findings: list[Finding] = []
         self._findings_left_out = 0
 
-    def expect(
+    def check_record(
         self,
         queue_offset: int,
         entry: QueueEntry,

@@ -193,7 +193,7 @@ class _Check:
         end = self._log.written_position
         while self._cursor.position < end:
             self._cursor.read(end, may_block=True)
-            records = self._cursor.take(end, 1)
+            records = self._cursor.next_records(end, 1)
             if records:
                 return records[0]
         return None

@@ -167,8 +167,8 @@ class LogCheck:
             queue = self._queue_of(name, queue_id)
             if isinstance(queue, BatchQueueCheck):
                 count = message_count(header.sys_flag, properties)
-                queue.expect(queue_offset, entry, header.store_at_ms, count, self)
+                queue.check_record(queue_offset, entry, header.store_at_ms, count, self)
             else:
                 # Tags codes of delayed messages depend on the broker's config of delay levels,
                 # which is not in the store.
-                queue.expect(queue_offset, entry, self, is_code_known=name != SCHEDULE_TOPIC)
+                queue.check_record(queue_offset, entry, self, is_code_known=name != SCHEDULE_TOPIC)

@@ -54,7 +54,7 @@ class QueueCheck:
         self._findings: list[Finding] = []
         self._findings_left_out = 0
 
-    def expect(
+    def check_record(
         self, queue_offset: int, entry: QueueEntry, log_damage: LogDamage, *, is_code_known: bool
     ) -> None:
         """Check the entry of the queue's next record."""

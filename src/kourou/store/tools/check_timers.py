@@ -51,7 +51,7 @@ _REMEDY: Final = "`kourou store rebuild` rebuilds the timer's files"
 
 
 class TimersCheck:
-    """Compares the timer's files with the records of the log, passed one by one to `take`.
+    """Compares the timer's files with the records of the log, passed one by one to `check_record`.
 
     Attributes:
         waiting: messages in slots that are not done, by the slots' counts.
@@ -145,9 +145,9 @@ class TimersCheck:
 
     # Records of the log --------------------------------------------------------------------------
 
-    def take(self, header: RecordHeader, properties: bytes) -> None:
+    def check_record(self, header: RecordHeader, properties: bytes) -> None:
         """Check the unit of the next record of the log."""
-        self._records.take(header, properties)
+        self._records.add_record(header, properties)
         if header.topic != TIMER_TOPIC:
             return
         position = self._units.get(header.physical_offset)
@@ -155,7 +155,9 @@ class TimersCheck:
             self._seen.add(header.physical_offset)
             self._check_unit(position, header, decode_properties(properties))
 
-    def _check_unit(self, position: int, header: RecordHeader, said: Mapping[str, str]) -> None:
+    def _check_unit(
+        self, position: int, header: RecordHeader, properties: Mapping[str, str]
+    ) -> None:
         """Compare a unit with its record."""
         unit = self._log.unit(position)
         if unit is None:
@@ -164,10 +166,10 @@ class TimersCheck:
         if unit.size != header.total_size:
             wrong.append(f"has {unit.size} bytes, not {header.total_size}")
         if not unit.is_roll:  # otherwise due_at_ms is the time of the roll
-            due_at_ms = due_ms_of(said)
+            due_at_ms = due_ms_of(properties)
             if unit.due_at_ms not in (0, due_at_ms):
                 wrong.append(f"is due at {unit.due_at_ms}, not {due_at_ms}")
-            if unit.is_delete != (names.TIMER_DEL_UNIQKEY in said):
+            if unit.is_delete != (names.TIMER_DEL_UNIQKEY in properties):
                 wrong.append("is a recall" if unit.is_delete else "is not a recall")
         if wrong:
             name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
@@ -210,11 +212,11 @@ class TimersCheck:
 
     def _check_records(self) -> None:
         """Report waiting messages without a unit."""
-        for place in (*self._records.positions(), *self._records.recall_positions()):
-            if place in self._units:
+        for position in (*self._records.positions(), *self._records.recall_positions()):
+            if position in self._units:
                 continue
             try:
-                record = read_log_record(self._disk, self._segment_bytes, place)
+                record = read_log_record(self._disk, self._segment_bytes, position)
                 timer = read_timer_record(record or b"")
             except (OSError, MalformedMessageError):
                 continue  # reported with the log, or undeliverable

@@ -98,15 +98,15 @@ def remove_index_from(disk: Disk, position: int) -> None:
     all later ones.
     """
     names = disk.list(INDEX)
-    kept = 0
+    kept_count = 0
     for name in names:
         data = disk.read(f"{INDEX}/{name}", 0, HEADER_BYTES)
         if len(data) < HEADER_BYTES or HEADER.unpack(data)[3] >= position:
             break
-        kept += 1
-    for name in reversed(names[kept:]):
+        kept_count += 1
+    for name in reversed(names[kept_count:]):
         disk.unlink(f"{INDEX}/{name}")
-    if kept < len(names):
+    if kept_count < len(names):
         disk.sync_directory(INDEX)
 
 

@@ -71,13 +71,13 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
     """
     config = replace(config_of(disk), free_bytes_min=_FREE_BYTES_MIN)
     store = MessageStore.open(disk, config, now_ms, pid=pid)
-    done = ImportResult()
+    result = ImportResult()
     try:
-        topics = _Topics(disk, done, now_ms)
+        topics = _Topics(disk, result, now_ms)
         try:
             _store_all(store, rows, topics, now_ms)
         except InvalidMessageError as error:
-            text = f"{error}; messages stored before it: {done.messages:,}"
+            text = f"{error}; messages stored before it: {result.messages:,}"
             raise InvalidMessageError(text) from None
         finally:
             topics.save()
@@ -86,16 +86,16 @@ def import_messages(disk: Disk, rows: Iterable[Row], now_ms: int, *, pid: int) -
             store.close(now_ms)
         raise
     store.close(now_ms)
-    return done
+    return result
 
 
 def _store_all(store: MessageStore, rows: Iterable[Row], topics: _Topics, now_ms: int) -> None:
     """Append the rows' messages; the last ones may not be written yet."""
-    done, waiting = topics.done, 0
+    result, waiting = topics.result, 0
     for row in rows:
         waiting += store.append(to_draft(row), row["store_at_ms"] or now_ms).size
-        done.messages += 1
-        done.queues[row["topic"]] = max(done.queues.get(row["topic"], 0), row["queue_id"] + 1)
+        result.messages += 1
+        result.queues[row["topic"]] = max(result.queues.get(row["topic"], 0), row["queue_id"] + 1)
         if waiting >= _WRITE_BYTES:
             waiting = 0
             topics.save()
@@ -107,15 +107,15 @@ class _Topics:
 
     Args:
         disk: holds the open store.
-        done: the import so far; gets the new and grown topics.
+        result: the import so far; gets the new and grown topics.
         now_ms: the current time.
 
     Raises:
         CorruptRecordError: the table cannot be read.
     """
 
-    def __init__(self, disk: Disk, done: ImportResult, now_ms: int) -> None:
-        self.done = done
+    def __init__(self, disk: Disk, result: ImportResult, now_ms: int) -> None:
+        self.result = result
         self._now_ms = now_ms
         self._file = ConfigFile(disk, TOPICS, decode_topic_config_table)
         data = self._file.load()
@@ -131,19 +131,19 @@ class _Topics:
         Raises:
             OSError: the table cannot be written.
         """
-        done, known = self.done, self._table.topics
+        result, topics = self.result, self._table.topics
         changed: dict[str, TopicConfig] = {}
-        for name, count in done.queues.items():
-            topic = known.get(name)
-            if topic is None or (name in done.new_topics and topic.write_queue_nums < count):
+        for name, count in result.queues.items():
+            topic = topics.get(name)
+            if topic is None or (name in result.new_topics and topic.write_queue_nums < count):
                 changed[name] = TopicConfig(name, read_queue_nums=count, write_queue_nums=count)
             elif topic.read_queue_nums < count:  # producers keep the configured write queues
                 changed[name] = replace(topic, read_queue_nums=count)
         if not changed:
             return
         version = self._table.data_version.next(self._now_ms)
-        self._table = TopicConfigTable({**known, **changed}, version)
+        self._table = TopicConfigTable({**topics, **changed}, version)
         self._file.save(encode_topic_config_table(self._table, pretty=True))
-        new = {*done.new_topics, *(name for name in changed if name not in known)}
-        done.new_topics = sorted(new)
-        done.grown_topics = sorted({*done.grown_topics, *changed} - new)
+        new = {*result.new_topics, *(name for name in changed if name not in topics)}
+        result.new_topics = sorted(new)
+        result.grown_topics = sorted({*result.grown_topics, *changed} - new)

@@ -111,7 +111,7 @@ def _remove_derived(
             queues.add((header.topic, header.queue_id))
             start = header.properties_start
             properties = piece.buffer[start : start + header.properties_size]
-            waiting.take(header, properties)
+            waiting.add_record(header, properties)
             queues.update((name, 0) for name, _ in light_queues(properties))
     _note(disk, pid, {topic for topic, _ in queues}, end)
     # Declare all that was read durable, so that recovery skips damage instead of truncating there.
