@@ -53,7 +53,7 @@ def test_settings_are_described_without_a_server_and_with_the_values_of_one(
 
     assert (row["option"], row["default"], row["live"]) == ("flush_disk_type", "SYNC_FLUSH", False)
     assert row["choices"] == ["SYNC_FLUSH", "ASYNC_FLUSH"]
-    assert row["meaning"].startswith("What an acknowledgement means.")
+    assert row["meaning"].startswith("Durability of an acknowledged message:")
     assert text.splitlines()[:2] == [
         "longPollingEnable = true",
         "    long_polling_enable; default true; live",

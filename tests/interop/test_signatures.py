@@ -158,7 +158,7 @@ def test_signed_clients_send_consume_commit_and_trace(
 @pytest.mark.parametrize(
     ("credentials", "texts"),
     [
-        (None, ["username cannot be null", "wants signed requests"]),
+        (None, ["username cannot be null", "requires signed requests"]),
         (GUESS, ["check signature failed", "access key root-user", "correct the access key"]),
         (NOBODY, ["User:nobody is not found", "access key nobody", "correct the access key"]),
     ],
