@@ -39,7 +39,7 @@ def waiting_store() -> SimDisk:
             for number in range(EACH):
                 due_at_ms = FIRST_MS + second * 1000 + number
                 await send_at(parts, b"%d-%d" % (second, number), due_at_ms)
-        await send_at(parts, b"0", FIRST_MS, takes_back="id-0-0", unique_id="id-0-0")
+        await send_at(parts, b"0", FIRST_MS, recalls="id-0-0", unique_id="id-0-0")
         await asyncio.sleep(1)
 
     return run(fill, timer=TIMER)
