@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from kourou.errors import ProtocolError
+from kourou.errors import ConnectionLostError, ProtocolError, RequestTimeoutError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
@@ -27,12 +27,8 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.output import CLIENT_WRITE_BYTES, COUNTED_BYTES, Output, UnreadOutput
-from kourou.remoting.pending import PendingRequests
-from kourou.remoting.request import Request
-from kourou.remoting.requester import Requester
+from kourou.remoting.pending import PendingRequest, PendingRequests
 from kourou.remoting.unanswered import Unanswered, UnansweredBytes
-
-__all__ = ["Connection", "FastPath", "Request"]
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +46,7 @@ _NO_ADDRESS: Final[Address] = ("0.0.0.0", 0)  # noqa: S104 - the peer left befor
 _BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
-class Connection(Requester, asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """Either side of a connection. Created by `Connections.create` only.
 
     Attributes:
@@ -67,7 +63,8 @@ class Connection(Requester, asyncio.BufferedProtocol):
             is handled. Reset when this side closes the connection: the kept frames then count as
             never read.
         last_received_s: time of the last bytes from the peer, in seconds of the loop's clock.
-        unanswered: the peer's unanswered requests; our own are in `pending`.
+        pending: our requests without a response yet.
+        unanswered: the peer's unanswered requests.
         unread_bytes: see `Sender`.
     """
 
@@ -120,6 +117,11 @@ class Connection(Requester, asyncio.BufferedProtocol):
         state = self._close_reason or "open"
         return f"<Connection {format_address(self.remote_address)} {state}>"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is made and neither closing nor closed."""
+        return self._close_reason is None and self._transport is not None
+
     # Sending
 
     def send(self, command: RemotingCommand) -> None:
@@ -162,6 +164,65 @@ class Connection(Requester, asyncio.BufferedProtocol):
         if self._transport is None or not self.is_open:
             return 0  # closing: released after `drain_timeout_ms` at the latest
         return self._transport.get_write_buffer_size()
+
+    # Requests to the peer
+
+    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Send a request and return the response, whatever its code.
+
+        Sets the opaque of `command`. Waits before sending while output is paused. Cancelling leaves
+        the request unsent or sent, never half; a late response is dropped.
+
+        Raises:
+            RequestTimeoutError: no response within `timeout_s`; the request may have been served.
+            ConnectionLostError: closed before the response arrived; it may have been served.
+            TooManyRequestsError: `requests_waiting_max` requests are pending already; not sent.
+            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
+        """
+        ends_at_s = self._loop.time() + timeout_s
+        await self._wait_writable(timeout_s)
+        answer = self.pending.add(command.code, timeout_s, ends_at_s)
+        opaque = command.opaque = answer.opaque
+        try:
+            self.send(command)
+            return await answer
+        finally:
+            self.pending.discard(opaque)
+            del answer  # breaks a cycle: the traceback of its error refers to this frame
+
+    def register_pending(self, pending: PendingRequest[Any], ends_at_s: float) -> bool:
+        """Register `pending` for a request that the caller sends next, with `pending.opaque`.
+
+        Return False, and change nothing, if the request cannot be sent now: the connection is not
+        open, output is paused, or too many requests are pending.
+        """
+        if self._close_reason is not None or self._transport is None or self._output.is_paused:
+            return False
+        return self.pending.put(pending, ends_at_s)
+
+    async def oneway(self, command: RemotingCommand, timeout_s: float) -> None:
+        """Send a oneway request; return when it is queued, not when it has arrived.
+
+        Raises:
+            RequestTimeoutError: the peer did not read earlier output within `timeout_s`; not sent.
+            ConnectionLostError: closed; not sent.
+            FrameTooLargeError, MalformedHeaderError: as `send`; not sent.
+        """
+        await self._wait_writable(timeout_s)
+        command.opaque = self.pending.next_opaque()
+        self.send(command)
+
+    async def _wait_writable(self, timeout_s: float) -> None:
+        """Wait until output is not paused, and check that the connection is open."""
+        try:
+            await self._output.wait_resumed(timeout_s)
+        except TimeoutError:
+            peer = format_address(self.remote_address)
+            text = f"{peer} did not read for {timeout_s:g} s; the request was not sent"
+            raise RequestTimeoutError(text) from None
+        if not self.is_open:
+            reason = self._close_reason or "not connected"
+            raise ConnectionLostError(f"{format_address(self.remote_address)}: {reason}")
 
     # Ending
 
@@ -417,6 +478,46 @@ class Connection(Requester, asyncio.BufferedProtocol):
             log.warning(
                 "connection.dropped peer=%s reason=%r suppressed=%d", peer, reason, suppressed
             )
+
+
+class Request:
+    """A request from a peer, and the connection to reply on."""
+
+    __slots__ = ("_is_answered", "_size", "command", "connection")
+
+    def __init__(self, command: RemotingCommand, connection: Connection, size: int) -> None:
+        self.command = command
+        self.connection = connection
+        self._size = size  # bytes of its frame
+        self._is_answered = False
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the peer expects no response."""
+        return self.command.is_oneway
+
+    @property
+    def remote_address(self) -> Address:
+        """The peer's address."""
+        return self.connection.remote_address
+
+    def reply(self, answer: RemotingCommand) -> None:
+        """Send the response. Ignored for a oneway request or if the connection has closed.
+
+        A second call is ignored and logged. A response that cannot be encoded is replaced by an
+        error.
+        """
+        if self._is_answered:
+            log.error("request.answered_twice code=%d", self.command.code)
+            return
+        self._is_answered = True
+        self.connection.unanswered.remove(self._size)
+        if self.is_oneway:
+            return
+        try:
+            self.connection.send(answer)
+        except ProtocolError as error:  # too large, or text that is not Unicode
+            self.connection.send(response(self.command, ResponseCode.SYSTEM_ERROR, str(error)))
 
 
 def _address(name: object) -> Address:

@@ -13,7 +13,7 @@ import pytest
 from kourou.broker.config import FlushDiskType
 from kourou.broker.sending.fast_send import FastSend
 from kourou.protocol.frame import encode_frame
-from kourou.remoting.request import Request
+from kourou.remoting.connection import Request
 from kourou.store.tools.check import check_store
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
