@@ -20,6 +20,8 @@ FRAGMENT = re.compile(
     r"(what|which|who|whose|whether|how|where|from|when|that|those|the same)\b", re.IGNORECASE
 )
 """Begins a docstring that has no subject, or hides it."""
+PROPERTY_START = "Whether "
+"""Begins the docstring of a boolean property."""
 METAPHORS = (
     *("look after", "looks after", "hands out", "hand out", "handed out", "by turns", "made anew"),
     *("makes anew", "stand still", "stands still", "stood still", "say for a while", "who waits"),
@@ -29,13 +31,15 @@ METAPHORS = (
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Return line and text of the docstrings of the module, its classes and functions."""
+    """Return line and text of the docstrings that name a thing or an action."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
-                yield node.body[0].lineno, text
+                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                if not (is_function and text.startswith(PROPERTY_START)):
+                    yield node.body[0].lineno, text
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

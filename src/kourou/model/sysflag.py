@@ -25,7 +25,7 @@ COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
-"""Clients before 4.9.4 set no type bits; their compressed bodies are zlib streams as well."""
+"""Older clients set no type bits; their compressed bodies are zlib streams as well."""
 
 PULL_COMMIT_OFFSET: Final = 1
 """The broker commits the request's commit_offset."""

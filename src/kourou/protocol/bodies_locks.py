@@ -18,7 +18,7 @@ from kourou.protocol.json_records import decode_record, encode_record
 
 
 class MessageRequestMode(StrEnum):
-    """How a group consumes a topic; the values and their order are those of the wire."""
+    """Consumption mode of a group for a topic; the values and their order are those of the wire."""
 
     PULL = "PULL"
     POP = "POP"

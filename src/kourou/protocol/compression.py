@@ -3,7 +3,7 @@
     type  value  stream
     LZ4   1      one LZ4 frame
     ZSTD  2      one zstd frame
-    ZLIB  3      one zlib stream; type 0, sent by clients before 5.0, means the same
+    ZLIB  3      one zlib stream; type 0, sent by older clients, means the same
 
 zlib is always available. LZ4 and zstd need the packages of the extra `fast`, which are imported on
 first use.

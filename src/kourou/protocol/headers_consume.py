@@ -208,7 +208,7 @@ class HeartbeatRequestHeader(RpcHeader):
 
 @dataclass(slots=True)
 class HeartbeatResponseHeader:
-    """Whether the broker supports short heartbeats, and whether the subscription changed."""
+    """Support of short heartbeats by the broker, and whether the subscription changed."""
 
     is_support_heart_beat_v2: bool | None = field(
         default=None, metadata={"wire": "IS_SUPPORT_HEART_BEAT_V2"}

@@ -141,7 +141,7 @@ class NotificationRequestHeader(TopicHeader):
 
 @dataclass(slots=True)
 class NotificationResponseHeader:
-    """Whether there are messages, and whether the broker already holds too many requests."""
+    """Availability of messages, and whether the broker already holds too many requests."""
 
     has_msg: bool
     polling_full: bool = False

@@ -85,7 +85,7 @@ class QueryDataVersionRequestHeader:
 
 @dataclass(slots=True)
 class QueryDataVersionResponseHeader:
-    """Whether the version in the request's body differs from the registered one."""
+    """Response: whether the version in the request's body differs from the registered one."""
 
     changed: bool
 

@@ -43,7 +43,7 @@ class TlsMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether a server asks clients for a certificate; RocketMQ's tls.server.need.client.auth."""
+    """Certificates that a server requests of clients; RocketMQ's tls.server.need.client.auth."""
 
     NONE = "none"
     OPTIONAL = "optional"

@@ -53,7 +53,7 @@ class QueueEntry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """How far the files are known to be durable. Each value may lag behind the files, never lead.
+    """Positions up to which the files are durable: each may lag behind the files, never lead.
 
     In the file: the first six values as 8-byte numbers in this order. From byte 512 on a copy that
     only Kourou writes and reads: "KOU2", all nine values, and the CRC-32 of these 76 bytes. Zeros
