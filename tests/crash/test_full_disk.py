@@ -119,11 +119,11 @@ def may_mount(path: Path) -> bool:
     return True
 
 
-@pytest.fixture(params=["told to be full", "full"])
+@pytest.fixture(params=["simulated", "mounted"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
     root = tmp_path / "disk"
     root.mkdir()
-    if request.param == "full" and may_mount(root):
+    if request.param == "mounted" and may_mount(root):
         assert mounted(root)
         try:
             yield MountedDisk(root)
@@ -254,9 +254,9 @@ def test_health_reports_a_disk_filled_by_messages_and_the_broker_resumes(disk: S
         code, text = readiness(serving)
         assert code == 503
         assert str(disk.store) in text
-        told = run_command("health", "-n", serving.namesrv)
-        assert told.code == 1
-        assert "refuses sends" in told.out
+        health = run_command("health", "-n", serving.namesrv)
+        assert health.code == 1
+        assert "refuses sends" in health.out
         assert stored(serving) == acknowledged
 
         disk.empty()

@@ -45,8 +45,8 @@ def resident_bytes(serving: Serving) -> int:
     status = Path(f"/proc/{pid}/statm")
     if status.exists():
         return int(status.read_text().split()[1]) * resource.getpagesize()
-    told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
-    return int(told.stdout) * 1024
+    output = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
+    return int(output.stdout) * 1024
 
 
 @asynccontextmanager

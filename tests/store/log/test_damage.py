@@ -124,6 +124,6 @@ def test_with_any_flipped_bit_each_message_is_correct_or_refused_by_name(
             assert not refused, where
         damages += len(refused)
         store.abandon()
-    assert all(told == flipped for told, flipped in not_opened), not_opened
+    assert all(reported == flipped for reported, flipped in not_opened), not_opened
     if directory == "commitlog":
         assert damages > FLIPS / 2, f"{damages} damaged, {len(not_opened)} not opened"

@@ -129,9 +129,9 @@ def test_verified_records_are_trusted_until_enough_is_written() -> None:
     read = reads_of(rig, 2000)
     whole = read()
     spoil(rig, b"body-3")  # stands for a device error after an eviction
-    believed = read()
-    assert believed is not None
-    assert believed.replace(b"Xody", b"body") == whole
+    trusted = read()
+    assert trusted is not None
+    assert trusted.replace(b"Xody", b"body") == whole
 
     for _ in range(16):
         rig.put()

@@ -313,9 +313,9 @@ def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them()
         rig.put(b"body-%d" % number)
     log, queue = rig.store._log, rig.store._queues.get("T", 0)
     asked = GetRequest(0, 32, 1 << 20, None)
-    believed = get_resident(ReadContext(log, queue, LONG_FILES), asked)
-    assert believed is not None
-    assert not believed.plan.expected
+    trusted = get_resident(ReadContext(log, queue, LONG_FILES), asked)
+    assert trusted is not None
+    assert not trusted.plan.expected
     compared = get_resident(ReadContext(log, queue, LONG_FILES, believed_bytes=100), asked)
     assert compared is not None
     assert len(compared.plan.expected) == 5

@@ -61,13 +61,13 @@ def test_recovery_reports_progress() -> None:
         rig.append(b"")
     rig.commit()
     rig.store.abandon()
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     rig.store = MessageStore.open(
-        rig.disk, rig.config, 0, pid=1, progress=lambda *args: told.append(args)
+        rig.disk, rig.config, 0, pid=1, progress=lambda *args: reported.append(args)
     )
 
-    assert told
-    assert all(0 < done <= total for done, total in told)
+    assert reported
+    assert all(0 < done <= total for done, total in reported)
     assert rig.problems() == []
 
 
@@ -222,7 +222,7 @@ def test_a_store_without_its_log_is_refused_until_checkpoint_and_state_are_remov
     rig.open()
 
     assert rig.store.queues() == {}
-    assert rig.put(b"anew").queue_offset == 0
+    assert rig.put(b"new").queue_offset == 0
 
 
 # Stores that Java made
