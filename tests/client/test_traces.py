@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,12 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.transaction import TransactionState
 from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, TraceEntry, trace_messages
-from kourou.errors import ConfigError, InvalidTopicError, QueryNotFoundError
+from kourou.errors import (
+    ConfigError,
+    InvalidTopicError,
+    MessageIllegalError,
+    QueryNotFoundError,
+)
 from kourou.model.message import Message, MessageExt
 from kourou.protocol.trace_text import (
     ConsumedTrace,
@@ -110,6 +116,23 @@ def test_slow_send_is_traced_with_its_start_and_late_sync_as_failure() -> None:
             assert late.at_ms == pytest.approx(began_ms, abs=2)
 
     run_virtual(main())
+
+
+def test_refused_send_is_neither_traced_nor_logged_as_a_broken_hook(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with recording(trace_topic_enable=True) as w:
+            async with w.cluster.producer("orders", TRACING) as producer:
+                await producer.send(Message(TOPIC, b"first"))
+                with pytest.raises(MessageIllegalError):
+                    await producer.send(
+                        Message(TOPIC, Random(1).randbytes(20_000))
+                    )  # above its limit
+            assert len(await traced(w.cluster)) == 1
+
+    run_virtual(main())
+    assert not [entry for entry in caplog.records if "send_hook.failed" in entry.getMessage()]
 
 
 def test_each_message_of_a_batch_is_traced_by_its_id() -> None:

@@ -63,8 +63,9 @@ class SendTraces:
 
     def after_send(self, attempt: SendAttempt, outcome: SendOutcome) -> None:
         """Trace a successful try, unless it was of a trace message itself."""
-        if outcome.receipts:
-            self._region = outcome.region
+        if not outcome.receipts:
+            return  # failed; a broker names its region in refusals, too
+        self._region = outcome.region
         if outcome.region is None or attempt.queue.topic.startswith(self._writer.topic):
             return
         self._writer.put(self._traced(attempt, outcome))
