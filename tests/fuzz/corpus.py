@@ -69,7 +69,7 @@ def traces() -> tuple[bytes, ...]:
 
 @functools.cache
 def compressed() -> tuple[bytes, ...]:
-    """Return compressed bodies, each behind a byte with the number of its compression type."""
+    """Return compressed bodies, each after a byte with the number of its compression type."""
     cases = _vectors("compression.json")["cases"]
     return tuple(bytes((c["value"],)) + base64.b64decode(c["compressed_b64"]) for c in cases)
 

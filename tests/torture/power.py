@@ -6,7 +6,7 @@ killed, sometimes after a failed sync. The store is opened again, with crashes d
 compared with the test's own ledger:
 
     sync mode    every message that was acknowledged or visible to consumers is stored
-    async mode   the lost messages are a suffix of the log, behind the synced position
+    async mode   the lost messages are a suffix of the log, after the synced position
     both         each message is at its acknowledged offset; no offset is missing; no other
                  messages are stored
 """
@@ -246,7 +246,7 @@ class Life:
                 self._fail(TAKEN_BACK, f"{place} could be read")
 
     def _judge_suffix(self, lost: list[tuple[int, Place]], stored: dict[Place, bytes]) -> None:
-        """Fail unless the lost messages are behind all stored ones and were not synced."""
+        """Fail unless the lost messages are after all stored ones and were not synced."""
         first_lost = min(lost)
         left = [
             end

@@ -25,7 +25,7 @@ _CUT_ODDS: Final = 0.125
 
 
 class _End(Enum):
-    """An item behind the last byte of a direction."""
+    """An item after the last byte of a direction."""
 
     EOF = 1
     RESET = 2

@@ -104,7 +104,7 @@ def test_a_store_with_scheduled_messages_has_no_findings_and_their_count() -> No
         (
             rewrite(queue_offset=1 << 40),
             TIMER_CHECK,
-            "is behind the end of rmq_sys_wheel_timer, 31",
+            "is after the end of rmq_sys_wheel_timer, 31",
         ),
     ],
 )

@@ -168,7 +168,7 @@ def judge_orders(ledger: Ledger, orders: list[MessageExt]) -> None:
         _, order, number = key.split("-")
         queue_id, before = last.get(order, (message.queue_id, -1))
         if message.queue_id != queue_id or int(number) < before:
-            text = f"key {order}: {number} in {message.queue_id} behind {before} in {queue_id}"
+            text = f"key {order}: {number} in {message.queue_id} after {before} in {queue_id}"
             ledger.fail(DISORDER, text)
         last[order] = message.queue_id, int(number)
 

@@ -343,7 +343,7 @@ class RecreatedTopic:
             if kind.startswith("order") and life is not None:
                 before = last.get((life, kind), -1)
                 if int(number) < before:
-                    self._ledger.fail(DISORDER, f"{key} of life {life} came behind {before}")
+                    self._ledger.fail(DISORDER, f"{key} of life {life} came after {before}")
                 last[life, kind] = max(before, int(number))
 
     async def judge_offsets(self) -> None:

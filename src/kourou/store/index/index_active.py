@@ -2,7 +2,7 @@
 
 Writes are ordered as follows, so that a crash after any step leaves a usable file:
 
-    step                                 state after a crash behind this step
+    step                                 left by a crash after this step
     create the file at full size,        a file without entries; it is removed at the next start
         write and sync its header,
         sync its directory

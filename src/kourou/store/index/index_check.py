@@ -128,7 +128,7 @@ class IndexCheck:
                     return True
                 if record.start > end_offset and self._hashes_of(record):
                     return False
-        return True  # a missing file would have shown by now: so long a stretch has no key
+        return True  # no key in so many bytes: a missing file would have held one
 
 
 def count_last(files: list[IndexFile]) -> int:

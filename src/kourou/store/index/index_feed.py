@@ -184,13 +184,13 @@ class IndexFeed:
             self._batch_bytes += _bytes_of(batch)
 
     def drop_from(self, position: int) -> None:
-        """Drop the records at or behind the position, which were removed from the log."""
+        """Drop the records at or after the position, which were removed from the log."""
         self._drop(bisect_left(self._items, (position,)), len(self._items))
 
     def next_from(self, position: int, until: int) -> int | None:
-        """Return where the next usable fed records begin, at the position or behind it.
+        """Return where the next usable fed records begin, at the position or after it.
 
-        Records before the position are dropped. Records behind it are usable if at least
+        Records before the position are dropped. Records after it are usable if at least
         `_CONSECUTIVE_MIN` of them are consecutive below `until`. None if there are none.
         """
         items = self._items
@@ -219,7 +219,7 @@ class IndexFeed:
     def take(self, position: int, until: int, records_max: int = SLICE_MAX) -> FedColumns | None:
         """Return the next consecutive records that end at or below `until`.
 
-        A later call of `next_from` with a position behind them drops them. None if there are too
+        A later call of `next_from` with a position after them drops them. None if there are too
         few for a slice.
 
         Args:

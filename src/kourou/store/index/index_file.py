@@ -90,7 +90,7 @@ class IndexEntry(NamedTuple):
 def index_file_name(now_ms: int, last_name: str) -> str:
     """Return the name of a file created now, in local time: yyyyMMddHHmmssSSS.
 
-    The name sorts behind `last_name` even if the clock was set back, because files are ordered by
+    The name sorts after `last_name` even if the clock was set back, because files are ordered by
     name.
     """
     local = datetime.fromtimestamp(now_ms // 1000, UTC).astimezone()

@@ -28,11 +28,11 @@ from kourou.store.index.index_lanes import LANE_BYTES, NO_TAIL, lane_hashes
 from kourou.store.index.index_log import HEAD, HEAD_BYTES, TAIL_BYTES_MIN, V6_FLAGS, LogCursor
 
 ENTRIES_MAX: Final = 2000
-"""Entries of a slice; behind so many no further record is begun."""
+"""Entries in a slice after which no further record is begun."""
 
 _FORMS_MAX: Final = 1024
 _FORM_BYTES_MAX: Final = 1024
-"""Limits of the cached forms and of each one's bytes behind the body: 1 MB. The cache is cleared
+"""Limits of the cached forms and of each one's bytes after the body: 1 MB. The cache is cleared
 when full."""
 _NEW_FORMS_MAX: Final = 8
 """New forms per slice."""
@@ -72,7 +72,7 @@ class _Form(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """A way to cut the bytes behind a body, and the forms that share it.
+    """A way to cut the bytes after a body, and the forms that share it.
 
     Attributes:
         layout: the format of `unpack`.
@@ -90,11 +90,11 @@ _NO_CUT: Final = _Cut("", struct.Struct("0s" * 8).unpack_from, {})
 
 
 class KeyGatherer:
-    """Gathers the entries of the records behind a cursor."""
+    """Gathers the entries of the records after a cursor."""
 
     def __init__(self) -> None:
         self._hashes = KeyHashes()
-        self._cuts: dict[int, _Cut] = {}  # by the number of bytes behind the body
+        self._cuts: dict[int, _Cut] = {}  # by the number of bytes after the body
         self._forms = 0
         self._cache_resets = 0
         self._plain_left = self._plain_last = 0
@@ -113,7 +113,7 @@ class KeyGatherer:
     def gather(self, cursor: LogCursor, until: int, records_max: int = SLICE_MAX) -> KeyColumns:
         """Return the entries of the next records in memory that end at or below `until`.
 
-        Moves the cursor behind the last of these records.
+        Moves the cursor after the last of these records.
         """
         begin = cursor.position
         self._begin(records_max)
@@ -239,7 +239,7 @@ class KeyGatherer:
         Also returns False if the slice has no room for more entries.
 
         Args:
-            tail: the bytes behind the record's body.
+            tail: the bytes after the record's body.
             offset: the record's physical offset.
             store_at_ms: the record's store time.
             is_new: whether not even the constant parts match a form.

@@ -101,7 +101,7 @@ class LogCursor:
     def next_records(self, until: int, records_max: int) -> list[LogRecord]:
         """Return the next records in memory that end at or below `until`.
 
-        Moves the position behind the last one. An empty list means that `read` must load more, or
+        Moves the position after the last one. An empty list means that `read` must load more, or
         that `until` is reached.
         """
         found: list[LogRecord] = []
@@ -115,7 +115,7 @@ class LogCursor:
         while len(found) < records_max and 0 <= at <= end - _SIZES_BYTES:
             record = _parse(chunk, at, start, limit, segment_end)
             if record is None:
-                break  # the record ends behind the chunk
+                break  # the record ends after the chunk
             if not record.size:
                 at = self._skip_damage(at, end, limit, segment_end)
                 continue
@@ -157,7 +157,7 @@ class LogCursor:
         return at + max(self._next_size(), _HEAD_BYTES_MAX) <= len(self._chunk)
 
     def _skip_damage(self, at: int, end: int, limit: int, segment_end: int) -> int:
-        """Return where the next record or blank begins behind damage, or where to read on."""
+        """Return where the next record or blank begins after damage, or where to read on."""
         next_at, last = at + 1, end - HEAD_BYTES
         while next_at <= last:
             found = [self._chunk.find(magic, next_at + 4, end) for magic in _MAGICS]

@@ -21,7 +21,7 @@ from kourou.store.index.key_index import KeyIndex
 from kourou.store.log.commitlog import CommitLog
 
 TAIL_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of the log behind the index that a query searches: a tenth of a second."""
+"""Unindexed bytes at the end of the log that a query searches: a tenth of a second."""
 _CANDIDATES_MAX: Final = 4096
 """Records read by a query, so that a hash shared by many keys costs some tenths of a second."""
 _RECORDS_AT_ONCE: Final = 256

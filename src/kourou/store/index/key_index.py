@@ -113,12 +113,12 @@ class KeyIndex:
     def open(self, *, durable_to_ms: int | None, complete_to: int | None) -> None:
         """Open the files that are complete and agree with the recovered log.
 
-        Removes the first file that fails and all behind it; the index continues from there.
+        Removes the first file that fails and all after it; the index continues from there.
 
         Args:
             durable_to_ms: files with later records are removed too, because a killed Java broker
                 leaves them in any state; None to keep them.
-            complete_to: files with records at or behind this log position are removed, because
+            complete_to: files with records at or after this log position are removed, because
                 entries before it may be missing; None if no entries are missing.
 
         Raises:
@@ -133,7 +133,7 @@ class KeyIndex:
         self._start_behind(files)
 
     def _start_behind(self, files: list[IndexFile]) -> None:
-        """Set the position behind the last record in the files."""
+        """Set the position after the last record in the files."""
         self._active = None
         self._needs_load = False
         self._keys_indexed = 0
@@ -177,14 +177,14 @@ class KeyIndex:
         if columns is None or not self._add_entries(columns):
             self._needs_upkeep = True
             return IndexStep.BLOCKED
-        # Only now: queries search the log behind the position themselves.
+        # Only now: queries search the log after the position themselves.
         self._position = self._cursor.position
         if self._active is not None and self._active.tail_bytes >= TAIL_BYTES_MAX:
             self._needs_upkeep = True
         return IndexStep.MORE if self._needs_upkeep or self.lag_bytes(until) else IndexStep.IDLE
 
     def _next_columns(self, until: int, records_max: int) -> KeyColumns | KeyRows | None:
-        """Return the entries of the next records, and move the cursor behind these.
+        """Return the entries of the next records, and move the cursor after these.
 
         None if the log must be read and that might block.
         """

@@ -3,7 +3,7 @@
     {..., "kourouSeal":{"sequence":12,"crc32":"0a1b2c3d"}}
 
     sequence    number of this save of the file, from 1
-    crc32       of all bytes before its own digits; the bytes behind them are constant
+    crc32       of all bytes before its own digits; the bytes after them are constant
 
 If the object's closing brace is on its own line, the seal is too.
 

@@ -2,10 +2,10 @@
 
 A flush has these steps, so that a crash at any point can be recovered:
 
-    step    action                                    recovery after a crash behind the step
+    step    action                                    if a crash follows this step
     write   write units to the timer log              their messages are read from the topic again
     sync    sync the timer log                        the same
-    wheel   write and sync the changed pages          the same, and slots may name units behind the
+    wheel   write and sync the changed pages          the same, and slots may name units after the
                                                       position in the check file: these are unlinked
     check   write and sync the positions of log,      -
             wheel and topic
@@ -119,7 +119,7 @@ class TimerFiles:
         """Return the reason why the files do not contain all waiting messages; None if they do.
 
         Args:
-            topic_end: the queue offset behind the last message of the timer topic.
+            topic_end: the queue offset after the last message of the timer topic.
             was_kourou: Kourou had the store open last, not Java.
 
         Raises:
@@ -242,7 +242,7 @@ class TimerFiles:
             self._add_missing_unit(position, unit)
 
     def _unlink_units_from(self, end: int) -> None:
-        """Unlink units at or behind `end` from all slots."""
+        """Unlink units at or after `end` from all slots."""
         try:
             for slot in self.wheel.slots():
                 if slot.last >= end:

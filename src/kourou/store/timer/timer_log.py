@@ -35,18 +35,16 @@ class TimerLog:
 
     Attributes:
         segments: the log's files.
-        position: end of the log; a unit that does not fit there goes to the next file.
+        position: end of the log; a unit that does not fit there is appended to the next file.
     """
 
-    def __init__(
-        self, disk: Disk, file_bytes: int, *, keeps_files_behind_gap: bool = False
-    ) -> None:
+    def __init__(self, disk: Disk, file_bytes: int, *, keeps_files_after_gap: bool = False) -> None:
         """Open the existing files.
 
         Args:
             disk: holds the store.
             file_bytes: size of a file; the size of existing files takes precedence.
-            keeps_files_behind_gap: do not remove files behind a gap.
+            keeps_files_after_gap: do not remove files after a gap.
 
         Raises:
             StoreConfigError: the files have different sizes, or names that do not match the size.
@@ -54,7 +52,7 @@ class TimerLog:
         self._disk = disk
         self.segments = SegmentList(disk, TIMER_LOG, _existing_size(disk) or file_bytes)
         behind_gap = self.segments.load()
-        if not keeps_files_behind_gap:
+        if not keeps_files_after_gap:
             self.segments.remove(behind_gap)
         self.position = self.segments.first
         self._unwritten: list[bytes] = []  # unwritten units and blanks, from `_unwritten_at` on

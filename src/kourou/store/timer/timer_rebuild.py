@@ -4,8 +4,8 @@ A message of the timer topic waits until a later record of it is in the log: the
 or the rolled one, which then waits instead. A recall leaves no record of its effect; it is put into
 the wheel beside the message that it recalls.
 
-    step      state after a crash
-    forget    no check file, and perhaps no wheel and timer log: the next start rebuilds them
+    step      left by a crash after this step
+    remove    no check file, and perhaps no wheel and timer log: the next start rebuilds them
     add       the same
     flush     the complete files: the check file is written last
 """
@@ -50,8 +50,8 @@ class WaitingTimers:
     A waiting message takes about 200 bytes; a delivered one takes none.
 
     Attributes:
-        queue_offset: behind the last message of the timer topic.
-        log_end: the log position behind the last record.
+        queue_offset: after the last message of the timer topic.
+        log_end: the log position after the last record.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ def _records(positions: Iterable[int], read_record: ReadRecord) -> Iterator[Time
         try:
             yield read_timer_record(read_record(position) or b"")
         except MalformedMessageError as error:
-            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - it says all
+            log.error("timer_record.passed_over reason=%s", error)  # noqa: TRY400 - the text has all details
 
 
 def remove_timer_files(disk: Disk) -> None:

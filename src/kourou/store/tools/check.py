@@ -1,19 +1,19 @@
 """Checks every invariant of a store directory, read-only; returns a list of findings.
 
     commit log       names and sizes; consecutive records from the first byte, each with its own
-                     position and a correct checksum; the check continues behind damage; only zeros
-                     behind the last record
+                     position and a correct checksum; the check continues after damage; only zeros
+                     after the last record
     consume queues   names and sizes; for each visible record an entry at its queue offset with its
                      position, size and tags code, or the extension unit with the tags code; no
-                     missing offsets; nothing behind the last entry
+                     missing offsets; nothing after the last entry
     batch queues     the same, with one entry per record
     index            each entry against the log, unless the store is in use; see `check_index`
     timers           wheel, timer log and check file against the log; see `check_timers`
     checkpoint       names a record, and no time later than the log's; Kourou's copy is undamaged
     config           each file, or its backup, can be read
 
-A store has findings after a crash, until it is opened again. A store in use is checked as far as
-its checkpoint said, when the check began, that it was durable: the log up to the synced position,
+A store has findings after a crash, until it is opened again. Of a store in use, only the part is
+checked that was durable when the check began, by the checkpoint: the log up to the synced position,
 the queues up to the last record with a durable entry. Files that expire or are deleted during the
 check are no findings.
 """

@@ -62,7 +62,7 @@ class BatchQueueCheck:
         self._next_offset = queue_offset + count
 
     def finish(self, log_damage: LogDamage, *, is_live: bool) -> list[Finding]:
-        """Check the queue behind its last record; return the findings."""
+        """Check the queue after its last record; return the findings."""
         if not is_live:
             if self._next < 0:
                 self._next = self._find_first(self._log_first)
@@ -76,7 +76,7 @@ class BatchQueueCheck:
         return self._findings
 
     def _find_first(self, physical_offset: int) -> int:
-        """Return the number of the first entry at or behind a log position."""
+        """Return the number of the first entry at or after a log position."""
         number = self._segments.first // BATCH_ENTRY_BYTES
         for fields in self._entries():
             if fields[1] <= 0 or fields[0] >= physical_offset:

@@ -151,7 +151,7 @@ class _Check:
             self._end_offset = offset
             return ""
         if offset >= self._log.written_position:
-            return f"entry {number} names log position {offset}, behind the end of the log"
+            return f"entry {number} names log position {offset}, after the end of the log"
         lost = ""
         if self._record is None or offset != self._record.start:
             lost = self._missing_before(offset)
@@ -182,7 +182,7 @@ class _Check:
         return f"keys of the record at {at} are missing"
 
     def _record_at(self, offset: int, *, skip: int = 0) -> LogRecord | None:
-        """Return the record that begins at `offset`, or the `skip`-th behind it."""
+        """Return the record that begins at `offset`, or the `skip`-th after it."""
         self._cursor.seek(offset)
         record = self._next_record()
         for _ in range(skip):

@@ -24,7 +24,7 @@ MISSING_FILE: Final = "the file is missing"
 
 
 class LogBounds(NamedTuple):
-    """Limits of the check; None: up to the end, behind which there must be only zeros.
+    """Limits of the check; None: up to the end, after which there must be only zeros.
 
     Attributes:
         log: records that end at or below this position are checked.
@@ -62,7 +62,7 @@ class LogCheck:
     Attributes:
         findings: problems of the log.
         records: number of valid records.
-        end: position behind the last of them, or behind the blank after it.
+        end: end position of the last of them, or of the blank that follows it.
         last_store_at_ms: the latest store time.
         starts_seen: the watched positions at which a record begins.
     """
@@ -120,7 +120,7 @@ class LogCheck:
         return bool(self._damages)
 
     def _report_damage(self) -> None:
-        """Report the damage; behind the last record, different kinds of it are one cause."""
+        """Report the damage; kinds of damage after the last record have one cause."""
         end_name = ""
         for piece in self._damages:
             name, at = self._segments.name(piece.position), piece.position % self._file_bytes

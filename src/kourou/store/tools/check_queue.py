@@ -20,7 +20,7 @@ _NOTHING = QueueEntry(0, 0, 0)
 
 
 class LogDamage(Protocol):
-    """The damage of the log, as far as the pass over it has come."""
+    """The damage of the log up to the position that the pass over it has reached."""
 
     @property
     def has_damage(self) -> bool:
@@ -93,7 +93,7 @@ class QueueCheck:
         return True
 
     def finish(self, log_damage: LogDamage, *, is_live: bool) -> list[Finding]:
-        """Check the queue behind its last record; return the findings."""
+        """Check the queue after its last record; return the findings."""
         if not is_live:
             if self._next is None:
                 self._next = self._check_before(self._end, log_damage)

@@ -77,7 +77,7 @@ class TimersCheck:
         self._check = read_check(disk)
         self._has_check = disk.exists(TIMER_CHECK)
         try:
-            self._log = TimerLog(disk, LOG_FILE_BYTES, keeps_files_behind_gap=True)
+            self._log = TimerLog(disk, LOG_FILE_BYTES, keeps_files_after_gap=True)
             self._read_wheel()
         except (KourouError, OSError) as error:
             self._report(TIMER_LOG, 0, f"cannot be read: {error}; {_REMEDY}")
@@ -186,7 +186,7 @@ class TimersCheck:
                 self._report(TIMER_CHECK, 0, f"{text}: the next start, or {_REMEDY}")
             return self._findings
         if 0 < topic_end < self._check.queue_offset and not self._is_live:
-            text = f"queue offset {self._check.queue_offset} is behind the end of {TIMER_TOPIC}"
+            text = f"queue offset {self._check.queue_offset} is after the end of {TIMER_TOPIC}"
             self._report(TIMER_CHECK, 16, f"{text}, {topic_end}; {_REMEDY}")
         self._check_units(log_first)
         if self._check.scan_from is not None:
@@ -201,7 +201,7 @@ class TimersCheck:
         """Report units without a record."""
         for offset in sorted(self._units.keys() - self._seen):
             if self._is_live and offset >= self._records.log_end:
-                continue  # behind the checked part of the log
+                continue  # after the checked part of the log
             position = self._units[offset]
             name, at = self._log.segments.name(position), position % self._log.segments.file_bytes
             if offset < log_first:

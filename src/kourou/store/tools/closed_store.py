@@ -1,9 +1,9 @@
 """Common steps of the tools that change a closed store: preparation before, recovery after.
 
-Before its changes, a tool makes durable that the next start must recover the store, from any state
-in between. At its end it opens and closes the store, which runs that recovery:
+Before its changes, a tool records durably that the next start must recover the store, whatever the
+state of the changes. At its end it opens and closes the store, which runs that recovery:
 
-    step       action                                             state after a crash behind it
+    step       action                                             left by a crash after this step
     note       write `abort`; remove the closed state from the    a store that was not closed
                store's state file                                 cleanly: the next start recovers
     lower      move the checkpoint before everything that will    the same; recovery reads more of
@@ -92,7 +92,7 @@ def lower_checkpoint(disk: Disk, checkpoint: Checkpoint) -> None:
 
 
 def remove_index_from(disk: Disk, position: int) -> None:
-    """Remove the files of the key index with records at or behind the position, durably.
+    """Remove the files of the key index with records at or after the position, durably.
 
     They are rebuilt when the store is used. A file with an incomplete header is removed too, with
     all later ones.

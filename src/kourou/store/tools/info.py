@@ -90,7 +90,7 @@ class StoreInfo:
         last_run: the last broker, and how its run ended.
         is_kourous: Kourou has opened the store at least once.
         log_first: first position of the log's first file.
-        log_end: position behind the last record.
+        log_end: position after the last record.
         log_files: number of log files.
         first_at_ms: store time of the first record; None if there is none.
         last_at_ms: store time of the last record; None if there is none.
@@ -197,7 +197,7 @@ def _queues(disk: Disk, sizes: StoreSizes, log_first: int) -> Iterator[QueueInfo
 
 
 def _queue_end(disk: Disk, files: Sequence[LogFile]) -> int:
-    """Return the offset behind the last entry, by binary search in the last file that has one."""
+    """Return the offset after the last entry, by binary search in the last file that has one."""
     for file in reversed(files):
         low, high = 0, file.size // ENTRY_BYTES
         while low < high:

@@ -2,7 +2,7 @@
 
 Derived files can be removed at any time, once the state that declares them durable is removed:
 
-    step       state after a crash behind it
+    step       left by a crash after this step
     note       a store that recovers at the next start
     lower      the same: the checkpoint names no record, so that recovery reads the whole log
     remove     queues and index partly removed: the next start rebuilds them

@@ -3,14 +3,14 @@
 It serves a log with a lost or damaged end that was durable, which recovery refuses to truncate by
 itself; or to undo everything after some record.
 
-    step       state after a crash behind it
+    step       left by a crash after this step
     note       a store that recovers at the next start; nothing is truncated
     lower      the same: the checkpoint names the last record that stays
     index      the same; removed index files are rebuilt
     timers     no timer files: the next start rebuilds them from the log
     cut        a shorter log: segments are removed from the last one back
     recover    queues truncated like the log
-    remake     timer files rebuilt from the remaining log; the complete store
+    rebuild    timer files rebuilt from the remaining log; the complete store
 
 A broker clamps the offsets of groups when it starts.
 """
@@ -44,7 +44,7 @@ class Truncation:
 
     Attributes:
         position: the log's new end; the start of a record, or of damage.
-        end: the log's current end, including damage behind its last record.
+        end: the log's current end, including damage after its last record.
         problem: the kind of damage at `position`; empty if a record begins there.
         records: number of valid records to remove.
         messages: number of them that consumers can see, by topic.
