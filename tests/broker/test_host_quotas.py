@@ -196,7 +196,7 @@ def test_pairs_of_group_and_topic_are_limited_per_host(monkeypatch: pytest.Monke
 
         refused = commit(parts, greedy, "g", "V")
         assert refused.code == 2
-        assert "group g cannot commit in topic V" in str(refused.remark)
+        assert "group g cannot commit its first offset for topic V" in str(refused.remark)
         parts.pull(greedy, consumer_group="g", topic="V", sys_flag=flags)
         assert parts.offsets.query("g", "V", 0) is None
         assert commit(parts, greedy, "g", "T").code == 0

@@ -321,7 +321,7 @@ def test_an_offset_beyond_the_end_is_not_committed_and_skips_nothing() -> None:
             await w.send(*BODIES)
             async with w.cluster.pull_consumer("consumers") as reader:
                 await reader.pull(MessageQueue(TOPIC, "broker-0", 0), 0)
-                with pytest.raises(InvalidParameterError, match="the queue ends at 30"):
+                with pytest.raises(InvalidParameterError, match="end 30"):
                     await reader.commit(MessageQueue(TOPIC, "broker-0", 0), 10_000)
             async with w.consumer():
                 await w.send(b"new")

@@ -102,7 +102,7 @@ class ConsumerOffsets:
         reason = self._quota.refusal(host)
         if len(self._committed) >= PAIRS_MAX:
             reason = f"there are {PAIRS_MAX} already; delete groups with their offsets"
-        return f"group {group} cannot commit in topic {topic}, a new pair of them: {reason}"
+        return f"group {group} cannot commit its first offset for topic {topic}: {reason}"
 
     def commit(
         self, group: str, topic: str, queue_id: int, queue_offset: int, host: str | None = None

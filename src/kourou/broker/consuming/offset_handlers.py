@@ -131,7 +131,7 @@ class OffsetHandlers:
         if not self._offsets.commit_within(*where, header.commit_offset, end, host):
             text = (
                 f"offset {header.commit_offset} of queue {header.queue_id} of topic {topic.name}: "
-                f"the queue ends at {end}"
+                f"it is beyond the queue's end {end}"
             )
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         return response(command)

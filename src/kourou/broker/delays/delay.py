@@ -323,7 +323,7 @@ class DelayDelivery:
             return None
         begin = found.plan.expected[0].queue_offset if found.plan.count else found.plan.next_offset
         if begin > first:
-            self._log_skipped(level, f"nothing can be read of {first} to {begin - 1}")
+            self._log_skipped(level, f"queue offsets {first} to {begin - 1} cannot be read")
             self._advance(level, begin)
         return found
 

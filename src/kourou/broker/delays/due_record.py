@@ -45,8 +45,9 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
         delivery_queue = topics.delivery_queue(topic, int(queue_id))
     if delivery_queue is None:
         raise MalformedMessageError(
-            f"delayed record at byte {header.physical_offset} goes to queue {queue_id[:40]!r} of "
-            f"topic {topic[:TOPIC_LENGTH_MAX]!r}: no such topic is open to deliveries"
+            f"delayed record at byte {header.physical_offset} is for queue {queue_id[:40]!r} of "
+            f"topic {topic[:TOPIC_LENGTH_MAX]!r}, which does not exist or is reserved for the "
+            "broker"
         )
     if is_set_aside(header) and names.TIMER_DEQUEUE_MS in properties:
         for name in (names.CRC32, names.TIMER_DEQUEUE_MS, names.TIMER_ENQUEUE_MS):

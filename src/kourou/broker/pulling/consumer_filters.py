@@ -51,8 +51,8 @@ COMPILED_LENGTH_MAX: Final = LENGTH_MAX
 other client is served. Expressions beyond it are compiled with the next heartbeats."""
 
 _LOADED_DEAD_MS: Final = 30_000
-"""Filters that were live when the broker stopped are loaded as dead for this long; the group's next
-heartbeat revives them."""
+"""A filter that was live when the broker stopped is loaded as if dead since this time; the group's
+next heartbeat makes it live again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -241,13 +241,13 @@ class ConsumerFilters:
                 if one.is_dead:
                     self._remove(one, "no room")
         if not self._quota.has_room(host, length):
-            reason = f"of filters with {length} characters more: {self._quota.refusal(host)}"
+            reason = f"no room for a filter of {length} characters: {self._quota.refusal(host)}"
             raise SystemBusyError(ResponseCode.SYSTEM_BUSY, reason)
         if not self._has_room(length, host):
             raise SystemBusyError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{self._count} filters of {self._length} characters are registered; at most "
-                f"{FILTERS_MAX} of {EXPRESSIONS_LENGTH_MAX} are",
+                f"{self._count} filters of {self._length} characters are registered; the limit is "
+                f"{FILTERS_MAX} filters of {EXPRESSIONS_LENGTH_MAX} characters",
             )
 
     def _has_room(self, length: int, host: str | None) -> bool:

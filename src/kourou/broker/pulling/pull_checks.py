@@ -131,7 +131,7 @@ class PullChecks:
         if not 0 <= header.queue_id < topic.read_queue_nums:
             text = (
                 f"queue {header.queue_id} of topic {topic.name} does not exist: it has "
-                f"{topic.read_queue_nums} queues to read, asked by "
+                f"{topic.read_queue_nums} readable queues; requested by "
                 f"{format_address(request.remote_address)}"
             )
             return _refuse(command, ResponseCode.INVALID_PARAMETER, text)
@@ -260,7 +260,7 @@ class PullChecks:
             text = f"no consumer of group {name} is connected"
             return _refuse(command, ResponseCode.SUBSCRIPTION_NOT_EXIST, text)
         if live.message_model is MessageModel.BROADCASTING and not group.consume_broadcast_enable:
-            text = f"consumer group {name} may not consume as broadcast"
+            text = f"consumer group {name} may not consume in broadcasting mode"
             return _refuse(command, ResponseCode.NO_PERMISSION, text, 4)
         if self._groups.is_read_forbidden(name, header.topic):
             text = f"consumer group {name} may not read topic {header.topic}"

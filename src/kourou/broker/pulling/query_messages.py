@@ -59,7 +59,7 @@ class MessageQueryHandler:
         command = request.command
         header = command.header(QueryMessageRequestHeader)
         if self._store.index is None:
-            return _none(command, "messages are not found by key here: messageIndexEnable is false")
+            return _none(command, "this broker has no key index: messageIndexEnable is false")
         if self._topics.get(header.topic) is None:
             return _none(command, f"topic {header.topic} does not exist")
         query = _query(header)
@@ -69,7 +69,7 @@ class MessageQueryHandler:
     async def _search(self, command: RemotingCommand, query: KeyQuery) -> RemotingCommand:
         if self._searches >= SEARCHES_MAX:
             raise SystemBusyError(
-                ResponseCode.SYSTEM_BUSY, f"{SEARCHES_MAX} searches are under way; try again"
+                ResponseCode.SYSTEM_BUSY, f"{SEARCHES_MAX} searches are in progress; try again"
             )
         self._searches += 1
         try:

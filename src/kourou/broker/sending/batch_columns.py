@@ -75,7 +75,7 @@ class BatchColumns(NamedTuple):
     keys: Sequence[str]
 
 
-_NO_ID, _NO_KEYS, _KEYS_BEHIND, _KEYS_BEFORE = range(4)
+_NO_ID, _NO_KEYS, _KEYS_AFTER, _KEYS_BEFORE = range(4)
 
 
 class _Form(NamedTuple):
@@ -258,7 +258,7 @@ class BatchReader:
             return _Form(code, stored_size + text[2:], b"", b"", tags, _NO_ID), b"", b""
         kind, spans_in_order = _NO_KEYS, (id_at, id_end, len(text), len(text))
         if keys_end:
-            kind, spans_in_order = _KEYS_BEHIND, (id_at, id_end, keys_at, keys_end)
+            kind, spans_in_order = _KEYS_AFTER, (id_at, id_end, keys_at, keys_end)
             if keys_at < id_at:
                 kind, spans_in_order = _KEYS_BEFORE, (keys_at, keys_end, id_at, id_end)
         sizes = [b - a for a, b in pairwise((0, *spans_in_order, len(text)))]

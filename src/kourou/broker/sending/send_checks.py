@@ -371,8 +371,8 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerCo
     """
     if len(items) > config.batch_messages_max:
         raise illegal(
-            f"a batch of more than {config.batch_messages_max} messages: send several, or have "
-            "the broker take more (batchMessagesMax)"
+            f"a batch of more than {config.batch_messages_max} messages: send several batches, "
+            "or raise batchMessagesMax at the broker"
         )
     _accept(batch_flag_refusal(header.sys_flag))
     if not items:
@@ -384,8 +384,8 @@ def check_batch(header: SendHeader, items: Sequence[BatchItem], config: BrokerCo
             decoded_bytes += len(text)
             if decoded_bytes > _DECODED_BYTES_MAX:
                 raise illegal(
-                    f"more than {_DECODED_BYTES_MAX} bytes of properties in a batch that are near "
-                    "their limit, or not UTF-8: send these messages one by one"
+                    f"more than {_DECODED_BYTES_MAX} bytes of properties in a batch that are close "
+                    "to their limit or not UTF-8: send these messages one by one"
                 )
             check_properties(text, decode_properties(text))
         judged = _judged_properties(text)
@@ -438,11 +438,13 @@ def check_inner_batch(
             more messages than a queue entry can count.
     """
     if header.sys_flag & COMPRESSED:
-        raise illegal("a batch for batch consume queues is not compressed")
+        raise illegal("a batch for batch consume queues must not be compressed")
     if delay_level_of(properties) > 0 or has_timer(properties):
-        raise illegal("a batch is not delayed")
+        raise illegal("a batch must not be delayed")
     if len(items) > INNER_MESSAGES_MAX:
-        raise illegal(f"a batch of {len(items)} messages, at most {INNER_MESSAGES_MAX}")
+        raise illegal(
+            f"a batch of {len(items)} messages: at most {INNER_MESSAGES_MAX} fit into a record"
+        )
 
 
 def _check_name(name: str) -> None:

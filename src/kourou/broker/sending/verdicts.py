@@ -87,8 +87,8 @@ def judge_message(
     reason = None
     if sys_flag & TRANSACTION_MASK and not is_half:
         reason = (
-            f"sys_flag {sys_flag:#x} says that it is part of a transaction, and its "
-            f"properties do not: a half message has {names.TRAN_MSG}=true"
+            f"sys_flag {sys_flag:#x} marks the message as transactional, but its "
+            f"properties do not: a half message needs {names.TRAN_MSG}=true"
         )
     elif sys_flag & INNER_BATCH or names.INNER_NUM in properties:
         reason = "a single message cannot be an inner batch: the broker makes those of batches"
@@ -119,7 +119,7 @@ def judge_batched(properties: Mapping[str, str]) -> Verdict:
     reason = _refused_property(properties)
     verdict = _verdict(properties, reason, is_half=is_half, is_unchanged=is_unchanged)
     if is_half or (verdict.is_delayed and verdict.refusal is None):
-        refusal = illegal("a message of a batch is not delayed and not part of a transaction")
+        refusal = illegal("a message of a batch must not be delayed or transactional")
         return verdict._replace(refusal=refusal)
     return verdict
 
@@ -127,7 +127,7 @@ def judge_batched(properties: Mapping[str, str]) -> Verdict:
 def batch_flag_refusal(sys_flag: int) -> RemoteError | None:
     """Return the error with which a batch with this system flag is refused; None if it is not."""
     if sys_flag & (TRANSACTION_MASK | INNER_BATCH):
-        return illegal("a batch has no transactions and no inner batches")
+        return illegal("a batch must not be transactional or an inner batch")
     return None
 
 

@@ -104,7 +104,7 @@ class TimerIntake:
                 files.queue_offset = found.plan.next_offset
                 files.is_changed = True
             elif not found.plan.count:
-                raise OSError(f"nothing can be read of {TIMER_TOPIC} at {files.queue_offset}")
+                raise OSError(f"{TIMER_TOPIC} cannot be read at queue offset {files.queue_offset}")
             files.log.write()
         self.is_failing = False
 

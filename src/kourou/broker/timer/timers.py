@@ -379,9 +379,9 @@ class Timers:
         if queue_id is None:
             self.counts.dequeued(timer.counted_topic)
             raise MalformedMessageError(
-                f"timer record at byte {timer.header.physical_offset} goes to queue "
-                f"{timer.queue_id} of topic {timer.topic[:TOPIC_LENGTH_MAX]!r}: no such topic is "
-                "open to deliveries"
+                f"timer record at byte {timer.header.physical_offset} is for queue "
+                f"{timer.queue_id} of topic {timer.topic[:TOPIC_LENGTH_MAX]!r}, which does not "
+                "exist or is reserved for the broker"
             )
         return timer._replace(queue_id=queue_id)
 

@@ -39,7 +39,7 @@ class State(IntEnum):
     GIVEN_UP = 6
 
 
-SETTLED_KEPT: Final = 1 << 17
+SETTLED_STATES_MAX: Final = 1 << 17
 """Number of ended records below `head` whose state is kept."""
 _TRIM_STEP: Final = 1 << 16
 """Number of states that are dropped at once."""
@@ -144,7 +144,7 @@ class Ledger:
         return True
 
     def settle(self, current: int, state: State) -> None:
-        """Note the result of what `begin` began: OPEN if nothing was stored."""
+        """Note the result of a pending change: OPEN if nothing was stored."""
         self._set(current, state)
         if state is not State.OPEN:
             self._drop_chain(current)
@@ -223,12 +223,12 @@ class Ledger:
         if missing > 0:
             self._states.extend(bytes(missing))
         self._states[at] = state
-        if self._head - self._base > SETTLED_KEPT + _TRIM_STEP:
+        if self._head - self._base > SETTLED_STATES_MAX + _TRIM_STEP:
             self.trim()
 
     def trim(self) -> None:
         """Drop the states of the oldest settled records."""
-        surplus = self.head - self._base - SETTLED_KEPT
+        surplus = self.head - self._base - SETTLED_STATES_MAX
         if surplus > 0:
             del self._states[:surplus]
             self._base += surplus

@@ -61,5 +61,5 @@ class TransactionConfig:
         ):
             if getattr(self, name) < least:
                 raise ConfigError(
-                    f"{name} of transactions is {getattr(self, name)}; it must be {least} at least"
+                    f"{name} of transactions is {getattr(self, name)}; it must be at least {least}"
                 )
