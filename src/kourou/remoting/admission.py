@@ -38,6 +38,7 @@ from kourou.remoting.proxy_protocol import (
     preamble_bytes,
 )
 from kourou.remoting.tls import TlsContext
+from kourou.remoting.transport_start import ends_if_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -221,15 +222,16 @@ class AdmissionListener:
             return protocol
 
         try:
-            if admitted.tls is None:
-                await self._loop.connect_accepted_socket(make, admitted.socket)
-            else:
-                await self._loop.connect_accepted_socket(
-                    make,
-                    admitted.socket,
-                    ssl=admitted.tls.current(),
-                    ssl_handshake_timeout=self._admission.handshake_timeout_s,
-                )
+            with ends_if_cancelled(make) as create:
+                if admitted.tls is None:
+                    await self._loop.connect_accepted_socket(create, admitted.socket)
+                else:
+                    await self._loop.connect_accepted_socket(
+                        create,
+                        admitted.socket,
+                        ssl=admitted.tls.current(),
+                        ssl_handshake_timeout=self._admission.handshake_timeout_s,
+                    )
         except OSError as error:
             # The loop has closed the socket. The peer is no TLS client, presented no certificate,
             # or rejected ours.

@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._close_reason: str | None = None
         self._abort_timer: asyncio.TimerHandle | None = None
+        self._is_lost = False
         self._frames = FrameBuffer(partials)
         self._partial_since_s: float | None = None
         self._last_active_s = self.last_received_s = self._loop.time()
@@ -267,7 +268,11 @@ class Connection(asyncio.BufferedProtocol):
     # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        stream = cast(asyncio.Transport, transport)
+        if self._is_lost:
+            stream.abort()
+            return
+        self._transport = stream
         self._transport.set_write_buffer_limits(high=self.limits.output_pause_bytes)
         self.remote_address = self.forwarded_for or _address(transport.get_extra_info("peername"))
         self.pending.peer = self.remote_address
@@ -360,6 +365,9 @@ class Connection(asyncio.BufferedProtocol):
             raise
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return  # see `ends_if_cancelled`
+        self._is_lost = True
         if self.before_next is not None:
             self.before_next()
         self._begin_closing(f"lost: {exc}" if exc else "closed by the peer")

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
 from kourou.remoting.admission import Admission, AdmissionListener
 from kourou.remoting.tls import TlsContext
+from kourou.remoting.transport_start import ends_if_cancelled
 
 Address = tuple[str, int]
 """Host (a name, an IPv4 or an IPv6 address without brackets) and port."""
@@ -113,9 +114,10 @@ class TcpNetwork:
         host, port = address
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(
-                    factory, host, port, ssl=None if tls is None else tls.current()
-                )
+                with ends_if_cancelled(factory) as create:
+                    _, protocol = await loop.create_connection(
+                        create, host, port, ssl=None if tls is None else tls.current()
+                    )
         except TimeoutError as error:
             text = f"no connection to {format_address(address)} within {timeout_s:g} s"
             raise ConnectFailedError(text) from error
