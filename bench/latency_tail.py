@@ -33,7 +33,7 @@ from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.server import Broker
 from kourou.broker.writing.flusher import SyncEnded
 from kourou.broker.writing.kernel_flusher import KernelFlusher
-from kourou.cli.process import keep_collections_short
+from kourou.cli.process import limit_gc_pauses
 from kourou.disk import OsDisk
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
@@ -148,7 +148,7 @@ async def _measure(arguments: argparse.Namespace, root: Path) -> tuple[dict[str,
     slow = Slow(arguments.limit_ms / 1000)
     broker = Broker(config, disk, runtime, lambda loop: WatchedFlusher(loop, slow))
     await broker.start()
-    keep_collections_short()
+    limit_gc_pauses()
     watch_loop(slow)
     watch_collector(slow)
     try:

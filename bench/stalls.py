@@ -35,7 +35,7 @@ from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.broker.server import Broker
 from kourou.broker.topics import FILE_NAME as TOPICS_FILE
 from kourou.broker.writing.kernel_flusher import KernelFlusher
-from kourou.cli.process import keep_collections_short
+from kourou.cli.process import limit_gc_pauses
 from kourou.disk import OsDisk
 from kourou.model.group import SubscriptionGroup
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -136,7 +136,7 @@ def serve(pipe: Connection, root: Path, **options: Any) -> None:  # noqa: ANN401
         began_s = time.perf_counter()
         listening = await broker.start()
         pipe.send((listening, names, time.perf_counter() - began_s))
-        keep_collections_short()
+        limit_gc_pauses()
         probe, stop = Probe(), asyncio.Event()
 
         def told() -> None:

@@ -22,11 +22,11 @@ def document(outcome: Outcome) -> Any:
 
 def test_a_topic_is_created_listed_and_described(kourou: Kourou) -> None:
     created = kourou("topic", "create", "a-orders", "--queues", "4")
-    listed = {row["topic"]: row for row in document(kourou("topic", "list", "--json"))}
+    summarize = {row["topic"]: row for row in document(kourou("topic", "list", "--json"))}
     described = document(kourou("topic", "describe", "a-orders", "--json"))
 
     assert created.out == "a-orders: 4 queues on broker-a\n"
-    assert listed["a-orders"] == {
+    assert summarize["a-orders"] == {
         "topic": "a-orders",
         "kind": "own",
         "brokers": ["broker-a"],
@@ -104,11 +104,11 @@ def test_a_group_shows_its_lag_by_queue(kourou: Kourou) -> None:
     as_group = ("--group", "a-billing", "--from", "earliest", "--count", "3", "--timeout", "60")
     assert kourou("receive", "a-lag", *as_group).code == 0
 
-    listed = {row["group"]: row for row in document(kourou("group", "list", "--json"))}
+    summarize = {row["group"]: row for row in document(kourou("group", "list", "--json"))}
     described = document(kourou("group", "describe", "a-billing", "--json"))
     text = kourou("group", "describe", "a-billing").out
 
-    assert listed["a-billing"]["lag"] == described["lag"] == 4
+    assert summarize["a-billing"]["lag"] == described["lag"] == 4
     (queue,) = [row for row in described["queues"] if row["topic"] == "a-lag"]
     assert (queue["committed_offset"], queue["max_offset"], queue["lag"]) == (3, 7, 4)
     assert text.splitlines()[0] == "no live member"

@@ -8,9 +8,9 @@ import sys
 
 _PROGRAM = """
 import gc, json
-from kourou.cli.process import keep_collections_short
+from kourou.cli.process import limit_gc_pauses
 
-keep_collections_short()
+limit_gc_pauses()
 
 def counts():
     return [(one["collections"], one["collected"]) for one in gc.get_stats()]

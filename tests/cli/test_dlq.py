@@ -56,12 +56,12 @@ async def kill(serving: Serving, topic: str, group: str, *bodies: bytes) -> None
 def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: Serving) -> None:
     asyncio.run(kill(serving, "d-orders", "d-billing", b"17", b"18"))
 
-    listed = document(kourou("dlq", "list", "d-billing", "--json"))
-    assert {row["reason"] for row in listed} == {"no account 17", "no account 18"}
-    assert {row["origin_topic"] for row in listed} == {"d-orders"}
+    summarize = document(kourou("dlq", "list", "d-billing", "--json"))
+    assert {row["reason"] for row in summarize} == {"no account 17", "no account 18"}
+    assert {row["origin_topic"] for row in summarize} == {"d-orders"}
     table = kourou("dlq", "list", "d-billing").out
     assert "no account 17" in table
-    first = listed[0]
+    first = summarize[0]
 
     shown = document(kourou("dlq", "show", "d-billing", first["msg_id"], "--json"))
     assert [one["reason"] for one in shown] == [first["reason"]]
@@ -117,8 +117,8 @@ def test_dead_letters_of_a_silent_broker_are_redriven_by_the_next_call(
         redrive = ("dlq", "redrive", "d-two", "--all", "--yes", *at)
         assert command("topic", "create", "d-both", "--queues", "1", *at).code == 0
         asyncio.run(kill(serving, "d-both", "d-two", b"1", b"2", b"3", b"4"))
-        listed = document(command("dlq", "list", "d-two", "--json", *at))
-        stored = {row["stored_at"].split("/")[0] for row in listed}
+        summarize = document(command("dlq", "list", "d-two", "--json", *at))
+        stored = {row["stored_at"].split("/")[0] for row in summarize}
         assert stored == {"broker-a", "broker-b"}
         other.process.send_signal(signal.SIGSTOP)
         try:

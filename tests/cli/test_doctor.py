@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from kourou.cli.doctor_cluster import (
+    check_cluster,
     judge_address,
     judge_clock,
     judge_from_outside,
     judge_store,
-    look_at_cluster,
 )
 from kourou.cli.doctor_machine import (
     Port,
@@ -272,7 +272,7 @@ def test_cluster_is_checked_from_the_address_for_other_machines(
     (outside,) = machine_addresses()[:1] or ("127.0.0.2",)
     with Serving.start(tmp_path, *options) as serving:
         look = asyncio.run(
-            look_at_cluster(
+            check_cluster(
                 serving.namesrv,
                 2.0,
                 SystemClock(),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.cli.cluster import BrokerLine, print_lines, told_line
+from kourou.cli.cluster import BrokerLine, broker_line, print_lines
 from kourou.testing.process import Outcome, Serving
 
 Kourou = Callable[..., Outcome]
@@ -145,7 +145,7 @@ def test_runtime_information_is_parsed_as_numbers() -> None:
         "commitLogDiskRatio": "0.25",
     }
 
-    line = told_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
+    line = broker_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
 
     assert (line.in_tps, line.out_tps, line.in_today, line.out_today) == (12.5, 0.0, 42, None)
     assert (line.oldest_store_at_ms, line.disk_ratio) == (None, 0.25)
@@ -156,6 +156,6 @@ def test_runtime_information_is_parsed_as_numbers() -> None:
 def test_invalid_number_is_omitted(text: str) -> None:
     told = {"putTps": text, "msgPutTotalTodayNow": text, "msgPutTotalTodayMorning": "0"}
 
-    line = told_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
+    line = broker_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
 
     assert (line.in_tps, line.in_today) == (None, None)

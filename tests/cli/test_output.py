@@ -50,7 +50,7 @@ def test_an_answer_in_time_is_returned() -> None:
     async def answer() -> int:
         return 5
 
-    assert output.ask(answer(), 1.0, "x") == 5
+    assert output.run_bounded(answer(), 1.0, "x") == 5
 
 
 def test_missing_answer_is_an_error_that_names_the_server() -> None:
@@ -58,7 +58,7 @@ def test_missing_answer_is_an_error_that_names_the_server() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(RequestTimeoutError, match=r"within 0.001 s from 10.0.0.1:9876"):
-        output.ask(never(), 0.001, "10.0.0.1:9876")
+        output.run_bounded(never(), 0.001, "10.0.0.1:9876")
 
 
 def test_timeout_error_of_the_request_is_passed_through() -> None:
@@ -66,7 +66,7 @@ def test_timeout_error_of_the_request_is_passed_through() -> None:
         raise TimeoutError("inner")
 
     with pytest.raises(TimeoutError, match="inner"):
-        output.ask(failing(), 1.0, "x")
+        output.run_bounded(failing(), 1.0, "x")
 
 
 def test_failed_write_to_stdout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

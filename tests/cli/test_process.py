@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.process import Plan, _found, _reachable, _renewal, _with_own_certificate
+from kourou.cli.process import Plan, _reachable, _recovery_text, _renewal, _with_self_signed
 from kourou.cli.serve import Profile, _plan
 from kourou.clock import SystemClock
 from kourou.remoting.self_signed import RENEW_DAYS, VALID_DAYS
@@ -33,7 +33,7 @@ def test_certificate_is_renewed_and_reloaded_by_the_ports(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(SystemClock().now_ms())  # OpenSSL verifies with the machine's clock
-    plan, certificate = _with_own_certificate(plan_at(tmp_path), clock)
+    plan, certificate = _with_self_signed(plan_at(tmp_path), clock)
     assert certificate is not None
     admission = plan.broker.transport.admission(plan.broker.limits)
     assert admission.tls is not None
@@ -55,7 +55,7 @@ def test_failed_certificate_creation_leaves_plain_connections(
 ) -> None:
     (tmp_path / "tls").touch()
     asked = plan_at(tmp_path)
-    plan, certificate = _with_own_certificate(asked, SystemClock())
+    plan, certificate = _with_self_signed(asked, SystemClock())
     assert (plan, certificate) == (asked, None)
     assert "certificate.not_made tls=off" in caplog.text
 
@@ -76,10 +76,10 @@ CRASHED = RecoveryReport(
 
 def test_recovery_result_is_described() -> None:
     assert (
-        _found(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
+        _recovery_text(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
         == "closed cleanly when last used"
     )
-    assert _found(CRASHED) == "recovered after a crash (1 message checked)"
-    assert _found(dataclasses.replace(CRASHED, records_scanned=1234, truncated_bytes=77)) == (
-        "recovered after a crash (1,234 messages checked, 77 torn bytes removed)"
-    )
+    assert _recovery_text(CRASHED) == "recovered after a crash (1 message checked)"
+    assert _recovery_text(
+        dataclasses.replace(CRASHED, records_scanned=1234, truncated_bytes=77)
+    ) == ("recovered after a crash (1,234 messages checked, 77 torn bytes removed)")

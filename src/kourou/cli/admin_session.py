@@ -34,8 +34,8 @@ class AdminSession:
         self._namesrv = namesrv
         self._timeout_s = timeout_s
 
-    def ask(self, question: Callable[[AdminClient], Awaitable[T]]) -> T:
-        """Connect, call `question` with the client, disconnect, and return the result.
+    def run(self, action: Callable[[AdminClient], Awaitable[T]]) -> T:
+        """Connect, call `action` with the client, disconnect, and return the result.
 
         Raises:
             TransportError: no answer arrived in time, or no server could be connected to.
@@ -45,6 +45,8 @@ class AdminSession:
 
         async def answer() -> T:
             async with AdminClient(self._namesrv, config=config) as admin:
-                return await question(admin)
+                return await action(admin)
 
-        return output.ask(answer(), self._timeout_s + GRACE_S, f"the cluster at {self._namesrv}")
+        return output.run_bounded(
+            answer(), self._timeout_s + GRACE_S, f"the cluster at {self._namesrv}"
+        )

@@ -15,7 +15,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.broker_places import BrokerPlace, ask_brokers, find_brokers
+from kourou.cli.broker_targets import BrokerTarget, find_brokers, query_brokers
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
@@ -112,13 +112,13 @@ _Grep = Annotated[
     typer.Option(metavar="TEXT", help="Show only names that contain TEXT.", show_default=False),
 ]
 
-_DESCRIBED_WIDTH: Final = 96
-_LISTED: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
+_DESCRIPTION_WIDTH: Final = 96
+_RATE_KEYS: Final = {"in_tps": "putTps", "out_tps": "getTransferredTps"}
 """Rates in the JSON output of `list`, and their names in the runtime information of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _GroupOffset:
     """The offsets of a group in one queue."""
 
     group: str
@@ -131,7 +131,7 @@ class _Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _SettingDescription:
     """A setting with its meaning; the defaults are for settings that Kourou does not have."""
 
     setting: str
@@ -151,22 +151,22 @@ def list_brokers(
     as_json: AsJson = False,
 ) -> None:
     """Print the brokers."""
-    found = AdminSession(namesrv, timeout).ask(_listed)
+    found = AdminSession(namesrv, timeout).run(_query_all)
     if as_json:
         output.print_json(
             [
                 {
-                    "broker": place.name,
-                    "id": place.id,
-                    "address": place.address,
-                    "cluster": place.cluster,
+                    "broker": target.name,
+                    "id": target.id,
+                    "address": target.address,
+                    "cluster": target.cluster,
                     "version": info.get("brokerVersionDesc"),
                     "active": None if problem else info.get("brokerActive") != "false",
-                    **{name: _number(info.get(key)) for name, key in _LISTED.items()},
+                    **{name: _number(info.get(key)) for name, key in _RATE_KEYS.items()},
                     "disk_ratio": _number(info.get("commitLogDiskRatio")),
                     "problem": problem or None,
                 }
-                for place, (info, problem) in found.items()
+                for target, (info, problem) in found.items()
             ]
         )
         return
@@ -174,16 +174,16 @@ def list_brokers(
         ("BROKER", "ID", "ADDRESS", "CLUSTER", "VERSION", "IN/S", "OUT/S", "DISK", "STATE"),
         [
             (
-                place.name,
-                place.id,
-                place.address,
-                place.cluster,
+                target.name,
+                target.id,
+                target.address,
+                target.cluster,
                 info.get("brokerVersionDesc"),
-                *(_rate(info.get(key)) for key in _LISTED.values()),
+                *(_rate(info.get(key)) for key in _RATE_KEYS.values()),
                 _percent(info.get("commitLogDiskRatio")),
                 problem or ("refuses sends" if info.get("brokerActive") == "false" else "ok"),
             )
-            for place, (info, problem) in found.items()
+            for target, (info, problem) in found.items()
         ],
     )
 
@@ -199,10 +199,10 @@ def status(
 ) -> None:
     """Print the runtime information."""
 
-    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, str]]:
-        return await ask_brokers(admin, broker, lambda place: admin.runtime_info(place.address))
+    async def act(admin: AdminClient) -> dict[BrokerTarget, dict[str, str]]:
+        return await query_brokers(admin, broker, lambda target: admin.runtime_info(target.address))
 
-    _print_texts(AdminSession(namesrv, timeout).ask(act), grep, as_json=as_json)
+    _print_texts(AdminSession(namesrv, timeout).run(act), grep, as_json=as_json)
 
 
 @app.command(help=CONFIG_HELP, short_help="Show the settings of a broker.")
@@ -217,16 +217,18 @@ def config(
 ) -> None:
     """Print the settings."""
 
-    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, str]]:
-        return await ask_brokers(admin, broker, lambda place: admin.broker_config(place.address))
+    async def act(admin: AdminClient) -> dict[BrokerTarget, dict[str, str]]:
+        return await query_brokers(
+            admin, broker, lambda target: admin.broker_config(target.address)
+        )
 
     if describe and broker is None:
-        _print_described(_described(None, grep), as_json=as_json)
+        _print_descriptions(_describe(None, grep), as_json=as_json)
         return
-    found = AdminSession(namesrv, timeout).ask(act)
+    found = AdminSession(namesrv, timeout).run(act)
     if describe:
-        rows = [row for texts in found.values() for row in _described(texts, grep)]
-        _print_described(rows, as_json=as_json)
+        rows = [row for texts in found.values() for row in _describe(texts, grep)]
+        _print_descriptions(rows, as_json=as_json)
     else:
         _print_texts(found, grep, as_json=as_json)
 
@@ -248,25 +250,25 @@ def set_config(
     """Change settings, and print the old and new values."""
     values = key_values(settings, "setting")
 
-    async def act(admin: AdminClient) -> dict[BrokerPlace, dict[str, tuple[str | None, str]]]:
-        return await ask_brokers(admin, broker, lambda place: _set(admin, place, values))
+    async def act(admin: AdminClient) -> dict[BrokerTarget, dict[str, tuple[str | None, str]]]:
+        return await query_brokers(admin, broker, lambda target: _set(admin, target, values))
 
-    changed = AdminSession(namesrv, timeout).ask(act)
+    changed = AdminSession(namesrv, timeout).run(act)
     if as_json:
         output.print_json(
             [
-                {"broker": place.name, "id": place.id, "setting": name, "old": old, "new": new}
-                for place, moves in changed.items()
-                for name, (old, new) in moves.items()
+                {"broker": target.name, "id": target.id, "setting": name, "old": old, "new": new}
+                for target, changes in changed.items()
+                for name, (old, new) in changes.items()
             ]
         )
         return
     output.print_table(
         ("BROKER", "ID", "SETTING", "WAS", "IS"),
         [
-            (place.name, place.id, name, old, new)
-            for place, moves in changed.items()
-            for name, (old, new) in moves.items()
+            (target.name, target.id, name, old, new)
+            for target, changes in changed.items()
+            for name, (old, new) in changes.items()
         ],
     )
 
@@ -289,38 +291,38 @@ def consume_stats(
 ) -> None:
     """Print the offsets of all groups."""
 
-    async def act(admin: AdminClient) -> dict[BrokerPlace, ConsumeStatsList]:
-        return await ask_brokers(
+    async def act(admin: AdminClient) -> dict[BrokerTarget, ConsumeStatsList]:
+        return await query_brokers(
             admin,
             broker,
-            lambda place: admin.broker_consume_stats(place.address, ordered_only=ordered),
+            lambda target: admin.broker_consume_stats(target.address, ordered_only=ordered),
             masters_only=True,
         )
 
     rows = [
-        _Standing(group, queue, at)
-        for found in AdminSession(namesrv, timeout).ask(act).values()
+        _GroupOffset(group, queue, at)
+        for found in AdminSession(namesrv, timeout).run(act).values()
         for group, members in sorted(found.stats.items())
         for stats in members
         for queue, at in sorted(stats.offsets.items())
     ]
-    _print_standings([row for row in rows if row.lag >= lag_min], as_json=as_json)
+    _print_offsets([row for row in rows if row.lag >= lag_min], as_json=as_json)
 
 
-async def _listed(admin: AdminClient) -> dict[BrokerPlace, tuple[dict[str, str], str]]:
+async def _query_all(admin: AdminClient) -> dict[BrokerTarget, tuple[dict[str, str], str]]:
     """Return the runtime information and the problem, one of them empty, of each broker."""
 
-    async def look(place: BrokerPlace) -> tuple[dict[str, str], str]:
+    async def query(target: BrokerTarget) -> tuple[dict[str, str], str]:
         try:
-            return await admin.runtime_info(place.address), ""
+            return await admin.runtime_info(target.address), ""
         except KourouError as error:
             return {}, one_line(str(error))
 
-    places = await find_brokers(admin, None)
-    return dict(zip(places, await asyncio.gather(*map(look, places)), strict=True))
+    targets = await find_brokers(admin, None)
+    return dict(zip(targets, await asyncio.gather(*map(query, targets)), strict=True))
 
 
-def _print_standings(rows: Sequence[_Standing], *, as_json: bool) -> None:
+def _print_offsets(rows: Sequence[_GroupOffset], *, as_json: bool) -> None:
     if as_json:
         output.print_json(
             [
@@ -359,24 +361,24 @@ def _print_standings(rows: Sequence[_Standing], *, as_json: bool) -> None:
 
 
 async def _set(
-    admin: AdminClient, place: BrokerPlace, values: dict[str, str]
+    admin: AdminClient, target: BrokerTarget, values: dict[str, str]
 ) -> dict[str, tuple[str | None, str]]:
     """Change settings of one broker; return the old and the new value of each."""
-    before = await admin.broker_config(place.address)
+    before = await admin.broker_config(target.address)
     unknown = [name for name in values if name not in before]
     if unknown:
         near = difflib.get_close_matches(unknown[0], before, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"{place.name} has no setting {', '.join(unknown)}: {hint}`kourou broker config "
-            f"{place.name}` lists all settings"
+            f"{target.name} has no setting {', '.join(unknown)}: {hint}`kourou broker config "
+            f"{target.name}` lists all settings"
         )
-    await admin.update_broker_config(place.address, values)
-    after = await admin.broker_config(place.address)
+    await admin.update_broker_config(target.address, values)
+    after = await admin.broker_config(target.address)
     return {name: (before.get(name), after.get(name, "")) for name in values}
 
 
-def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
+def _describe(texts: dict[str, str] | None, grep: str) -> list[_SettingDescription]:
     """Return the settings, sorted, whose name, option or meaning contains `grep` in any case.
 
     Args:
@@ -389,7 +391,7 @@ def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
 
     defaults = values_of(ServeConfig())
     found = {
-        option.key: _Described(
+        option.key: _SettingDescription(
             option.key,
             None if texts is None else texts.get(option.key),
             option.name,
@@ -402,20 +404,20 @@ def _described(texts: dict[str, str] | None, grep: str) -> list[_Described]:
         if not option.is_secret
     }
     for key in (texts or {}).keys() - found.keys():
-        found[key] = _Described(key, (texts or {})[key])
-    wanted = grep.lower()
+        found[key] = _SettingDescription(key, (texts or {})[key])
+    pattern = grep.lower()
     return [
         one
         for _, one in sorted(found.items(), key=lambda item: item[0].lower())
-        if any(wanted in text.lower() for text in (one.setting, one.option, one.meaning))
+        if any(pattern in text.lower() for text in (one.setting, one.option, one.meaning))
     ]
 
 
-def _print_described(rows: Sequence[_Described], *, as_json: bool) -> None:
+def _print_descriptions(rows: Sequence[_SettingDescription], *, as_json: bool) -> None:
     if as_json:
         output.print_json([dataclasses.asdict(row) for row in rows])
         return
-    width = min(shutil.get_terminal_size().columns, _DESCRIBED_WIDTH)
+    width = min(shutil.get_terminal_size().columns, _DESCRIPTION_WIDTH)
     for row in rows:
         value = "" if row.value is None else f" = {one_line(row.value)}"
         output.print_line(f"{row.setting}{value}")
@@ -433,24 +435,24 @@ def _print_indented(text: str, width: int) -> None:
         output.print_line(f"    {line}")
 
 
-def _print_texts(found: dict[BrokerPlace, dict[str, str]], grep: str, *, as_json: bool) -> None:
+def _print_texts(found: dict[BrokerTarget, dict[str, str]], grep: str, *, as_json: bool) -> None:
     """Print the entries of each broker whose name contains `grep` in any case."""
-    wanted = grep.lower()
+    pattern = grep.lower()
     shown = {
-        place: {name: text for name, text in sorted(texts.items()) if wanted in name.lower()}
-        for place, texts in found.items()
+        target: {name: text for name, text in sorted(texts.items()) if pattern in name.lower()}
+        for target, texts in found.items()
     }
     if as_json:
         output.print_json(
             [
-                {"broker": place.name, "id": place.id, "address": place.address, "values": texts}
-                for place, texts in shown.items()
+                {"broker": target.name, "id": target.id, "address": target.address, "values": texts}
+                for target, texts in shown.items()
             ]
         )
         return
-    for number, (place, texts) in enumerate(shown.items()):
+    for number, (target, texts) in enumerate(shown.items()):
         if len(shown) > 1:
-            output.print_line(("" if number == 0 else "\n") + f"{place.name} {place.id}")
+            output.print_line(("" if number == 0 else "\n") + f"{target.name} {target.id}")
         output.print_table(("NAME", "VALUE"), list(texts.items()))
 
 

@@ -80,7 +80,7 @@ def list_brokers(
 ) -> None:
     """Print the brokers."""
     # The wait for a silent broker must leave time to print the others.
-    found = AdminSession(namesrv, timeout).ask(lambda admin: _lines(admin, timeout * 0.8))
+    found = AdminSession(namesrv, timeout).run(lambda admin: _lines(admin, timeout * 0.8))
     if as_json:
         output.print_json([asdict(line) for line in found])
     else:
@@ -90,55 +90,59 @@ def list_brokers(
 async def _lines(admin: AdminClient, timeout_s: float) -> list[BrokerLine]:
     """Query all brokers concurrently; return them sorted by cluster, name and id."""
     info = await admin.cluster_info()
-    looks = (
-        _look(admin, timeout_s, cluster=data.cluster, broker=name, broker_id=number, address=at)
+    queries = (
+        _query_broker(
+            admin, timeout_s, cluster=data.cluster, broker=name, broker_id=number, address=at
+        )
         for name, data in info.brokers.items()
         for number, at in data.broker_addrs.items()
     )
-    lines = await asyncio.gather(*looks)
+    lines = await asyncio.gather(*queries)
     return sorted(lines, key=lambda line: (line.cluster, line.broker, line.id))
 
 
-async def _look(
+async def _query_broker(
     admin: AdminClient, timeout_s: float, *, cluster: str, broker: str, broker_id: int, address: str
 ) -> BrokerLine:
     try:
         async with asyncio.timeout(timeout_s):
-            told = await admin.runtime_info(address)
+            info = await admin.runtime_info(address)
     except TimeoutError:
         state = f"no answer within {timeout_s:g} s"
     except KourouError as error:
         state = one_line(str(error))
     else:
-        return told_line(told, cluster=cluster, broker=broker, broker_id=broker_id, address=address)
+        return broker_line(
+            info, cluster=cluster, broker=broker, broker_id=broker_id, address=address
+        )
     return BrokerLine(cluster=cluster, broker=broker, id=broker_id, address=address, state=state)
 
 
-def told_line(
-    told: Mapping[str, str], *, cluster: str, broker: str, broker_id: int, address: str
+def broker_line(
+    info: Mapping[str, str], *, cluster: str, broker: str, broker_id: int, address: str
 ) -> BrokerLine:
     """Return the line of a broker with this runtime information, under RocketMQ's names."""
-    active = told.get("brokerActive", "true") == "true"
+    active = info.get("brokerActive", "true") == "true"
     return BrokerLine(
         cluster=cluster,
         broker=broker,
         id=broker_id,
         address=address,
-        version=told.get("brokerVersionDesc"),
-        in_tps=_number(told, "putTps"),
-        out_tps=_number(told, "getTransferredTps"),
-        in_today=_since_morning(told, "msgPutTotal"),
-        out_today=_since_morning(told, "msgGetTotal"),
-        oldest_store_at_ms=_positive(_number(told, "earliestMessageTimeStamp")),
-        disk_ratio=_number(told, "commitLogDiskRatio"),
+        version=info.get("brokerVersionDesc"),
+        in_tps=_number(info, "putTps"),
+        out_tps=_number(info, "getTransferredTps"),
+        in_today=_since_morning(info, "msgPutTotal"),
+        out_today=_since_morning(info, "msgGetTotal"),
+        oldest_store_at_ms=_positive(_number(info, "earliestMessageTimeStamp")),
+        disk_ratio=_number(info, "commitLogDiskRatio"),
         state="ok" if active else "refuses sends",
     )
 
 
-def _number(told: Mapping[str, str], key: str) -> float | None:
+def _number(info: Mapping[str, str], key: str) -> float | None:
     """Return the first number of a text; None if there is none or it is negative (unknown)."""
     try:
-        number = float(told.get(key, "").split(" ")[0])
+        number = float(info.get(key, "").split(" ")[0])
     except ValueError:
         return None
     return number if 0 <= number < float("inf") else None
@@ -148,9 +152,9 @@ def _positive(number: float | None) -> int | None:
     return int(number) if number else None
 
 
-def _since_morning(told: Mapping[str, str], prefix: str) -> int | None:
-    now = _number(told, f"{prefix}TodayNow")
-    morning = _number(told, f"{prefix}TodayMorning")
+def _since_morning(info: Mapping[str, str], prefix: str) -> int | None:
+    now = _number(info, f"{prefix}TodayNow")
+    morning = _number(info, f"{prefix}TodayMorning")
     return None if now is None or morning is None else max(0, int(now - morning))
 
 

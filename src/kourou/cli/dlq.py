@@ -12,11 +12,11 @@ import typer
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, admin_config
 from kourou.cli.confirm import confirm
-from kourou.cli.exits import UNREACHABLE, one_line, say
+from kourou.cli.exits import UNREACHABLE, one_line, print_stderr
 from kourou.cli.group_offsets import members_of
 from kourou.cli.message import find_messages
-from kourou.cli.message_lines import instant_text, place_text
-from kourou.cli.message_show import details_json, show_details
+from kourou.cli.message_lines import instant_text, position_text
+from kourou.cli.message_show import details_json, print_details
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout, Yes
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
@@ -100,7 +100,7 @@ def list_dead_letters(
     check_group(group)
     begin, _ = parse_span(start, "now", SystemClock().now_ms())
     begin_ms = 0 if isinstance(begin, Start) else begin
-    found = AdminSession(namesrv, timeout).ask(
+    found = AdminSession(namesrv, timeout).run(
         lambda admin: admin.dead_letters(group, begin_ms=begin_ms, max_messages=count)
     )
     if as_json:
@@ -111,7 +111,7 @@ def list_dead_letters(
         [
             (
                 instant_text(dead.died_at_ms),
-                place_text(dead.message),
+                position_text(dead.message),
                 dead.message.msg_id,
                 dead.topic,
                 dead.deliveries,
@@ -122,9 +122,9 @@ def list_dead_letters(
         ],
     )
     if not found:
-        say(f"{group} has no dead letters" + (f" since {start}" if begin_ms else ""))
+        print_stderr(f"{group} has no dead letters" + (f" since {start}" if begin_ms else ""))
     elif len(found) == count:
-        say(f"there may be more: use --count {10 * count}, or --from with a later time")
+        print_stderr(f"there may be more: use --count {10 * count}, or --from with a later time")
 
 
 @app.command(help=SHOW_HELP, short_help="Show one dead letter.")
@@ -138,10 +138,10 @@ def show(
 ) -> None:
     """Print the dead letter."""
     check_group(group)
-    shown = AdminSession(namesrv, timeout).ask(
+    messages = AdminSession(namesrv, timeout).run(
         lambda admin: find_messages(admin, dlq_topic(group), message.strip())
     )
-    deaths = [DeadMessage(group, one) for one in shown]
+    deaths = [DeadMessage(group, one) for one in messages]
     if as_json:
         output.print_json([details_json(dead.message, None) | _death(dead) for dead in deaths])
         return
@@ -152,7 +152,7 @@ def show(
         output.print_line(f"Sent to {one_line(dead.topic)}, failed {deliveries}")
         output.print_line(f"Reason: {one_line(dead.reason or 'unknown')}")
         output.print_line("")
-        show_details(dead.message, None)
+        print_details(dead.message, None)
 
 
 @app.command(help=REDRIVE_HELP, short_help="Send one or all dead letters again.")
@@ -184,12 +184,14 @@ def redrive(
         raise UsageError("--again applies to one message: use --id instead of --all")
     session = AdminSession(namesrv, timeout)
     if message is not None:
-        _print_one(session.ask(lambda admin: _redrive_one(admin, group, message, to_topic, again)))
+        _print_redriven(
+            session.run(lambda admin: _redrive_one(admin, group, message, to_topic, again))
+        )
         return
-    where = "to their topics, for all groups" if to_topic else f"to {group}"
+    destination = "to their topics, for all groups" if to_topic else f"to {group}"
     confirm(
-        f"Send all dead letters of {group} again, {where}",
-        f"all dead letters of {group} are sent again, {where}",
+        f"Send all dead letters of {group} again, {destination}",
+        f"all dead letters of {group} are sent again, {destination}",
         yes=yes,
     )
 
@@ -198,9 +200,9 @@ def redrive(
     _print_all(done, as_json=as_json)
     if done.left:
         raise typer.Exit(UNREACHABLE)
-    is_waiting = done.sent and not to_topic and not as_json
-    if is_waiting and not session.ask(lambda admin: members_of(admin, group)):
-        say(f"no member of {group} is connected: they are delivered once one connects")
+    may_wait = done.sent and not to_topic and not as_json
+    if may_wait and not session.run(lambda admin: members_of(admin, group)):
+        print_stderr(f"no member of {group} is connected: they are delivered once one connects")
 
 
 async def _redrive_all(
@@ -227,10 +229,10 @@ async def _redrive_one(
     return deaths[-1], await admin.redrive(group, deaths[-1], to_topic=to_topic, again=again)
 
 
-def _print_one(done: tuple[MessageExt, SendReceipt | None]) -> None:
+def _print_redriven(done: tuple[MessageExt, SendReceipt | None]) -> None:
     message, receipt = done
     if receipt is None:
-        say(f"{message.msg_id} was sent again before: use --again to send it once more")
+        print_stderr(f"{message.msg_id} was sent again before: use --again to send it once more")
         return
     queue = receipt.queue
     output.print_line(
@@ -255,20 +257,20 @@ def _print_all(done: Redrive, *, as_json: bool) -> None:
         skipped = f", {done.skipped} skipped: sent again before" if done.skipped else ""
         output.print_line(text + skipped)
     if done.unchecked:
-        say(
+        print_stderr(
             f"{done.unchecked} sent without a look-up of earlier redrives, because a broker has no "
             "index or did not answer: sent twice if they were redriven by --id before"
         )
     for name, error in done.left.items():
-        say(f"Error: dead letters on {name} were not sent: {one_line(str(error))}")
+        print_stderr(f"Error: dead letters on {name} were not sent: {one_line(str(error))}")
     if done.left:
-        say("  repeat the command to send them")
+        print_stderr("  repeat the command to send them")
 
 
 def _json(dead: DeadMessage) -> Mapping[str, object]:
     return {
         "msg_id": dead.message.msg_id,
-        "stored_at": place_text(dead.message),
+        "stored_at": position_text(dead.message),
         "is_redriven": dead.is_redriven,
         **_death(dead),
     }

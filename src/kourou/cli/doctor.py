@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.doctor_cluster import look_at_cluster
+from kourou.cli.doctor_cluster import check_cluster
 from kourou.cli.doctor_machine import (
     Port,
     check_open_files,
@@ -78,8 +78,8 @@ def doctor(
 ) -> None:
     """Run the checks, print the findings, and exit with the code."""
     # The default name server need not run yet. The checks send requests in sequence.
-    look = output.ask(
-        look_at_cluster(namesrv, timeout, SystemClock(), is_expected=namesrv != NAMESRV_DEFAULT),
+    cluster = output.run_bounded(
+        check_cluster(namesrv, timeout, SystemClock(), is_expected=namesrv != NAMESRV_DEFAULT),
         3 * timeout + 1,
         f"the cluster at {namesrv}",
     )
@@ -92,9 +92,9 @@ def doctor(
     findings = [
         *check_versions(),
         *check_open_files(),
-        *check_ports(listen, [one for one in ports if one.number > 0], answered=look.ports),
+        *check_ports(listen, [one for one in ports if one.number > 0], answered=cluster.ports),
         *check_store(store.expanduser()),
-        *look.findings,
+        *cluster.findings,
     ]
     _print(findings, as_json=as_json)
     if any(finding.state is State.WRONG for finding in findings):

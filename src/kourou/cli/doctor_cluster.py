@@ -31,21 +31,21 @@ _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) 
 
 
 @dataclass(slots=True)
-class ClusterLook:
+class ClusterFindings:
     """The findings, and the ports of the servers that answered."""
 
     findings: list[Finding] = field(default_factory=list)
     ports: set[int] = field(default_factory=set)
 
 
-async def look_at_cluster(
+async def check_cluster(
     namesrv: str,
     timeout_s: float,
     clock: Clock,
     *,
     is_expected: bool,
     find_addresses: Callable[[], Sequence[str]] = machine_addresses,
-) -> ClusterLook:
+) -> ClusterFindings:
     """Check every name server, and every broker that is registered with one of them.
 
     Args:
@@ -55,10 +55,10 @@ async def look_at_cluster(
         is_expected: whether a name server that does not answer is a problem, not a note.
         find_addresses: returns the addresses of this machine for other machines.
     """
-    look = ClusterLook()
+    result = ClusterFindings()
     config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
     servers = [address.strip() for address in namesrv.split(";") if address.strip()]
-    known: dict[tuple[str, int], str] = {}
+    registered: dict[tuple[str, int], str] = {}
     for address, found in zip(
         servers, await asyncio.gather(*(_brokers(one, config) for one in servers)), strict=True
     ):
@@ -66,40 +66,44 @@ async def look_at_cluster(
         if isinstance(found, KourouError):
             state = State.WRONG if is_expected else State.NOTE
             remedy = "start one with `kourou serve`, or choose another with --namesrv"
-            look.findings.append(Finding(state, check, _reason(found), remedy))
+            result.findings.append(Finding(state, check, _reason(found), remedy))
             continue
-        look.ports.add(_port(address))
+        result.ports.add(_port(address))
         if found:
-            look.findings.append(
+            result.findings.append(
                 Finding(State.OK, check, f"answers, has {counted(len(found), 'broker')}")
             )
         else:
             remedy = "start a broker with `kourou serve --namesrv`"
-            look.findings.append(Finding(State.WRONG, check, "has no broker", remedy))
-        known.update(found)
-    if not known:
-        return look
+            result.findings.append(Finding(State.WRONG, check, "has no broker", remedy))
+        registered.update(found)
+    if not registered:
+        return result
     async with AdminClient(namesrv, config=config) as admin:
-        looks = [
-            _look_at_broker(admin, name, address, servers, clock)
-            for (name, _), address in sorted(known.items())
+        checks = [
+            _check_broker(admin, name, address, servers, clock)
+            for (name, _), address in sorted(registered.items())
         ]
         for address, findings in zip(
-            (known[key] for key in sorted(known)), await asyncio.gather(*looks), strict=True
+            (registered[key] for key in sorted(registered)),
+            await asyncio.gather(*checks),
+            strict=True,
         ):
-            look.findings += findings
+            result.findings += findings
             if findings[0].state is not State.WRONG:
-                look.ports.add(_port(address))
-        here = {_port(one) for one in servers if is_loopback(parse_address(one, 0)[0])} & look.ports
-        outside = [(host, port) for host in find_addresses() for port in sorted(here)]
+                result.ports.add(_port(address))
+        local_ports = {
+            _port(one) for one in servers if is_loopback(parse_address(one, 0)[0])
+        } & result.ports
+        outside = [(host, port) for host in find_addresses() for port in sorted(local_ports)]
         for findings in await asyncio.gather(
-            *(_look_from_outside(admin, one, config) for one in outside)
+            *(_check_from_outside(admin, one, config) for one in outside)
         ):
-            look.findings += findings
-    return look
+            result.findings += findings
+    return result
 
 
-async def _look_from_outside(
+async def _check_from_outside(
     admin: AdminClient, server: Address, config: AdminConfig
 ) -> list[Finding]:
     """Check the broker addresses that a name server of this machine returns to other machines.
@@ -112,10 +116,10 @@ async def _look_from_outside(
     found = await _brokers(address, config)
     if isinstance(found, KourouError):
         return []
-    told = sorted((name, where) for (name, _), where in found.items())
+    addresses = sorted((name, broker_address) for (name, _), broker_address in found.items())
     return [
-        judge_from_outside(name, where, address, await _failure(admin, where))
-        for name, where in told
+        judge_from_outside(name, broker_address, address, await _failure(admin, broker_address))
+        for name, broker_address in addresses
     ]
 
 
@@ -151,13 +155,13 @@ async def _brokers(
     except KourouError as error:
         return error
     return {
-        (name, broker_id): where
+        (name, broker_id): broker_address
         for name, data in info.brokers.items()
-        for broker_id, where in data.broker_addrs.items()
+        for broker_id, broker_address in data.broker_addrs.items()
     }
 
 
-async def _look_at_broker(
+async def _check_broker(
     admin: AdminClient, name: str, address: str, servers: Sequence[str], clock: Clock
 ) -> list[Finding]:
     """Connect to a broker at its registered address, and check its runtime information."""
@@ -200,8 +204,10 @@ def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
     ahead_ms = int(boot) + ran_ms + 500 - now_ms
     if abs(ahead_ms) < SKEW_WRONG_MS:
         return Finding(State.OK, check, "agrees with this machine's")
-    way = "ahead of" if ahead_ms > 0 else "behind"
-    text = f"{abs(ahead_ms) / 1000:,.0f} s {way} this machine's: times in messages are misleading"
+    relation = "ahead of" if ahead_ms > 0 else "behind"
+    text = (
+        f"{abs(ahead_ms) / 1000:,.0f} s {relation} this machine's: times in messages are misleading"
+    )
     return Finding(State.WRONG, check, text, "set both clocks by NTP (chrony, systemd-timesyncd)")
 
 

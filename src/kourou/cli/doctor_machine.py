@@ -61,10 +61,10 @@ def check_versions() -> list[Finding]:
             f"kourou {__version__}, Python {platform.python_version()}, {platform.platform()}",
         )
     ]
-    for extra, (packages, without) in EXTRAS.items():
+    for extra, (packages, effect) in EXTRAS.items():
         missing = [name for name in packages if not _is_installed(name)]
         if missing:
-            detail = f"{', '.join(missing)} missing: {without}"
+            detail = f"{', '.join(missing)} missing: {effect}"
             remedy = f"pip install 'kourou[{extra}]'"
             findings.append(Finding(State.NOTE, f"extra {extra}", detail, remedy))
         else:
@@ -90,8 +90,8 @@ def judge_open_files(soft: int, hard: int, *, unlimited: int) -> Finding:
     if soft == unlimited or soft >= FILES_NOTE:
         text = "no limit" if soft == unlimited else f"{soft:,}"
         return Finding(State.OK, "open files", text)
-    wanted = 65_536 if hard == unlimited else min(65_536, hard)
-    remedy = f"ulimit -n {wanted}, in the shell that starts `kourou serve`"
+    suggested = 65_536 if hard == unlimited else min(65_536, hard)
+    remedy = f"ulimit -n {suggested}, in the shell that starts `kourou serve`"
     state = State.WRONG if soft < FILES_WRONG else State.NOTE
     return Finding(state, "open files", f"at most {soft:,}: each client takes one", remedy)
 
@@ -163,34 +163,34 @@ def _judge_port(
 
 def check_store(store: Path, read_time_s: ReadTimeS = time.perf_counter) -> list[Finding]:
     """Return findings for the store directory, the space on its disk, and the time of a sync."""
-    place = store
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-        what = "not a directory" if not place.is_dir() else "not readable and writable"
+    directory = store
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    if not directory.is_dir() or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        problem = "not a directory" if not directory.is_dir() else "not readable and writable"
         remedy = "choose another with --store, or change its owner or mode"
-        return [Finding(State.WRONG, "store", f"{place} is {what}", remedy)]
+        return [Finding(State.WRONG, "store", f"{directory} is {problem}", remedy)]
     try:
-        disk = OsDisk(place)
+        disk = OsDisk(directory)
     except UsageError as error:
         return [Finding(State.NOTE, "store", str(error))]
     try:
         state = _store_state(disk, store)
         try:
-            return [state, judge_space(place, *disk.space()), _check_sync(disk, read_time_s)]
+            return [state, judge_space(directory, *disk.space()), _check_sync(disk, read_time_s)]
         except OSError as error:
-            text = f"cannot write to {place}: {error.strerror or error}"
+            text = f"cannot write to {directory}: {error.strerror or error}"
             remedy = "choose another directory with --store, or free some space"
             return [state, Finding(State.WRONG, "disk", text, remedy)]
     finally:
         disk.close()
 
 
-def judge_space(place: Path, total: int, free: int, available: int) -> Finding:
-    """Return the finding for the space on the file system of `place`; sizes in bytes."""
+def judge_space(directory: Path, total: int, free: int, available: int) -> Finding:
+    """Return the finding for the space on the file system of `directory`; sizes in bytes."""
     taken = total - free
     used = taken / (taken + available) if taken + available else 1.0  # as df and brokers compute it
-    text = f"{available / 1024**3:,.1f} GiB free, {used:.0%} used, at {place}"
+    text = f"{available / 1024**3:,.1f} GiB free, {used:.0%} used, at {directory}"
     remedy = "free some space, or choose another disk with --store"
     if available < FREE_BYTES_MIN:
         text = f"{text}; below 512 MiB brokers refuse sends"

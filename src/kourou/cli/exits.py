@@ -109,11 +109,11 @@ def report(error: BaseException, *, as_json: bool = False) -> None:
     if as_json:
         code = error.code if isinstance(error, RemoteError) else None
         exit_code = FAILED if (known := exit_code_of(error)) is None else known
-        say_json(text, type(error).__name__, exit_code, remedy=remedy, code=code)
+        print_json_error(text, type(error).__name__, exit_code, remedy=remedy, code=code)
     else:
-        say(f"Error: {text}")
+        print_stderr(f"Error: {text}")
         if remedy is not None:
-            say(f"  {remedy}")
+            print_stderr(f"  {remedy}")
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error, file=sys.stderr)
 
@@ -125,15 +125,15 @@ def _remedy(error: BaseException | None) -> str | None:
     return None
 
 
-def say_json(
+def print_json_error(
     text: str, kind: str, exit_code: int, *, remedy: str | None = None, code: int | None = None
 ) -> None:
     """Print an error as a JSON object on stderr."""
     error = {"error": text, "kind": kind, "exit_code": exit_code, "remedy": remedy, "code": code}
-    say(json.dumps(error, ensure_ascii=False))
+    print_stderr(json.dumps(error, ensure_ascii=False))
 
 
-def say(text: str) -> None:
+def print_stderr(text: str) -> None:
     """Print a line on stderr, so that stdout contains only the requested output."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201  # the only print of the command line
 

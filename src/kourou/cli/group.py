@@ -64,7 +64,7 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """Print the groups."""
-    every = AdminSession(namesrv, timeout).ask(lambda admin: admin.describe_groups())
+    every = AdminSession(namesrv, timeout).run(lambda admin: admin.describe_groups())
     found = [one for one in every if show_all or not _is_system(one.group)]
     if as_json:
         output.print_json(
@@ -106,7 +106,7 @@ def describe(
         description = await admin.describe_group(group)
         return description, await admin.group_config(group) if settings or as_json else {}
 
-    found, configs = AdminSession(namesrv, timeout).ask(act)
+    found, configs = AdminSession(namesrv, timeout).run(act)
     if as_json:
         output.print_json(_description_json(found, configs))
         return

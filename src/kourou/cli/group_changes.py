@@ -126,7 +126,7 @@ def create(
         await admin.create_group(new, broker_name=broker, cluster=cluster)
         return await admin.group_config(group)
 
-    _print_changed(group, AdminSession(namesrv, timeout).ask(act), "created", as_json=as_json)
+    _print_changed(group, AdminSession(namesrv, timeout).run(act), "created", as_json=as_json)
 
 
 def update(
@@ -149,7 +149,7 @@ def update(
         await admin.update_group(group, broker_name=broker, cluster=cluster, **changes)
         return await admin.group_config(group)
 
-    _print_changed(group, AdminSession(namesrv, timeout).ask(act), "updated", as_json=as_json)
+    _print_changed(group, AdminSession(namesrv, timeout).run(act), "updated", as_json=as_json)
 
 
 def delete(
@@ -166,15 +166,15 @@ def delete(
     """Delete the group."""
     check_group(group)
     session = AdminSession(namesrv, timeout)
-    members = session.ask(lambda admin: admin.describe_group(group)).members
-    what = f"{group} and its offsets" if clean_offsets else group
+    members = session.run(lambda admin: admin.describe_group(group)).members
+    deleted_text = f"{group} and its offsets" if clean_offsets else group
     live = f" It has {output.counted(len(members), 'live member')}." if members else ""
     confirm(
-        f"Delete {what} on every broker?{live} Continue",
-        f"deleting {what} cannot be undone",
+        f"Delete {deleted_text} on every broker?{live} Continue",
+        f"deleting {deleted_text} cannot be undone",
         yes=yes,
     )
-    session.ask(lambda admin: admin.delete_group(group, clean_offsets=clean_offsets))
+    session.run(lambda admin: admin.delete_group(group, clean_offsets=clean_offsets))
     if as_json:
         output.print_json({"group": group, "deleted": True, "live_members": list(members)})
         return
@@ -224,8 +224,8 @@ def _value(name: str, kind: type, text: str) -> object:
     except ValueError:
         value = None
     if type(value) is not kind:
-        wanted = {bool: "true or false", int: "a whole number", dict: "a JSON object"}[kind]
-        raise UsageError(f"{name} is {text!r}; it must be {wanted}")
+        expected = {bool: "true or false", int: "a whole number", dict: "a JSON object"}[kind]
+        raise UsageError(f"{name} is {text!r}; it must be {expected}")
     if name == "attributes" and not all(
         isinstance(one, str) for one in cast(dict[str, object], value).values()
     ):

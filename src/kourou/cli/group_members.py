@@ -10,7 +10,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.exits import FAILED, one_line, say
+from kourou.cli.exits import FAILED, one_line, print_stderr
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError
@@ -57,7 +57,7 @@ def connections(
 ) -> None:
     """Print the connected members."""
     check_group(group)
-    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.consumer_connection(group))
+    found = AdminSession(namesrv, timeout).run(lambda admin: admin.consumer_connection(group))
     if as_json:
         output.print_json(_connection_json(group, found))
         return
@@ -106,18 +106,18 @@ def running_info(
 ) -> None:
     """Print the running information of the members."""
     check_group(group)
-    told = AdminSession(namesrv, timeout).ask(
+    results = AdminSession(namesrv, timeout).run(
         lambda admin: _ask_members(admin, group, member, stack=stack)
     )
-    infos = {name: info for name, info in told.items() if isinstance(info, ConsumerRunningInfo)}
-    failed = {name: error for name, error in told.items() if isinstance(error, KourouError)}
+    infos = {name: info for name, info in results.items() if isinstance(info, ConsumerRunningInfo)}
+    failed = {name: error for name, error in results.items() if isinstance(error, KourouError)}
     if as_json:
         output.print_json({name: _running_json(info) for name, info in infos.items()})
     else:
         for name, info in infos.items():
             _print_running(name, info, settings=settings)
     for name, error in failed.items():
-        say(f"{name}: {one_line(str(error))}")
+        print_stderr(f"{name}: {one_line(str(error))}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -129,10 +129,10 @@ async def _ask_members(
     if member is not None:
         return {member: await admin.running_info(group, member, stack=stack)}
     connected = await admin.consumer_connection(group)
-    turn = asyncio.Semaphore(MEMBERS_AT_A_TIME)
+    slots = asyncio.Semaphore(MEMBERS_AT_A_TIME)
 
     async def ask(client_id: str) -> ConsumerRunningInfo | KourouError:
-        async with turn:
+        async with slots:
             try:
                 return await admin.running_info(group, client_id, stack=stack)
             except KourouError as error:
@@ -152,13 +152,13 @@ def _print_running(name: str, info: ConsumerRunningInfo, *, settings: bool) -> N
                 queue.topic,
                 queue.broker_name,
                 queue.queue_id,
-                held.commit_offset,
-                held.cached_msg_count,
-                "yes" if held.locked else "",
-                output.time_text(held.last_pull_timestamp),
-                output.time_text(held.last_consume_timestamp),
+                state.commit_offset,
+                state.cached_msg_count,
+                "yes" if state.locked else "",
+                output.time_text(state.last_pull_timestamp),
+                output.time_text(state.last_consume_timestamp),
             )
-            for queue, held in sorted(info.queues.items())
+            for queue, state in sorted(info.queues.items())
         ],
     )
     output.print_line("")
@@ -216,16 +216,16 @@ def _running_json(info: ConsumerRunningInfo) -> dict[str, object]:
                 "topic": queue.topic,
                 "broker": queue.broker_name,
                 "queue_id": queue.queue_id,
-                "committed_offset": held.commit_offset,
-                "held": held.cached_msg_count,
-                "held_mib": held.cached_msg_size_in_mib,
-                "last_pull_at_ms": held.last_pull_timestamp or None,
-                "last_consumed_at_ms": held.last_consume_timestamp or None,
-                "locked": held.locked,
-                "locked_at_ms": held.last_lock_timestamp or None,
-                "dropped": held.dropped,
+                "committed_offset": state.commit_offset,
+                "held": state.cached_msg_count,
+                "held_mib": state.cached_msg_size_in_mib,
+                "last_pull_at_ms": state.last_pull_timestamp or None,
+                "last_consumed_at_ms": state.last_consume_timestamp or None,
+                "locked": state.locked,
+                "locked_at_ms": state.last_lock_timestamp or None,
+                "dropped": state.dropped,
             }
-            for queue, held in sorted(info.queues.items())
+            for queue, state in sorted(info.queues.items())
         ],
         "topics": [
             {

@@ -52,14 +52,14 @@ def set_mode(
 ) -> None:
     """Set the mode on all brokers of the topic."""
     check_group(group)
-    names = AdminSession(namesrv, timeout).ask(
+    names = AdminSession(namesrv, timeout).run(
         lambda admin: admin.set_request_mode(
             topic, group, is_pop=mode is Mode.POP, share_queues=share, broker_name=broker
         )
     )
     if as_json:
-        told = {"group": group, "topic": topic, "mode": mode.value, "share": share}
-        output.print_json(told | {"brokers": names})
+        result = {"group": group, "topic": topic, "mode": mode.value, "share": share}
+        output.print_json(result | {"brokers": names})
         return
     verb = "pops" if mode is Mode.POP else "pulls"
     output.print_line(f"{group} {verb} {topic} on {', '.join(names)}")

@@ -89,12 +89,12 @@ def reset_offset(
     """Reset the group's offsets."""
     check_group(group)
     check_topic(topic)
-    where = _where(topic, to, broker, queue, offset)
-    _move(
+    position = _position(topic, to, broker, queue, offset)
+    _reset(
         AdminSession(namesrv, timeout),
         group,
         topic,
-        where,
+        position,
         dry_run=dry_run,
         yes=yes,
         as_json=as_json,
@@ -114,7 +114,7 @@ def skip(
     """Skip the group's backlog."""
     check_group(group)
     check_topic(topic)
-    _move(
+    _reset(
         AdminSession(namesrv, timeout),
         group,
         topic,
@@ -140,7 +140,7 @@ def clone_offsets(
         check_group(name)
     check_topic(topic)
     session = AdminSession(namesrv, timeout)
-    members = session.ask(lambda admin: members_of(admin, destination))
+    members = session.run(lambda admin: members_of(admin, destination))
     if members:
         raise UsageError(
             f"{destination} has {output.counted(len(members), 'live member')}, which would keep "
@@ -158,7 +158,7 @@ def clone_offsets(
         offsets = (await admin.consume_stats(destination, topic)).offsets.values()
         return sum(max(0, at.broker_offset - at.consumer_offset) for at in offsets)
 
-    lag = session.ask(act)
+    lag = session.run(act)
     if as_json:
         output.print_json(
             {"source": source, "destination": destination, "topic": topic, "lag": lag}
@@ -170,7 +170,7 @@ def clone_offsets(
     )
 
 
-def _where(
+def _position(
     topic: str, to: str | None, broker: str | None, queue: int | None, offset: int | None
 ) -> dict[str, Any]:
     """Return the options as arguments of `AdminClient.reset_offset`.
@@ -182,20 +182,20 @@ def _where(
         raise UsageError("name the new position: --to, or --offset with --broker and --queue")
     if (broker is None) != (queue is None) or (offset is not None and queue is None):
         raise UsageError("--broker and --queue name one queue together: give both")
-    where: dict[str, Any] = {"offset": offset}
+    position: dict[str, Any] = {"offset": offset}
     if broker is not None and queue is not None:
-        where["queue"] = MessageQueue(topic, broker, queue)
+        position["queue"] = MessageQueue(topic, broker, queue)
     if to is not None:
         start = parse_start(to, SystemClock().now_ms(), option="--to")
-        where |= {"to": start.value} if isinstance(start, Start) else {"at_ms": start}
-    return where
+        position |= {"to": start.value} if isinstance(start, Start) else {"at_ms": start}
+    return position
 
 
-def _move(
+def _reset(
     session: AdminSession,
     group: str,
     topic: str,
-    where: Mapping[str, Any],
+    position: Mapping[str, Any],
     *,
     dry_run: bool,
     yes: bool,
@@ -203,26 +203,26 @@ def _move(
 ) -> None:
     """Show the planned changes, ask for confirmation, make them, and print them."""
 
-    def ask(*, dry: bool) -> list[OffsetReset]:
-        return session.ask(lambda admin: admin.reset_offset(group, topic, dry_run=dry, **where))
+    def run_reset(*, dry: bool) -> list[OffsetReset]:
+        return session.run(lambda admin: admin.reset_offset(group, topic, dry_run=dry, **position))
 
     if dry_run or not yes:
-        planned = ask(dry=True)
+        planned = run_reset(dry=True)
         if dry_run:
-            _print_moves(group, topic, planned, dry_run=True, as_json=as_json)
+            _print_resets(group, topic, planned, dry_run=True, as_json=as_json)
             return
         confirm(
             f"{group}: {_summary(planned)} of {topic}. Continue",
             f"{group}: {_summary(planned)} of {topic}",
             yes=False,
         )
-    _print_moves(group, topic, ask(dry=False), dry_run=False, as_json=as_json)
+    _print_resets(group, topic, run_reset(dry=False), dry_run=False, as_json=as_json)
 
 
-def _summary(moves: Sequence[OffsetReset]) -> str:
+def _summary(resets: Sequence[OffsetReset]) -> str:
     """Return the effect of the changes, as `receives 12 messages again and skips 3 messages`."""
-    again = -sum(min(0, move.moved) for move in moves)
-    skipped = sum(max(0, move.moved) for move in moves)
+    again = -sum(min(0, reset.moved) for reset in resets)
+    skipped = sum(max(0, reset.moved) for reset in resets)
     parts = []
     if again:
         parts.append(f"receives {output.counted(again, 'message')} again")
@@ -231,8 +231,8 @@ def _summary(moves: Sequence[OffsetReset]) -> str:
     return " and ".join(parts) or "repeats and skips no messages"
 
 
-def _print_moves(
-    group: str, topic: str, moves: Sequence[OffsetReset], *, dry_run: bool, as_json: bool
+def _print_resets(
+    group: str, topic: str, resets: Sequence[OffsetReset], *, dry_run: bool, as_json: bool
 ) -> None:
     if as_json:
         output.print_json(
@@ -242,12 +242,12 @@ def _print_moves(
                 "dry_run": dry_run,
                 "queues": [
                     {
-                        "broker": move.queue.broker_name,
-                        "queue_id": move.queue.queue_id,
-                        "old_offset": move.old_offset,
-                        "new_offset": move.new_offset,
+                        "broker": reset.queue.broker_name,
+                        "queue_id": reset.queue.queue_id,
+                        "old_offset": reset.old_offset,
+                        "new_offset": reset.new_offset,
                     }
-                    for move in moves
+                    for reset in resets
                 ],
             }
         )
@@ -256,18 +256,18 @@ def _print_moves(
         ("BROKER", "QUEUE", "FROM", "TO", "MOVED"),
         [
             (
-                move.queue.broker_name,
-                move.queue.queue_id,
-                move.old_offset,
-                move.new_offset,
-                move.moved,
+                reset.queue.broker_name,
+                reset.queue.queue_id,
+                reset.old_offset,
+                reset.new_offset,
+                reset.moved,
             )
-            for move in moves
+            for reset in resets
         ],
     )
     output.print_line("")
     note = "; nothing is changed (--dry-run)" if dry_run else ""
-    output.print_line(f"{group}: {_summary(moves)} of {topic}{note}")
+    output.print_line(f"{group}: {_summary(resets)} of {topic}{note}")
 
 
 async def members_of(admin: AdminClient, group: str) -> Sequence[str]:

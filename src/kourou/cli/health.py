@@ -72,8 +72,8 @@ def health(
     """Run the checks, print the results, and exit with the code."""
     addresses = [namesrv] if as_url(namesrv) else list(parse_namesrv_addr(namesrv))
     # Two rounds of requests follow each other, each with its own timeout.
-    asked = _ask_all(addresses, timeout)
-    servers, brokers = output.ask(asked, 2 * timeout + 1, f"the cluster at {namesrv}")
+    checks = _check_all(addresses, timeout)
+    servers, brokers = output.run_bounded(checks, 2 * timeout + 1, f"the cluster at {namesrv}")
     code = _exit_code(servers, brokers)
     if as_json:
         output.print_json(
@@ -88,21 +88,21 @@ def health(
     raise typer.Exit(code)
 
 
-async def _ask_all(
+async def _check_all(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[list[NamesrvHealth], list[BrokerHealth]]:
     """Check all name servers concurrently, then all brokers that are registered with them."""
     config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
-    found = await asyncio.gather(*(_look_at_namesrv(one, config) for one in addresses))
-    known = sorted({broker for _, brokers in found for broker in brokers})
-    if not known:
+    found = await asyncio.gather(*(_check_namesrv(one, config) for one in addresses))
+    registered = sorted({broker for _, brokers in found for broker in brokers})
+    if not registered:
         return [server for server, _ in found], []
     async with AdminClient(";".join(addresses), config=config) as admin:
-        looks = (_look_at_broker(admin, *broker) for broker in known)
-        return [server for server, _ in found], list(await asyncio.gather(*looks))
+        checks = (_check_broker(admin, *broker) for broker in registered)
+        return [server for server, _ in found], list(await asyncio.gather(*checks))
 
 
-async def _look_at_namesrv(
+async def _check_namesrv(
     address: str, config: AdminConfig
 ) -> tuple[NamesrvHealth, list[tuple[str, int, str]]]:
     """Return the state of a name server, and its brokers as (name, id, address)."""
@@ -119,7 +119,7 @@ async def _look_at_namesrv(
     return NamesrvHealth(address, len(brokers), "" if brokers else _EMPTY), brokers
 
 
-async def _look_at_broker(
+async def _check_broker(
     admin: AdminClient, name: str, broker_id: int, address: str
 ) -> BrokerHealth:
     try:

@@ -26,7 +26,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.done = 0
         self._is_waiting = False
-        self._is_asked = False
+        self._is_requested = False
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._on_signal)
@@ -49,7 +49,7 @@ class Interrupts:
         waiting = iter(rows)
         while True:
             self._is_waiting = True
-            if self._is_asked:
+            if self._is_requested:
                 raise KeyboardInterrupt
             try:
                 row = next(waiting)
@@ -61,8 +61,8 @@ class Interrupts:
             self.done += 1
 
     def _on_signal(self, *_: object) -> None:
-        if self._is_asked:
+        if self._is_requested:
             os._exit(INTERRUPTED)
-        self._is_asked = True
+        self._is_requested = True
         if self._is_waiting:
             raise KeyboardInterrupt

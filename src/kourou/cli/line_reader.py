@@ -23,7 +23,7 @@ class LineSplitter:
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
-        self._rest = bytearray()
+        self._partial = bytearray()
         self._number = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -34,8 +34,8 @@ class LineSplitter:
         """
         *whole, rest = chunk.split(b"\n")
         lines = [self._finish(piece) for piece in whole]
-        self._rest += rest
-        self._check(len(self._rest))
+        self._partial += rest
+        self._check(len(self._partial))
         return [line for line in lines if line]
 
     def close(self) -> list[bytes]:
@@ -48,9 +48,9 @@ class LineSplitter:
         return [line] if line else []
 
     def _finish(self, piece: bytes) -> bytes:
-        line = (bytes(self._rest) + piece).removesuffix(b"\r")
+        line = (bytes(self._partial) + piece).removesuffix(b"\r")
         self._check(len(line))
-        self._rest.clear()
+        self._partial.clear()
         self._number += 1
         return line
 

@@ -25,7 +25,7 @@ _DOCUMENTATION: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:
 def machine_addresses() -> list[str]:
     """Return this machine's addresses, IPv4 first, without loopback and link-local ones."""
     found = [*_of_interfaces(), *_of_routes()]
-    usable = [one for one in dict.fromkeys(found) if _is_for_others(one)]
+    usable = [one for one in dict.fromkeys(found) if _is_external(one)]
     return sorted(usable, key=lambda address: ":" in address)
 
 
@@ -34,10 +34,10 @@ def _of_interfaces() -> Iterator[str]:
         return
     import fcntl  # noqa: PLC0415  # not on Windows
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:
                 continue  # the interface has no IPv4 address
             yield socket.inet_ntoa(answer[20:24])
@@ -53,13 +53,13 @@ def _of_routes() -> Iterator[str]:
     """Yield the source addresses of this machine for packets to other machines."""
     for family, other in _DOCUMENTATION:
         try:
-            with socket.socket(family, socket.SOCK_DGRAM) as asking:
-                asking.connect((other, 9))
-                yield str(asking.getsockname()[0])
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((other, 9))
+                yield str(probe.getsockname()[0])
         except OSError:
             continue  # no route, or no such family
 
 
-def _is_for_others(address: str) -> bool:
+def _is_external(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
     return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from kourou import __version__, logs
-from kourou.cli.exits import FAILED, USAGE, exit_code_of, report, say_json
+from kourou.cli.exits import FAILED, USAGE, exit_code_of, print_json_error, report
 from kourou.errors import InternalError
 from kourou.logs import Level
 
@@ -97,7 +97,7 @@ class CommandTable(TyperGroup):
             if not ctx.meta[AS_JSON] or not hasattr(error, "format_message"):
                 raise
             # A command line that does not parse; typer would print the error as text.
-            say_json(error.format_message(), "UsageError", USAGE)
+            print_json_error(error.format_message(), "UsageError", USAGE)
             raise typer.Exit(USAGE) from error
 
 

@@ -11,10 +11,10 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.exits import say
+from kourou.cli.exits import print_stderr
 from kourou.cli.message_range import Range, find_cursors, read
 from kourou.cli.message_recall import RECALL_HELP, recall
-from kourou.cli.message_show import JsonOrText, details_json, show_details, shower
+from kourou.cli.message_show import JsonOrText, details_json, message_printer, print_details
 from kourou.cli.message_trace import TRACE_HELP, trace
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
@@ -51,7 +51,7 @@ app = typer.Typer(
     help="Find and show messages, print those of a time range, recall scheduled messages.",
 )
 
-_PLACE: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
+_POSITION: Final = re.compile(r"([^/]+)/([0-9]{1,9})@([0-9]{1,18})")
 _PORT_MAX: Final = 65_535
 
 SHOW_HELP: Final = """\
@@ -116,14 +116,14 @@ def show(
         found = await find_messages(admin, topic, message.strip())
         return [(one, await _groups(admin, one) if with_groups else None) for one in found]
 
-    shown = AdminSession(namesrv, timeout).ask(act)
+    shown = AdminSession(namesrv, timeout).run(act)
     if as_json:
         output.print_json([details_json(one, groups) for one, groups in shown])
         return
     for index, (one, groups) in enumerate(shown):
         if index:
             output.print_line("")
-        show_details(one, groups)
+        print_details(one, groups)
 
 
 @app.command(help=FIND_HELP, short_help="Find the messages of TOPIC that have a key or a tag.")
@@ -163,10 +163,10 @@ def find(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
         )
 
-    found = AdminSession(namesrv, timeout).ask(act)
-    show_one = shower(as_json)
+    found = AdminSession(namesrv, timeout).run(act)
+    print_one = message_printer(as_json)
     for message in found:
-        show_one(message)
+        print_one(message)
 
 
 @app.command("print", help=PRINT_HELP)
@@ -197,28 +197,32 @@ def print_messages(
     """Print the messages, and their number on stderr."""
     check_topic(topic)
     begin, end_ms = parse_span(start, end, SystemClock().now_ms())
-    asked = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
-    seen = asyncio.run(_print(asked, namesrv, count, as_json=as_json))
-    say(output.counted(seen, "message"))
+    selection = Range(topic=topic, tags=tag, begin=begin, end_ms=end_ms, queue=queue)
+    seen = asyncio.run(_print(selection, namesrv, count, as_json=as_json))
+    print_stderr(output.counted(seen, "message"))
 
 
 app.command(help=TRACE_HELP)(trace)
 app.command(help=RECALL_HELP, short_help="Recall a scheduled message.")(recall)
 
 
-async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: bool | None) -> int:
-    show_one = shower(as_json)
+async def _print(
+    selection: Range, namesrv: str, count_max: int | None, *, as_json: bool | None
+) -> int:
+    print_one = message_printer(as_json)
     seen = 0
     config = PullConsumerConfig(
         tls=client_tls(), namespace=client_namespace(), credentials=client_credentials()
     )
     async with PullConsumer(TOOLS_GROUP, namesrv, config=config) as consumer:
-        cursors = await find_cursors(consumer, asked)
+        cursors = await find_cursors(consumer, selection)
         total = sum(cursor.end - cursor.offset for cursor in cursors)
         with Progress("messages", total) as progress:
-            async with aclosing(read(consumer, cursors, asked.tags, progress.advance)) as messages:
+            async with aclosing(
+                read(consumer, cursors, selection.tags, progress.advance)
+            ) as messages:
                 async for message in messages:
-                    show_one(message)
+                    print_one(message)
                     seen += 1
                     if seen == count_max:
                         break
@@ -227,9 +231,9 @@ async def _print(asked: Range, namesrv: str, count_max: int | None, *, as_json: 
 
 async def find_messages(admin: AdminClient, topic: str, text: str) -> list[MessageExt]:
     """Return the message with this id or position, with its copies."""
-    if place := _PLACE.fullmatch(text):
-        queue = MessageQueue(topic, place[1], int(place[2]))
-        return [await admin.message_at(queue, int(place[3]))]
+    if position := _POSITION.fullmatch(text):
+        queue = MessageQueue(topic, position[1], int(position[2]))
+        return [await admin.message_at(queue, int(position[3]))]
     if _is_offset_id(text):
         try:
             return [await admin.message_by_id(text)]
@@ -261,11 +265,11 @@ def _is_offset_id(text: str) -> bool:
 async def _groups(admin: AdminClient, message: MessageExt) -> dict[str, bool]:
     """Return whether each group of the topic has committed an offset beyond the message."""
     queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
-    beyond = {}
+    consumed = {}
     for group in await admin.topic_groups(message.topic):
         try:
             offset = (await admin.describe_group(group)).offsets.get(queue)
         except GroupNotFoundError:
             continue  # a deleted group whose offsets still exist
-        beyond[group] = offset is not None and offset.consumer_offset > message.queue_offset
-    return beyond
+        consumed[group] = offset is not None and offset.consumer_offset > message.queue_offset
+    return consumed

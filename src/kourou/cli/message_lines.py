@@ -52,7 +52,7 @@ def human_text(message: MessageExt) -> tuple[str, str]:
     For example `2025-01-31 12:03:04.125  broker-a/3@17` and `[eu]  key=o-17  {"total": 5}`. The
     time is the store time, in this machine's time zone.
     """
-    where = f"{instant_text(message.store_at_ms)}  {place_text(message)}"
+    head = f"{instant_text(message.store_at_ms)}  {position_text(message)}"
     labels = [f"[{message.tags}]"] if message.tags else []
     labels += [f"key={key}" for key in message.keys]
     labels += [
@@ -61,10 +61,10 @@ def human_text(message: MessageExt) -> tuple[str, str]:
     ]
     if message.reconsume_times:
         labels.append(f"redelivered={message.reconsume_times}")
-    return one_line(where), one_line("  ".join([*labels, _body(message.body)]))
+    return one_line(head), one_line("  ".join([*labels, _body(message.body)]))
 
 
-def place_text(message: MessageExt) -> str:
+def position_text(message: MessageExt) -> str:
     """Return the position of a message: broker, queue and queue offset, as `broker-a/3@17`."""
     return f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.cli.exits import one_line, say
+from kourou.cli.exits import one_line, print_stderr
 from kourou.cli.start_time import Start
 from kourou.client.consuming.pull_consumer import PullConsumer, PullResult
 from kourou.errors import UsageError
@@ -49,30 +49,31 @@ class Cursor:
     read: deque[MessageExt]
 
 
-async def find_cursors(consumer: PullConsumer, asked: Range) -> list[Cursor]:
+async def find_cursors(consumer: PullConsumer, selection: Range) -> list[Cursor]:
     """Return a cursor for each queue with messages in the range.
 
     Raises:
         UsageError: the topic does not have the queue.
         NoRouteError: no name server has a route for the topic.
     """
-    queues = await consumer.fetch_subscribe_message_queues(asked.topic)
-    if asked.queue is not None:
+    queues = await consumer.fetch_subscribe_message_queues(selection.topic)
+    if selection.queue is not None:
         names = {f"{queue.broker_name}/{queue.queue_id}": queue for queue in queues}
-        if asked.queue not in names:
+        if selection.queue not in names:
             raise UsageError(
-                f"topic {asked.topic} has no queue {asked.queue!r}; it has {', '.join(names)}"
+                f"topic {selection.topic} has no queue {selection.queue!r}; "
+                f"it has {', '.join(names)}"
             )
-        queues = [names[asked.queue]]
+        queues = [names[selection.queue]]
 
     async def find(queue: MessageQueue) -> Cursor:
-        if isinstance(asked.begin, Start):
+        if isinstance(selection.begin, Start):
             begin = await consumer.min_offset(queue)
         else:
-            begin = await consumer.offset_for_time(queue, asked.begin)
+            begin = await consumer.offset_for_time(queue, selection.begin)
         end = await consumer.max_offset(queue)
-        if asked.end_ms is not None:
-            end = min(end, await consumer.offset_for_time(queue, asked.end_ms + 1))
+        if selection.end_ms is not None:
+            end = min(end, await consumer.offset_for_time(queue, selection.end_ms + 1))
         return Cursor(queue, begin, end, deque())
 
     found = await asyncio.gather(*map(find, queues))
@@ -108,7 +109,7 @@ async def read(
 def readable_of(result: PullResult) -> list[MessageExt]:
     """Return the decodable messages of a pull; report the others on stderr."""
     for message, error in result.undecodable:
-        say(
+        print_stderr(
             f"message {message.msg_id} at offset {message.queue_offset} of {message.topic} queue "
             f"{message.queue_id} on {message.broker_name} cannot be decoded: {one_line(str(error))}"
         )

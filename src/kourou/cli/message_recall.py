@@ -53,7 +53,7 @@ def recall(
         async with Producer(TOOLS_GROUP, namesrv, config=config) as producer:
             return await producer.recall(topic, handle.strip())
 
-    msg_id = output.ask(ask(), timeout + GRACE_S, f"the cluster at {namesrv}")
+    msg_id = output.run_bounded(ask(), timeout + GRACE_S, f"the cluster at {namesrv}")
     if as_json:
         output.print_json({"msg_id": msg_id})
     else:

@@ -16,7 +16,7 @@ from kourou.cli.message_lines import (
     instant_text,
     json_text,
     members,
-    place_text,
+    position_text,
     user_properties,
 )
 from kourou.model.host import Host
@@ -28,7 +28,7 @@ JsonOrText = Annotated[
 ]
 
 
-def shower(as_json: bool | None) -> Callable[[MessageExt], None]:  # the option
+def message_printer(as_json: bool | None) -> Callable[[MessageExt], None]:  # the option
     """Return a function that prints a message on one line; by default text only on a terminal."""
     is_json = not output.is_terminal() if as_json is None else as_json
     return _show_json if is_json else _show_text
@@ -39,10 +39,10 @@ def _show_json(message: MessageExt) -> None:
 
 
 def _show_text(message: MessageExt) -> None:
-    where, what = human_text(message)
+    head, body = human_text(message)
     if output.is_terminal() and not os.environ.get("NO_COLOR"):
-        where = typer.style(where, dim=True)
-    output.print_line(f"{where}  {what}")
+        head = typer.style(head, dim=True)
+    output.print_line(f"{head}  {body}")
 
 
 def details_json(message: MessageExt, groups: Mapping[str, bool] | None) -> dict[str, object]:
@@ -66,16 +66,16 @@ def details_json(message: MessageExt, groups: Mapping[str, bool] | None) -> dict
     }
     if groups is not None:
         details["groups"] = [
-            {"group": group, "is_consumed": is_beyond} for group, is_beyond in groups.items()
+            {"group": group, "is_consumed": is_consumed} for group, is_consumed in groups.items()
         ]
     return details
 
 
-def show_details(message: MessageExt, groups: Mapping[str, bool] | None) -> None:
+def print_details(message: MessageExt, groups: Mapping[str, bool] | None) -> None:
     """Print all details of a message as text; arguments as for `details_json`."""
     rows = [
         ("Topic", message.topic),
-        ("Stored at", place_text(message)),
+        ("Stored at", position_text(message)),
         ("Id", message.msg_id),
         ("Offset id", message.offset_msg_id),
         ("Tag", message.tags),
@@ -86,8 +86,8 @@ def show_details(message: MessageExt, groups: Mapping[str, bool] | None) -> None
         ("Redelivered", str(message.reconsume_times) if message.reconsume_times else None),
         ("Size", f"{message.store_size:,} bytes, body {len(message.body):,}"),
     ]
-    for group, is_beyond in (groups or {}).items():
-        rows.append((f"  {group}", "consumed" if is_beyond else "not consumed yet"))
+    for group, is_consumed in (groups or {}).items():
+        rows.append((f"  {group}", "consumed" if is_consumed else "not consumed yet"))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         if value is not None:

@@ -62,7 +62,7 @@ def trace(
                 "enable_trace do",
             ) from error
 
-    steps = [_told(step) for step in AdminSession(namesrv, timeout).ask(act)]
+    steps = [_step_json(step) for step in AdminSession(namesrv, timeout).run(act)]
     if as_json:
         output.print_json(steps)
         return
@@ -80,7 +80,7 @@ def trace(
     output.print_table(_COLUMNS, rows)
 
 
-def _told(step: TraceStep) -> Mapping[str, object]:
+def _step_json(step: TraceStep) -> Mapping[str, object]:
     """Return a step as a JSON object."""
     record, ended = step.record, step.ended
     cost_ms: int | None = None

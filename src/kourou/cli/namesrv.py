@@ -94,7 +94,7 @@ def config(
     as_json: AsJson = False,
 ) -> None:
     """Print the options."""
-    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.namesrv_config())
+    found = AdminSession(namesrv, timeout).run(lambda admin: admin.namesrv_config())
     if as_json:
         output.print_json(
             [{"namesrv": address, "config": values} for address, values in found.items()]
@@ -120,7 +120,7 @@ def set_options(
 ) -> None:
     """Change the options."""
     values = key_values(options, "option")
-    AdminSession(namesrv, timeout).ask(lambda admin: admin.update_namesrv_config(values))
+    AdminSession(namesrv, timeout).run(lambda admin: admin.update_namesrv_config(values))
     if as_json:
         output.print_json({"config": values})
         return
@@ -142,8 +142,8 @@ def wipe_write_perm(
         await _check_broker(admin, broker)
         return await admin.wipe_write_perm(broker)
 
-    told = AdminSession(namesrv, timeout).ask(act)
-    _print_topics(broker, told, "no longer writable", as_json=as_json)
+    results = AdminSession(namesrv, timeout).run(act)
+    _print_topics(broker, results, "no longer writable", as_json=as_json)
 
 
 @app.command(help=ADD_HELP)
@@ -160,8 +160,8 @@ def add_write_perm(
         await _check_broker(admin, broker)
         return await admin.add_write_perm(broker)
 
-    told = AdminSession(namesrv, timeout).ask(act)
-    _print_topics(broker, told, "writable again", as_json=as_json)
+    results = AdminSession(namesrv, timeout).run(act)
+    _print_topics(broker, results, "writable again", as_json=as_json)
 
 
 GET_HELP: Final = """\
@@ -207,7 +207,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Print the value."""
-    value = AdminSession(namesrv, timeout).ask(lambda admin: admin.kv_get(namespace, key))
+    value = AdminSession(namesrv, timeout).run(lambda admin: admin.kv_get(namespace, key))
     if as_json:
         output.print_json({"namespace": namespace, "key": key, "value": value})
     else:
@@ -223,7 +223,7 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """Print the keys and values."""
-    values = AdminSession(namesrv, timeout).ask(lambda admin: admin.kv_list(namespace))
+    values = AdminSession(namesrv, timeout).run(lambda admin: admin.kv_list(namespace))
     if as_json:
         output.print_json({"namespace": namespace, "values": values})
     else:
@@ -241,7 +241,7 @@ def put(
     as_json: AsJson = False,
 ) -> None:
     """Set the value."""
-    AdminSession(namesrv, timeout).ask(lambda admin: admin.kv_put(namespace, key, value))
+    AdminSession(namesrv, timeout).run(lambda admin: admin.kv_put(namespace, key, value))
     if as_json:
         output.print_json({"namespace": namespace, "key": key, "value": value})
     else:
@@ -258,7 +258,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Remove the key."""
-    AdminSession(namesrv, timeout).ask(lambda admin: admin.kv_delete(namespace, key))
+    AdminSession(namesrv, timeout).run(lambda admin: admin.kv_delete(namespace, key))
     if as_json:
         output.print_json({"namespace": namespace, "key": key, "deleted": True})
     else:
@@ -275,16 +275,16 @@ async def _check_broker(admin: AdminClient, name: str) -> None:
         )
 
 
-def _print_topics(broker: str, told: dict[str, int], what: str, *, as_json: bool) -> None:
+def _print_topics(broker: str, results: dict[str, int], effect: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json(
             {
                 "broker": broker,
                 "name_servers": [
-                    {"namesrv": address, "topics": topics} for address, topics in told.items()
+                    {"namesrv": address, "topics": topics} for address, topics in results.items()
                 ],
             }
         )
         return
-    for address, topics in told.items():
-        output.print_line(f"{broker}: {output.counted(topics, 'topic')} {what} on {address}")
+    for address, topics in results.items():
+        output.print_line(f"{broker}: {output.counted(topics, 'topic')} {effect} on {address}")

@@ -48,32 +48,34 @@ def topics_to_complete(
 ) -> list[str]:
     """Return the topics with this prefix; RocketMQ's own topics only if no other matches."""
 
-    async def ask(admin: AdminClient) -> list[str]:
+    async def query(admin: AdminClient) -> list[str]:
         topics, cluster = await asyncio.gather(admin.topic_list(), admin.cluster_info())
-        own = {*cluster.clusters, *cluster.brokers}  # each has a topic of the same name
-        begun = [topic for topic in topics if topic.startswith(incomplete)]
-        return [topic for topic in begun if _is_own(topic) and topic not in own] or begun
+        broker_topics = {*cluster.clusters, *cluster.brokers}  # each has a topic of the same name
+        matching = [topic for topic in topics if topic.startswith(incomplete)]
+        return [
+            topic for topic in matching if _is_user_topic(topic) and topic not in broker_topics
+        ] or matching
 
-    return _completed(ctx, incomplete, ask)
+    return _complete(ctx, incomplete, query)
 
 
 def groups_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
     """Return the consumer groups with this prefix; without a prefix, no system groups."""
 
-    async def ask(admin: AdminClient) -> list[str]:
+    async def query(admin: AdminClient) -> list[str]:
         names = [group.group_name for group in await admin.group_list()]
         return [name for name in names if not is_system_group(name)] if not incomplete else names
 
-    return _completed(ctx, incomplete, ask)
+    return _complete(ctx, incomplete, query)
 
 
 def brokers_to_complete(ctx: Any, incomplete: str) -> list[str]:  # noqa: ANN401
     """Return the names of the brokers with this prefix."""
 
-    async def ask(admin: AdminClient) -> list[str]:
+    async def query(admin: AdminClient) -> list[str]:
         return sorted((await admin.cluster_info()).brokers)
 
-    return _completed(ctx, incomplete, ask)
+    return _complete(ctx, incomplete, query)
 
 
 def settings_to_complete(incomplete: str) -> list[str]:
@@ -91,21 +93,21 @@ def settings_to_complete(incomplete: str) -> list[str]:
     return []
 
 
-def _is_own(topic: str) -> bool:
+def _is_user_topic(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
 
-def _completed(
+def _complete(
     ctx: Any,  # noqa: ANN401
     incomplete: str,
-    ask: Callable[[AdminClient], Awaitable[list[str]]],
+    query: Callable[[AdminClient], Awaitable[list[str]]],
 ) -> list[str]:
-    """Return the names with this prefix that `ask` finds; empty after an error."""
+    """Return the names with this prefix that `query` finds; empty after an error."""
     from kourou.cli.admin_session import AdminSession  # noqa: PLC0415  # imports the client
 
     namesrv = ctx.params.get("namesrv") or NAMESRV_DEFAULT
     try:
-        names = AdminSession(namesrv, COMPLETION_TIMEOUT_S).ask(ask)
+        names = AdminSession(namesrv, COMPLETION_TIMEOUT_S).run(query)
     except KourouError:
         return []
     return [name for name in names if name.startswith(incomplete)]

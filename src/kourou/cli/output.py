@@ -75,11 +75,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         print_line("  ".join(padded).rstrip())
 
 
-def ask(answer: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
+def run_bounded(answer: Coroutine[Any, Any, T], timeout_s: float, server: str) -> T:
     """Run `answer` in a new event loop and return its result.
 
     Raises:
-        RequestTimeoutError: it took longer than `timeout_s`; the text names `what`.
+        RequestTimeoutError: it took longer than `timeout_s`; the text names `server`.
     """
 
     async def bounded() -> T:
@@ -90,7 +90,7 @@ def ask(answer: Coroutine[Any, Any, T], timeout_s: float, what: str) -> T:
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            raise RequestTimeoutError(f"no answer within {timeout_s:g} s from {what}") from error
+            raise RequestTimeoutError(f"no answer within {timeout_s:g} s from {server}") from error
 
     return asyncio.run(bounded())
 

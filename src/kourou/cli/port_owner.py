@@ -40,14 +40,14 @@ class PortOwner:
 def port_owners(ports: Collection[int], proc: Path = Path("/proc")) -> dict[int, PortOwner]:
     """Return the known owners of the TCP ports, whatever address they listen on."""
     sockets = dict(_listening(proc))
-    wanted = {inode: port for inode, port in sockets.items() if port in ports}
+    ports_by_socket = {inode: port for inode, port in sockets.items() if port in ports}
     owners: dict[int, PortOwner] = {}
     for process in _processes(proc):
-        if len(owners) == len(set(wanted.values())):
+        if len(owners) == len(set(ports_by_socket.values())):
             break
         try:
             for link in (process / "fd").iterdir():
-                port = wanted.get(str(link.readlink()))
+                port = ports_by_socket.get(str(link.readlink()))
                 if port is not None:
                     owners.setdefault(port, PortOwner(int(process.name), _command(process)))
         except OSError:

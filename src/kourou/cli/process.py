@@ -21,7 +21,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
-from kourou.cli.exits import INTERRUPTED, say
+from kourou.cli.exits import INTERRUPTED, print_stderr
 from kourou.cli.machine_addresses import machine_addresses
 from kourou.cli.output import counted
 from kourou.cli.ready import Damage, Ready
@@ -82,7 +82,7 @@ class Plan:
     store_path: Path
     profile: str
     console: Address | None = None
-    is_console_asked: bool = False
+    is_console_required: bool = False
 
 
 def run(plan: Plan, announce: Callable[[Ready], None]) -> None:
@@ -105,7 +105,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
-        plan, certificate = _with_own_certificate(plan, runtime.clock)
+        plan, certificate = _with_self_signed(plan, runtime.clock)
         config = plan.broker
         disk = OsDisk(plan.store_path)
         running.callback(disk.close)
@@ -140,11 +140,11 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             running.push_async_callback(tasks.stop)
             tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, _renewal(plan, runtime.clock))
         announce(ready)
-        keep_collections_short()
+        limit_gc_pauses()
         await stop.wait()
 
 
-def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
+def _with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
     """Return the plan with the self-signed certificate if it needs one, and the file for clients.
 
     If no certificate can be created, only plain connections are served, and the log has a warning.
@@ -158,13 +158,15 @@ def _with_own_certificate(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
         log.warning("certificate.not_made tls=off reason=%r", str(error))
         return plan, None
 
-    def given(transport: TransportConfig) -> TransportConfig:
+    def with_certificate(transport: TransportConfig) -> TransportConfig:
         if not transport.uses_self_signed:
             return transport
         return replace(transport, tls_server_cert_path=own.pem, tls_server_key_path=own.pem)
 
-    broker = replace(plan.broker, transport=given(plan.broker.transport))
-    namesrv = plan.namesrv and replace(plan.namesrv, transport=given(plan.namesrv.transport))
+    broker = replace(plan.broker, transport=with_certificate(plan.broker.transport))
+    namesrv = plan.namesrv and replace(
+        plan.namesrv, transport=with_certificate(plan.namesrv.transport)
+    )
     return replace(plan, broker=broker, namesrv=namesrv), own.certificate
 
 
@@ -190,7 +192,7 @@ def _renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, Non
     return renew
 
 
-def keep_collections_short() -> None:
+def limit_gc_pauses() -> None:
     """Configure the garbage collector for short pauses; called after the start of a server.
 
     Objects that exist now live as long as the process, and are excluded from collections. Later
@@ -217,9 +219,9 @@ def _console(plan: Plan, broker: Broker) -> Console | None:
     try:
         console.start(*plan.console)
     except ListenFailedError as error:
-        if plan.is_console_asked:
+        if plan.is_console_required:
             raise
-        say(
+        print_stderr(
             f"warning: no /metrics, /healthz and /readyz: {error}; "
             "choose another port with --console-port"
         )
@@ -240,7 +242,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
     def on_signal() -> None:
         if stop.is_set():
-            say("stopped immediately; the next start recovers the store")
+            print_stderr("stopped immediately; the next start recovers the store")
             os._exit(INTERRUPTED)
         stop.set()
 
@@ -279,11 +281,11 @@ def _namesrv_for_others(plan: Plan, config: BrokerConfig) -> str | None:
     """Return the own name server's address for other machines if it listens on all addresses."""
     if plan.namesrv is None or plan.namesrv.listen not in WILDCARD_HOSTS:
         return None
-    (here,) = config.namesrv_addr
+    (own_address,) = config.namesrv_addr
     is_v6 = {"0.0.0.0": False, "::": True}.get(plan.namesrv.listen)  # noqa: S104  # compared
     for host in machine_addresses():
         if is_v6 in (None, ":" in host):
-            return format_address((host, parse_address(here)[1]))
+            return format_address((host, parse_address(own_address)[1]))
     return None
 
 
@@ -300,7 +302,7 @@ def _ready(
         broker_name=config.broker_name,
         cluster=config.cluster_name,
         store=str(plan.store_path.absolute()),
-        found="new" if is_new else _found(broker.store.recovery),
+        found="new" if is_new else _recovery_text(broker.store.recovery),
         damaged=_damaged(broker.store.recovery, config.store.commitlog_segment_bytes),
         index_lag_bytes=broker.store.index_lag_bytes,
         kept_hours=config.store.retention.file_reserved_hours,
@@ -314,7 +316,7 @@ def _ready(
     )
 
 
-def _found(recovery: RecoveryReport) -> str:
+def _recovery_text(recovery: RecoveryReport) -> str:
     """Return the result of opening the store as text."""
     if recovery.was_clean:
         return "closed cleanly when last used"

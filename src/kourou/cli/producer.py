@@ -8,7 +8,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.broker_places import ask_brokers
+from kourou.cli.broker_targets import query_brokers
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.model.host import NAMESRV_DEFAULT
@@ -57,7 +57,7 @@ def list_producers(
     as_json: AsJson = False,
 ) -> None:
     """Print the producers."""
-    found = AdminSession(namesrv, timeout).ask(lambda admin: _producers(admin, broker))
+    found = AdminSession(namesrv, timeout).run(lambda admin: _producers(admin, broker))
     if as_json:
         output.print_json(
             [
@@ -104,7 +104,7 @@ def connections(
     check_group(group)
     if topic is not None:
         check_topic(topic)
-    found = AdminSession(namesrv, timeout).ask(
+    found = AdminSession(namesrv, timeout).run(
         lambda admin: admin.producer_connection(group, topic)
     )
     if as_json:
@@ -134,11 +134,11 @@ def connections(
 
 async def _producers(admin: AdminClient, broker: str | None) -> list[tuple[str, ProducerInfo]]:
     """Return (group, producer), sorted; for each producer the latest information of all brokers."""
-    told = await ask_brokers(
-        admin, broker, lambda place: admin.producers(place.address), masters_only=True
+    answers = await query_brokers(
+        admin, broker, lambda target: admin.producers(target.address), masters_only=True
     )
     latest: dict[tuple[str, str], ProducerInfo] = {}
-    for groups in told.values():
+    for groups in answers.values():
         for group, members in groups.items():
             for one in members:
                 key = group, one.client_id

@@ -72,9 +72,9 @@ class Progress:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.wipe()
+        self.erase()
 
-    def wipe(self) -> None:
+    def erase(self) -> None:
         """Erase the line."""
         if self._width:
             self._write("")

@@ -8,11 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.exits import FAILED, say
-from kourou.cli.message_show import JsonOrText, shower
+from kourou.cli.exits import FAILED, print_stderr
+from kourou.cli.message_show import JsonOrText, message_printer
 from kourou.cli.options import Namesrv, TopicName, groups_to_complete
 from kourou.cli.start_time import parse_start
-from kourou.cli.tail import Tail, as_group, follow
+from kourou.cli.tail import Tail, consume_as_member, follow
 from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.clock import SystemClock
 from kourou.model.host import NAMESRV_DEFAULT
@@ -96,9 +96,13 @@ def receive(
         start=parse_start(start, SystemClock().now_ms()),
         count_max=count,
         idle_timeout_s=timeout,
-        show=shower(as_json),
+        show=message_printer(as_json),
     )
-    seen = asyncio.run(follow(tail, namesrv) if group is None else as_group(tail, group, namesrv))
+    seen = asyncio.run(
+        follow(tail, namesrv) if group is None else consume_as_member(tail, group, namesrv)
+    )
     if count is not None and seen < count:
-        say(f"received {seen:,} of {output.counted(count, 'message')}, then none for {timeout:g} s")
+        print_stderr(
+            f"received {seen:,} of {output.counted(count, 'message')}, then none for {timeout:g} s"
+        )
         raise typer.Exit(FAILED)

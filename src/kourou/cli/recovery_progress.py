@@ -61,4 +61,4 @@ class RecoveryProgress:
     def end(self) -> None:
         """Erase the line, if there is one."""
         if self._line is not None:
-            self._line.wipe()
+            self._line.erase()

@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.exits import FAILED, say
+from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import AsJson, Namesrv, topics_to_complete
 from kourou.cli.start_time import parse_ahead, parse_duration
@@ -139,7 +139,7 @@ def send(
         raise UsageError(f"--tag {tag!r}: a message has one tag; || is for consumers")
     if sum((delay is not None, at is not None, delay_level != 0)) > 1:
         raise UsageError("--delay, --at and --delay-level exclude each other: use one of them")
-    form = _Form(
+    template = _Template(
         topic,
         tag,
         tuple(key or ()),
@@ -152,15 +152,15 @@ def send(
     if lines and (body is not None or count != 1):
         raise UsageError("--lines reads the bodies from a file: omit BODY and --count")
     bodies = read_lines(_open(lines), LINE_BYTES_MAX) if lines else _repeated(_whole(body), count)
-    tally = _Tally(form, as_json=as_json)
-    asyncio.run(_send(form, bodies, namesrv, int(timeout * 1000), tally))
+    tally = _Tally(template, as_json=as_json)
+    asyncio.run(_send(template, bodies, namesrv, int(timeout * 1000), tally))
     tally.close()
     if tally.incomplete:
         raise typer.Exit(FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Template:
     """The common properties of all messages of one command."""
 
     topic: str
@@ -184,7 +184,7 @@ class _Form:
             deliver_at_ms=self.deliver_at_ms,
         )
 
-    def wait_text(self, now_ms: int) -> str | None:
+    def schedule_text(self, now_ms: int) -> str | None:
         """Return the delay or delivery time as text; None for immediate delivery."""
         if self.delay_level:
             return f"delayed by level {self.delay_level}"
@@ -197,8 +197,8 @@ class _Form:
 class _Tally:
     """Counts and prints receipts: each as JSON when it arrives, or a summary at the end."""
 
-    def __init__(self, form: _Form, *, as_json: bool) -> None:
-        self._form = form
+    def __init__(self, template: _Template, *, as_json: bool) -> None:
+        self._template = template
         self._as_json = as_json
         self._clock = SystemClock()
         self._began_at_ms = self._clock.now_ms()
@@ -212,7 +212,7 @@ class _Tally:
         self._last = receipt
         if receipt.status is not SendStatus.SEND_OK:
             self.incomplete += 1
-            say(
+            print_stderr(
                 f"{receipt.status.name}: message {receipt.msg_id} is stored, but not yet with the "
                 "configured durability"
             )
@@ -224,20 +224,20 @@ class _Tally:
         last = self._last
         if self._as_json or last is None:
             return
-        how = _DURABILITY_TEXT[last.durability]
+        durability = _DURABILITY_TEXT[last.durability]
         if self.count == 1:
             # A scheduled message has no position in the topic yet.
-            place = self._form.wait_text(self._clock.now_ms()) or (
+            position = self._template.schedule_text(self._clock.now_ms()) or (
                 f"{last.queue.broker_name}/{last.queue.queue_id}@{last.queue_offset}"
             )
-            output.print_line(f"{how}  {place}  id {last.msg_id}")
+            output.print_line(f"{durability}  {position}  id {last.msg_id}")
             if (handle := last.recall_handle) is not None:
-                recall = f"kourou message recall {self._form.topic} {handle}"
+                recall = f"kourou message recall {self._template.topic} {handle}"
                 output.print_line(f"to recall it: {recall}")
             return
         seconds = max(1, self._clock.now_ms() - self._began_at_ms) / 1000
         output.print_line(
-            f"{how}  {self.count:,} messages to {self._form.topic}  "
+            f"{durability}  {self.count:,} messages to {self._template.topic}  "
             f"{seconds:.1f} s, {self.count / seconds:,.0f} per second"
         )
 
@@ -265,7 +265,7 @@ class _Receipts:
         self._waiting.append(future)
         future.add_done_callback(self._settle)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Stop waiting for answers; unanswered messages may be stored or not."""
         for future in list(self._waiting):
             future.cancel()
@@ -281,12 +281,12 @@ class _Receipts:
             if future.cancelled():
                 continue
             if (error := future.exception()) is None:
-                error = self._told(future.result())
+                error = self._report(future.result())
             if error is not None and not self.failed.done():
                 self.failed.set_exception(error)
                 self.failed.exception()  # mark as retrieved, in case an interrupt comes first
 
-    def _told(self, receipt: SendReceipt) -> Exception | None:
+    def _report(self, receipt: SendReceipt) -> Exception | None:
         """Pass a receipt to the tally, and return the error if stdout is closed or full."""
         try:
             self._tally.add(receipt)
@@ -296,7 +296,7 @@ class _Receipts:
 
 
 async def _send(
-    form: _Form,
+    template: _Template,
     bodies: AsyncIterator[list[bytes]],
     namesrv: str,
     timeout_ms: int,
@@ -314,17 +314,19 @@ async def _send(
         async with Producer(GROUP, namesrv, config=config) as producer:
 
             async def submit_all() -> None:
-                async for some in bodies:
-                    for body in some:
-                        message = form.message(body)
-                        receipts.add(await producer.submit(message, sharding_key=form.sharding_key))
+                async for batch in bodies:
+                    for body in batch:
+                        message = template.message(body)
+                        receipts.add(
+                            await producer.submit(message, sharding_key=template.sharding_key)
+                        )
                 await receipts.drain()
 
             sending = asyncio.ensure_future(submit_all())
             try:
                 await asyncio.wait({sending, receipts.failed}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                receipts.give_up()
+                receipts.cancel()
                 raise
             finally:
                 sending.cancel()
@@ -334,8 +336,10 @@ async def _send(
             sending.result()
     except (KourouError, asyncio.CancelledError) as error:
         if receipts.sent > 1:
-            what = "the error" if isinstance(error, KourouError) else "the interrupt"
-            say(f"{tally.count:,} of {receipts.sent:,} messages were acknowledged before {what}")
+            cause = "the error" if isinstance(error, KourouError) else "the interrupt"
+            print_stderr(
+                f"{tally.count:,} of {receipts.sent:,} messages were acknowledged before {cause}"
+            )
         raise
 
 

@@ -17,7 +17,7 @@ import typer
 from kourou import logs
 from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
-from kourou.cli.exits import FAILED, say
+from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, run
 from kourou.cli.ready import Ready, ready_line
@@ -119,8 +119,8 @@ class ServeConfig:
         """The address of the console; None if it is disabled."""
         if not self.console_enable:
             return None
-        usual = CONSOLE_PORT if self.broker.port else 0
-        return self.console_listen, usual if self.console_port is None else self.console_port
+        default_port = CONSOLE_PORT if self.broker.port else 0
+        return self.console_listen, default_port if self.console_port is None else self.console_port
 
 
 HELP: Final = """\
@@ -260,7 +260,7 @@ def serve(
 ) -> None:
     """Read the options and serve."""
     require_file_calls("`kourou serve`")
-    logs.configure(log_level or _usual_level())
+    logs.configure(log_level or _default_log_level())
     flags = {
         "store_path": store,
         "listen": listen,
@@ -276,7 +276,9 @@ def serve(
     plan = _plan(flags, config, profile)
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
     if (plan.store_path / ABORT).exists():
-        say("stopped; the store was not closed cleanly (see the log): the next start recovers it")
+        print_stderr(
+            "stopped; the store was not closed cleanly (see the log): the next start recovers it"
+        )
         raise typer.Exit(FAILED)
     if not quiet and not ready_json:
         typer.echo("Stopped; the store is closed.")
@@ -298,7 +300,7 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
         unserved=ROCKETMQ_KEYS,
         refused=REFUSED_KEYS,
     )
-    own = load(
+    namesrv_config = load(
         NamesrvConfig,
         environ=os.environ,
         prefix=NAMESRV_PREFIX,
@@ -309,15 +311,15 @@ def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> P
     if served.broker.namesrv_addr:
         _check_advertised(served.broker)
     else:
-        _check_reachable(served.broker.transport, own.transport)
+        _check_reachable(served.broker.transport, namesrv_config.transport)
     path = served.store_path.expanduser()
     return Plan(
-        broker=_with_sizes_made_with(served.broker, path),
-        namesrv=None if served.broker.namesrv_addr else own,
+        broker=_with_stored_sizes(served.broker, path),
+        namesrv=None if served.broker.namesrv_addr else namesrv_config,
         store_path=path,
         profile=profile.value,
         console=served.console_address,
-        is_console_asked=served.console_port is not None,
+        is_console_required=served.console_port is not None,
     )
 
 
@@ -352,15 +354,15 @@ def _check_advertised(broker: BrokerConfig) -> None:
             )
 
 
-def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
+def _with_stored_sizes(config: BrokerConfig, path: Path) -> BrokerConfig:
     """Return the config with the file sizes of the existing store, which never change."""
     sizes: dict[str, int] = {}
     if path.is_dir():
         with closing(OsDisk(path)) as disk:
             sizes = detect_sizes(disk)
     for name, size in sizes.items():
-        if (asked := getattr(config.store, name)) != size:
-            log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, asked)
+        if (requested := getattr(config.store, name)) != size:
+            log.info("store.size_kept name=%s made_with=%d asked=%d", name, size, requested)
     store: StoreConfig = replace(config.store, **sizes)  # type: ignore[arg-type]  # two int fields
     try:
         return replace(config, store=store)
@@ -368,7 +370,7 @@ def _with_sizes_made_with(config: BrokerConfig, path: Path) -> BrokerConfig:
         raise ConfigError(f"{error} (the store {path} was created with this size)") from None
 
 
-def _usual_level() -> Level:
+def _default_log_level() -> Level:
     """Return the default log level: WARNING on a terminal, next to the start screen, else INFO."""
     return Level.WARNING if sys.stderr.isatty() else Level.INFO
 
@@ -383,7 +385,7 @@ def _announce(ready: Ready, *, quiet: bool, as_json: bool) -> None:
 
         print_screen(ready)
     if ready.is_exposed and (as_json or quiet):
-        say(
+        print_stderr(
             f"warning: {ready.broker} is open to other machines, without access control: every "
             "program that can connect to it can read, write and delete every topic"
         )

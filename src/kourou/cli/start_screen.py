@@ -26,7 +26,7 @@ NOT_SERVED: Final = "pop, replication, gRPC proxy, web console, access control"
 
 
 _LABEL_WIDTH: Final = 13
-_DAMAGED_SHOWN_MAX: Final = 3
+_DAMAGED_MAX: Final = 3
 _MIB: Final = 1024 * 1024
 
 
@@ -44,7 +44,7 @@ def print_screen(ready: Ready, console: Console | None = None) -> None:
     console = console or Console()
     console.print()
     console.print(Text.assemble(("Kourou ", "bold"), ready.version, _dim("  Ctrl-C to stop")))
-    for part in (_places(ready), _damage(ready), _features(), _next_steps(ready)):
+    for part in (_address_rows(ready), _damage(ready), _features(), _next_steps(ready)):
         if not part:
             continue
         console.print()
@@ -67,7 +67,7 @@ def _print_row(console: Console, row: _Row) -> None:
         label = Text(" " * _LABEL_WIDTH)
 
 
-def _places(ready: Ready) -> list[_Row]:
+def _address_rows(ready: Ready) -> list[_Row]:
     """Return the rows with addresses, the store, retention and durability."""
     width = max(len(ready.namesrv), len(ready.broker))
     note = "joined; runs in another process"
@@ -77,10 +77,10 @@ def _places(ready: Ready) -> list[_Row]:
             note = f"for local clients; {ready.namesrv_for_others} for others"
     broker_note = f"{ready.broker_name} in {ready.cluster}"
     return [
-        _Row("Name server", _noted(ready.namesrv.ljust(width), note), is_whole=True),
-        _Row("Broker", _noted(ready.broker.ljust(width), broker_note), is_whole=True),
+        _Row("Name server", _with_note(ready.namesrv.ljust(width), note), is_whole=True),
+        _Row("Broker", _with_note(ready.broker.ljust(width), broker_note), is_whole=True),
         *(
-            [_Row("Console", _noted(ready.console, "/metrics /healthz /readyz"), is_whole=True)]
+            [_Row("Console", _with_note(ready.console, "/metrics /healthz /readyz"), is_whole=True)]
             if ready.console is not None
             else []
         ),
@@ -88,8 +88,8 @@ def _places(ready: Ready) -> list[_Row]:
         _Row("Store", Text(ready.store), is_whole=True),
         _Row("", _dim(f"{ready.found}, {size_text(ready.free_bytes)} free on its disk")),
         *_index(ready),
-        _Row("Keeps", _kept(ready)),
-        _Row("Profile", _noted(ready.profile, _profile_note(ready))),
+        _Row("Keeps", _retention(ready)),
+        _Row("Profile", _with_note(ready.profile, _profile_note(ready))),
         _Row("Durability", _durability(ready)),
     ]
 
@@ -98,7 +98,7 @@ def _certificate(ready: Ready) -> list[_Row]:
     if ready.certificate is None:
         return []
     note = f"{TLS}/{Path(ready.certificate).name} below the store, for clients to trust"
-    return [_Row("TLS", _noted("self-signed", note), is_whole=True)]
+    return [_Row("TLS", _with_note("self-signed", note), is_whole=True)]
 
 
 def _index(ready: Ready) -> list[_Row]:
@@ -106,21 +106,21 @@ def _index(ready: Ready) -> list[_Row]:
     if ready.index_lag_bytes < _MIB:
         return []
     lag = f"{size_text(ready.index_lag_bytes)} of the log not indexed yet: queries miss messages"
-    return [_Row("", _noted("index", lag))]
+    return [_Row("", _with_note("index", lag))]
 
 
-def _kept(ready: Ready) -> Text:
+def _retention(ready: Ready) -> Text:
     hours = ready.kept_hours
     hours_of_day = ready.expired_at.replace(";", ", ")
     note = f"(fileReservedTime); older files are deleted at hours {hours_of_day}"
-    return _noted(f"{hours:,} h", note)
+    return _with_note(f"{hours:,} h", note)
 
 
 def _damage(ready: Ready) -> list[_Row]:
     """Return rows with the damaged parts of the log and the remedy."""
     if not ready.damaged:
         return []
-    shown = ready.damaged[:_DAMAGED_SHOWN_MAX]
+    shown = ready.damaged[:_DAMAGED_MAX]
     rows = [
         _Row(
             "" if n else "Damaged",
@@ -157,12 +157,12 @@ def _next_steps(ready: Ready) -> list[_Row]:
 
 def _durability(ready: Ready) -> Text:
     if ready.flush_disk_type == "SYNC_FLUSH":
-        return _noted(
+        return _with_note(
             "sync",
             "Acknowledged messages and messages that consumers receive are on disk: neither a "
             "crash nor a power failure removes them.",
         )
-    return _noted(
+    return _with_note(
         "async",
         "Acknowledged messages are in the system's memory: a crash of the broker loses nothing, a "
         f"power failure the last {ready.flush_interval_ms} ms. --flush sync prevents that.",
@@ -183,7 +183,7 @@ def _warning(ready: Ready) -> Text:
     return Text.assemble(("Warning: ", "bold red"), (danger, "red"))
 
 
-def _noted(value: str, note: str) -> Text:
+def _with_note(value: str, note: str) -> Text:
     return Text.assemble((value, "green"), "  ", _dim(note))
 
 

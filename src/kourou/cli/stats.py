@@ -55,13 +55,13 @@ def stats(
     async def act(admin: AdminClient) -> tuple[list[TopicRates], ClusterInfo]:
         return await admin.all_stats(topics or None), await admin.cluster_info()
 
-    every, cluster = AdminSession(namesrv, timeout).ask(act)
-    own = _topics_of_brokers(cluster)
+    rates, cluster = AdminSession(namesrv, timeout).run(act)
+    broker_topics = _topics_of_brokers(cluster)
     rows = [
         row
-        for row in every
+        for row in rates
         if (row.in_24h or row.out_24h or not active)
-        and (topics or show_all or not (row.topic in own or _is_system(row)))
+        and (topics or show_all or not (row.topic in broker_topics or _is_system(row)))
     ]
     if as_json:
         output.print_json([asdict(row) for row in rows])

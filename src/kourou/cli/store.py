@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kourou.cli import store_check, store_dump, store_info, store_mend, store_transfer
+from kourou.cli import store_check, store_dump, store_info, store_repair, store_transfer
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -27,9 +27,9 @@ app.command(help=store_dump.DUMP_HELP, short_help="Print the content of a file, 
     store_dump.dump
 )
 app.command(
-    help=store_mend.REBUILD_HELP, short_help="Rebuild queues, index and timers from the log."
-)(store_mend.rebuild)
-app.command(help=store_mend.TRUNCATE_HELP, short_help="Truncate the log.")(store_mend.truncate)
+    help=store_repair.REBUILD_HELP, short_help="Rebuild queues, index and timers from the log."
+)(store_repair.rebuild)
+app.command(help=store_repair.TRUNCATE_HELP, short_help="Truncate the log.")(store_repair.truncate)
 app.command("export", help=store_transfer.EXPORT_HELP, short_help="Write the messages to a file.")(
     store_transfer.export_store
 )

@@ -11,7 +11,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED
 from kourou.cli.options import AsJson
-from kourou.cli.store_place import Live, LogProgress, StorePath, store_at
+from kourou.cli.store_access import Live, LogProgress, StorePath, open_store_disk
 from kourou.store.tools.check import CheckReport, check_store
 
 FINDINGS_SHOWN_MAX: Final = 50
@@ -39,7 +39,7 @@ readable.
 def check(path: StorePath, *, live: Live = False, as_json: AsJson = False) -> None:
     """Check the store and print the findings."""
     with (
-        store_at(path, lock=not live, may_be_live=True) as disk,
+        open_store_disk(path, lock=not live, may_be_live=True) as disk,
         LogProgress("verified") as progress,
     ):
         report = check_store(disk, progress=progress, live=live)

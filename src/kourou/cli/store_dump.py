@@ -14,7 +14,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import one_line
 from kourou.cli.options import AsJson
-from kourou.cli.store_place import instant
+from kourou.cli.store_access import instant
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError, UsageError
 from kourou.store.paths import COMMITLOG
@@ -78,7 +78,7 @@ def dump(
     if not file.exists():
         raise UsageError(f"{file}: no such file or directory")
     root, name = _root_of(file) if kind is None else (file.parent, file.name)
-    show = _JsonRows() if as_json else _TextRows()
+    print_row = _JsonRows() if as_json else _TextRows()
     try:
         with closing(OsDisk(root)) as disk:
             names = [name] if file.is_file() else _files_in(disk, name)
@@ -88,7 +88,7 @@ def dump(
                 for row in _rows(disk, one, kind or kind_of(one), start, stop, slots)
             )
             for one in islice(rows, count):
-                show(one)
+                print_row(one)
     except BrokenPipeError:
         raise  # the reader of stdout has closed the pipe
     except OSError as error:
@@ -160,17 +160,17 @@ class _TextRows:
         ):
             self._widths = widths
             self._line({name: name.removesuffix("_ms").upper() for name in widths}, widths)
-        rest = [f"{row['count']:,} in a row"] if "count" in row else []
-        rest += [one_line(str(row["problem"]))] if "problem" in row else []
+        notes = [f"{row['count']:,} in a row"] if "count" in row else []
+        notes += [one_line(str(row["problem"]))] if "problem" in row else []
         cells = {name: _text(name, row[name]) if name in row else "" for name in widths}
-        self._line(cells, widths, *rest)
+        self._line(cells, widths, *notes)
 
-    def _line(self, cells: Mapping[str, str], widths: Mapping[str, int], *rest: str) -> None:
+    def _line(self, cells: Mapping[str, str], widths: Mapping[str, int], *notes: str) -> None:
         padded = [
             cells[name].rjust(width) if width == _NUMBER_WIDTH else cells[name].ljust(width)
             for name, width in widths.items()
         ]
-        output.print_line("  ".join([" ".join(padded).rstrip(), *rest]))
+        output.print_line("  ".join([" ".join(padded).rstrip(), *notes]))
 
 
 def _columns(row: Row) -> dict[str, int]:

@@ -12,7 +12,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.options import AsJson
-from kourou.cli.store_place import StorePath, instant, store_at
+from kourou.cli.store_access import StorePath, instant, open_store_disk
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError
 from kourou.store.paths import LOCK
@@ -40,7 +40,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Print the information."""
-    with store_at(path, lock=False) as disk:
+    with open_store_disk(path, lock=False) as disk:
         found = store_info(disk)
         in_use = _is_in_use(disk)
         taken = taken_bytes(path.expanduser())
@@ -77,11 +77,11 @@ def state_text(found: StoreInfo, *, in_use: bool) -> str:
     if in_use:
         return "in use by a running broker"
     run = found.last_run
-    who = "Kourou" if run.was_kourou else "RocketMQ"
+    writer = "Kourou" if run.was_kourou else "RocketMQ"
     if run.was_clean:
-        return f"closed cleanly, by {who}" if found.log_files else "never used"
+        return f"closed cleanly, by {writer}" if found.log_files else "never used"
     synced = " after a failed sync" if run.was_kourou and run.is_cache_suspect else ""
-    return f"not closed cleanly, by {who}{synced}: the next start recovers it"
+    return f"not closed cleanly, by {writer}{synced}: the next start recovers it"
 
 
 def timers_text(timers: TimersInfo) -> str:

@@ -30,7 +30,7 @@ class RowFormat(StrEnum):
     PARQUET = "parquet"
 
 
-_BY_ENDING: Final = {
+_BY_EXTENSION: Final = {
     ".jsonl": RowFormat.JSON,
     ".ndjson": RowFormat.JSON,
     ".json": RowFormat.JSON,
@@ -38,19 +38,19 @@ _BY_ENDING: Final = {
 }
 
 
-def format_of(path: Path, asked: RowFormat | None) -> RowFormat:
+def format_of(path: Path, requested: RowFormat | None) -> RowFormat:
     """Return the requested format, or the one of the file's extension.
 
     Raises:
         UsageError: the extension is unknown.
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     if str(path) == "-":
         return RowFormat.JSON
-    found = _BY_ENDING.get(path.suffix.lower())
+    found = _BY_EXTENSION.get(path.suffix.lower())
     if found is None:
-        endings = ", ".join(_BY_ENDING)
+        endings = ", ".join(_BY_EXTENSION)
         raise UsageError(f"{path} has none of the extensions {endings}: use --format")
     return found
 

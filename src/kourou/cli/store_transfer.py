@@ -12,12 +12,18 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.exits import FAILED, say
+from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.interrupts import Interrupts
 from kourou.cli.options import AsJson
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
-from kourou.cli.store_place import Live, LogProgress, StorePath, check_store_at, store_at
+from kourou.cli.store_access import (
+    Live,
+    LogProgress,
+    StorePath,
+    check_store_directory,
+    open_store_disk,
+)
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
 from kourou.errors import StoreError, UsageError
@@ -97,11 +103,11 @@ def export_store(
     live: Live = False,
 ) -> None:
     """Write the messages, and print their number."""
-    check_store_at(path.expanduser())
+    check_store_directory(path.expanduser())
     chosen = format_of(file, row_format)
     begin, end_ms = parse_span(start, end, SystemClock().now_ms())
     begin_ms = 0 if isinstance(begin, Start) else begin
-    wanted = Selection(
+    selection = Selection(
         topics=frozenset(topics or ()),
         with_system=show_all,
         queue_id=queue,
@@ -111,16 +117,20 @@ def export_store(
     if str(file) != "-" and file.exists() and not force:
         raise UsageError(f"{file} exists: use --force to replace it")
     with (
-        store_at(path, lock=not live, may_be_live=True) as disk,
+        open_store_disk(path, lock=not live, may_be_live=True) as disk,
         LogProgress("read", is_shown=str(file) != "-") as progress,
         _new_file(file) as opened,
     ):
-        found = export_messages(disk, wanted, progress, live=live)
-        messages, damaged, unseen = _write(found, row_writer(opened, chosen), file, topics or ())
-    place = "stdout" if str(file) == "-" else file
-    say(f"{place}: {output.counted(messages, 'message')}")
-    for topic in sorted(unseen):
-        say(f"note: no messages of topic {topic}; `kourou store info {path}` lists the topics")
+        found = export_messages(disk, selection, progress, live=live)
+        messages, damaged, missing_topics = _write(
+            found, row_writer(opened, chosen), file, topics or ()
+        )
+    target = "stdout" if str(file) == "-" else file
+    print_stderr(f"{target}: {output.counted(messages, 'message')}")
+    for topic in sorted(missing_topics):
+        print_stderr(
+            f"note: no messages of topic {topic}; `kourou store info {path}` lists the topics"
+        )
     if damaged:
         raise typer.Exit(FAILED)
 
@@ -137,21 +147,21 @@ def _write(
         UsageError: the file cannot be written.
     """
     messages = damaged = 0
-    unseen = set(topics)
-    writing = _Writing(file)
+    missing_topics = set(topics)
+    write_errors = _WriteErrors(file)
     for one in found:
         if isinstance(one, LogPiece):
             damaged += 1
             at = f"byte {one.position:,}: {one.size:,} bytes"
-            say(f"warning: the log is damaged at {at}: {one.problem}")
+            print_stderr(f"warning: the log is damaged at {at}: {one.problem}")
         else:
-            with writing:
+            with write_errors:
                 writer.write(one)
             messages += 1
-            unseen.discard(one["topic"])
-    with writing:
+            missing_topics.discard(one["topic"])
+    with write_errors:
         writer.finish()
-    return messages, damaged, unseen
+    return messages, damaged, missing_topics
 
 
 def import_store(
@@ -161,7 +171,7 @@ def import_store(
     chosen = format_of(file, row_format)
     with (
         _opened(file, chosen) as (opened, size),
-        store_at(path, lock=False, may_be_new=True) as disk,
+        open_store_disk(path, lock=False, may_be_new=True) as disk,
         Interrupts() as interrupts,
         # The size of a pipe is unknown, and the program that fills it may show its own progress.
         Progress(
@@ -173,11 +183,13 @@ def import_store(
             done = import_messages(disk, rows, SystemClock().now_ms(), pid=os.getpid())
         except KeyboardInterrupt:
             stored = output.counted(interrupts.done, "message")
-            say(f"interrupted: the first {stored} stored")
+            print_stderr(f"interrupted: the first {stored} stored")
             raise
         except StoreError:
             if interrupts.done:
-                say(f"failed: the first messages are stored; see `kourou store info {path}`")
+                print_stderr(
+                    f"failed: the first messages are stored; see `kourou store info {path}`"
+                )
             raise
     if as_json:
         output.print_json(
@@ -230,7 +242,7 @@ def _in_mib(line: Progress) -> Callable[[int], None]:
     return advance
 
 
-class _Writing:
+class _WriteErrors:
     """Context manager that reports a failed write to the output file, not as a store error."""
 
     def __init__(self, file: Path) -> None:
@@ -243,8 +255,8 @@ class _Writing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            place = "stdout" if str(self._file) == "-" else self._file
-            raise UsageError(f"{place} cannot be written: {error.strerror or error}") from error
+            target = "stdout" if str(self._file) == "-" else self._file
+            raise UsageError(f"{target} cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -259,16 +271,16 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         return
     path = path.expanduser()
     part = path.with_name(f"{path.name}.part")
-    writing = _Writing(path)
+    write_errors = _WriteErrors(path)
     try:
-        with writing:
+        with write_errors:
             file = part.open("wb")
         try:
             yield file
         finally:
-            with writing:
+            with write_errors:
                 file.close()
-        with writing:
+        with write_errors:
             part.replace(path)
     finally:
         with suppress(OSError):

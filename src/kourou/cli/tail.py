@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kourou.cli.exits import one_line, say
+from kourou.cli.exits import one_line, print_stderr
 from kourou.cli.message_range import readable_of
 from kourou.cli.start_time import Start
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
@@ -23,7 +23,7 @@ from kourou.model.topic import TOOLS_GROUP
 GROUP: Final = TOOLS_GROUP
 """The group for which brokers count the pulls of `follow`; nothing is committed for it."""
 
-LOOK_AGAIN_S: Final = 1.0
+RETRY_INTERVAL_S: Final = 1.0
 """Interval between look-ups of a missing topic, and between retries to a lost broker."""
 ROUTE_INTERVAL_S: Final = 10.0
 """Interval between look-ups of new queues of the topic."""
@@ -142,25 +142,25 @@ class _Reader:
         try:
             queues = await self._consumer.fetch_subscribe_message_queues(tail.topic)
         except NoRouteError:
-            say(f"topic {tail.topic} does not exist yet: waiting for it (Ctrl-C to end)")
+            print_stderr(f"topic {tail.topic} does not exist yet: waiting for it (Ctrl-C to end)")
             return {}
         offsets = await asyncio.gather(*(self._offset(queue, tail.start) for queue in queues))
-        say(f"reading {tail.topic}, {len(queues)} queues (Ctrl-C to end)")
+        print_stderr(f"reading {tail.topic}, {len(queues)} queues (Ctrl-C to end)")
         return dict(zip(queues, offsets, strict=True))
 
     async def run(self, offsets: dict[MessageQueue, int]) -> None:
         """Read the queues from `offsets` on, and new queues from their start; never return."""
-        known = set(offsets)
+        read = set(offsets)
         async with asyncio.TaskGroup() as tasks:
             for queue, offset in offsets.items():
                 tasks.create_task(self._read(queue, offset))
             while True:
-                await asyncio.sleep(ROUTE_INTERVAL_S if known else LOOK_AGAIN_S)
-                for queue in set(await self._look()) - known:
-                    known.add(queue)
+                await asyncio.sleep(ROUTE_INTERVAL_S if read else RETRY_INTERVAL_S)
+                for queue in set(await self._find_queues()) - read:
+                    read.add(queue)
                     tasks.create_task(self._read(queue, None))
 
-    async def _look(self) -> list[MessageQueue]:
+    async def _find_queues(self) -> list[MessageQueue]:
         """Return the current queues; empty if there is no route or no answer."""
         try:
             return await self._consumer.fetch_subscribe_message_queues(self._tail.topic)
@@ -188,22 +188,22 @@ class _Reader:
             except KourouError as error:
                 if not error.retriable:
                     raise
-                self._say_lost(queue.broker_name, error)
-                await asyncio.sleep(LOOK_AGAIN_S)
+                self._report_lost(queue.broker_name, error)
+                await asyncio.sleep(RETRY_INTERVAL_S)
                 continue
             self._lost.discard(queue.broker_name)
             for message in readable_of(result):
                 self._progress.take(message)
             offset = result.next_offset
 
-    def _say_lost(self, broker_name: str, error: KourouError) -> None:
+    def _report_lost(self, broker_name: str, error: KourouError) -> None:
         """Report a lost broker once, not for each of its queues."""
         if broker_name not in self._lost:
             self._lost.add(broker_name)
-            say(f"{broker_name} does not answer, retrying: {one_line(str(error))}")
+            print_stderr(f"{broker_name} does not answer, retrying: {one_line(str(error))}")
 
 
-async def as_group(tail: Tail, group: str, namesrv: str) -> int:
+async def consume_as_member(tail: Tail, group: str, namesrv: str) -> int:
     """Show the messages that this member of the group receives; return their number.
 
     The offsets of shown messages are committed at the end, also on cancellation. Messages beyond
@@ -223,7 +223,7 @@ async def as_group(tail: Tail, group: str, namesrv: str) -> int:
     consumer.subscribe(tail.topic, tail.tags, sql=tail.sql)
     consumer.listen(on_message)
     async with consumer:
-        say(f"reading {tail.topic} as a member of group {group} (Ctrl-C to end)")
+        print_stderr(f"reading {tail.topic} as a member of group {group} (Ctrl-C to end)")
         await progress.wait()
     return progress.seen
 
@@ -231,13 +231,13 @@ async def as_group(tail: Tail, group: str, namesrv: str) -> int:
 def _group_config(start: Start | int) -> PushConsumerConfig:
     """Return the config of a member that shows one message at a time."""
     if start is Start.LATEST:
-        where, timestamp_ms = ConsumeFromWhere.LAST_OFFSET, None
+        consume_from, timestamp_ms = ConsumeFromWhere.LAST_OFFSET, None
     elif start is Start.EARLIEST:
-        where, timestamp_ms = ConsumeFromWhere.FIRST_OFFSET, None
+        consume_from, timestamp_ms = ConsumeFromWhere.FIRST_OFFSET, None
     else:
-        where, timestamp_ms = ConsumeFromWhere.TIMESTAMP, start
+        consume_from, timestamp_ms = ConsumeFromWhere.TIMESTAMP, start
     return PushConsumerConfig(
-        consume_from_where=where,
+        consume_from_where=consume_from,
         consume_timestamp_ms=timestamp_ms,
         consume_threads=1,
         shutdown_timeout_ms=0,

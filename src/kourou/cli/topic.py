@@ -23,7 +23,7 @@ from kourou.cli.options import (
     brokers_to_complete,
 )
 from kourou.cli.progress import Progress
-from kourou.cli.topic_text import Kind, Listed, kind_of, listed
+from kourou.cli.topic_text import Kind, TopicSummary, kind_of, summarize
 from kourou.client.administration.admin import AdminClient
 from kourou.errors import KourouError, TopicNotFoundError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
@@ -193,13 +193,13 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """Print the topics."""
-    found = AdminSession(namesrv, timeout).ask(
-        lambda admin: _listed(admin, cluster, show_all=show_all)
+    found = AdminSession(namesrv, timeout).run(
+        lambda admin: _summaries(admin, cluster, show_all=show_all)
     )
     if as_json:
-        output.print_json([topic_text.listed_json(topic) for topic in found])
+        output.print_json([topic_text.summary_json(topic) for topic in found])
     else:
-        topic_text.print_listed(found)
+        topic_text.print_summaries(found)
 
 
 _Configs = dict[str, TopicConfig]
@@ -243,14 +243,14 @@ def create(
         after = await _configs(admin, topic) if before else {}
         return await admin.topic_route(topic), before, after
 
-    route, before, after = AdminSession(namesrv, timeout).ask(act)
+    route, before, after = AdminSession(namesrv, timeout).run(act)
     changes = topic_text.changes(before, after)
-    _print_created(listed(topic, Kind.OWN, route), sorted(before), changes, as_json=as_json)
+    _print_created(summarize(topic, Kind.OWN, route), sorted(before), changes, as_json=as_json)
 
 
 def _print_created(
-    line: Listed,
-    had_it: list[str],
+    line: TopicSummary,
+    existing: list[str],
     changes: Mapping[str, Mapping[str, tuple[object, object]]],
     *,
     as_json: bool,
@@ -262,18 +262,18 @@ def _print_created(
                 "topic": line.name,
                 "brokers": line.brokers,
                 "queues": line.queues,
-                "existed": bool(had_it),
+                "existed": bool(existing),
                 "changes": changes,
             }
         )
         return
-    where = ", ".join(line.brokers)
-    output.print_line(f"{line.name}: {output.counted(line.queues, 'queue')} on {where}")
-    if had_it:
+    brokers = ", ".join(line.brokers)
+    output.print_line(f"{line.name}: {output.counted(line.queues, 'queue')} on {brokers}")
+    if existing:
         changed = "changed" if changes else "nothing changed"
-        output.print_line(f"it already existed on {', '.join(had_it)}; {changed}")
-    for broker, moved in changes.items():
-        for field, (old, new) in moved.items():
+        output.print_line(f"it already existed on {', '.join(existing)}; {changed}")
+    for broker, fields in changes.items():
+        for field, (old, new) in fields.items():
             output.print_line(f"  {broker}: {field} {old} -> {new}")
 
 
@@ -324,7 +324,7 @@ def update(
         )
         return await admin.topic_config(topic)
 
-    configs = AdminSession(namesrv, timeout).ask(act)
+    configs = AdminSession(namesrv, timeout).run(act)
     if as_json:
         output.print_json({"topic": topic, "brokers": topic_text.configs_json(configs)})
     else:
@@ -346,7 +346,7 @@ def describe(
         configs, stats = await asyncio.gather(admin.topic_config(topic), admin.topic_stats(topic))
         return configs, stats
 
-    configs, stats = AdminSession(namesrv, timeout).ask(act)
+    configs, stats = AdminSession(namesrv, timeout).run(act)
     if as_json:
         output.print_json(
             {
@@ -372,7 +372,7 @@ def route(
 ) -> None:
     """Print the topic's route."""
     check_topic(topic)
-    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_route(topic))
+    found = AdminSession(namesrv, timeout).run(lambda admin: admin.topic_route(topic))
     if as_json:
         output.print_json({"topic": topic, **topic_text.route_json(found)})
     else:
@@ -389,7 +389,7 @@ def groups(
 ) -> None:
     """Print the topic's groups, one per line."""
     check_topic(topic)
-    found = AdminSession(namesrv, timeout).ask(lambda admin: admin.topic_groups(topic))
+    found = AdminSession(namesrv, timeout).run(lambda admin: admin.topic_groups(topic))
     if as_json:
         output.print_json({"topic": topic, "groups": found})
     else:
@@ -412,32 +412,34 @@ def delete(
         f"deleting {topic} deletes its messages",
         yes=yes,
     )
-    AdminSession(namesrv, timeout).ask(lambda admin: admin.delete_topic(topic))
+    AdminSession(namesrv, timeout).run(lambda admin: admin.delete_topic(topic))
     if as_json:
         output.print_json({"topic": topic, "deleted": True})
     else:
         output.print_line(f"{topic}: deleted")
 
 
-async def _listed(admin: AdminClient, cluster: str | None, *, show_all: bool) -> list[Listed]:
+async def _summaries(
+    admin: AdminClient, cluster: str | None, *, show_all: bool
+) -> list[TopicSummary]:
     """Return the topics, each with its route; omit topics that are deleted in the meantime."""
-    names, known = await asyncio.gather(admin.topic_list(cluster), admin.cluster_info())
+    names, info = await asyncio.gather(admin.topic_list(cluster), admin.cluster_info())
     # Each broker has system topics named like itself and its cluster, and one for replies.
-    replies = (f"{name}_REPLY_TOPIC" for name in known.clusters)
-    system = {*known.brokers, *known.clusters, *replies}
+    replies = (f"{name}_REPLY_TOPIC" for name in info.clusters)
+    system = {*info.brokers, *info.clusters, *replies}
     kinds = {name: Kind.SYSTEM if name in system else kind_of(name) for name in names}
     shown = [name for name in names if show_all or kinds[name] is Kind.OWN]
-    turn = asyncio.Semaphore(ROUTES_AT_A_TIME)
+    slots = asyncio.Semaphore(ROUTES_AT_A_TIME)
 
-    async def look(name: str, progress: Progress) -> Listed | None:
-        async with turn:
+    async def fetch(name: str, progress: Progress) -> TopicSummary | None:
+        async with slots:
             try:
-                return listed(name, kinds[name], await admin.topic_route(name))
+                return summarize(name, kinds[name], await admin.topic_route(name))
             except TopicNotFoundError:
                 return None
             finally:
                 progress.advance()
 
     with Progress("topics", len(shown)) as progress:
-        lines = await asyncio.gather(*(look(name, progress) for name in shown))
+        lines = await asyncio.gather(*(fetch(name, progress) for name in shown))
     return [line for line in lines if line is not None]

@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class TopicSummary:
     """One line of a list: `queues` is the sum over all brokers, `perm` the union."""
 
     name: str
@@ -57,25 +57,25 @@ def changes(
     found = {}
     for broker in sorted(before.keys() & after.keys()):
         old, new = asdict(before[broker]), asdict(after[broker])
-        moved = {
+        changed = {
             name: (format_perm(value), format_perm(new[name]))
             if name == "perm"
             else (value, new[name])
             for name, value in old.items()
             if value != new[name]
         }
-        if moved:
-            found[broker] = moved
+        if changed:
+            found[broker] = changed
     return found
 
 
-def listed(name: str, kind: Kind, route: TopicRoute) -> Listed:
+def summarize(name: str, kind: Kind, route: TopicRoute) -> TopicSummary:
     """Return the line of a topic with this route."""
     queues = route.queue_datas
     perm = 0
     for data in queues:
         perm |= data.perm
-    return Listed(
+    return TopicSummary(
         name,
         kind,
         tuple(sorted(data.broker_name for data in queues)),
@@ -84,7 +84,7 @@ def listed(name: str, kind: Kind, route: TopicRoute) -> Listed:
     )
 
 
-def print_listed(topics: Sequence[Listed]) -> None:
+def print_summaries(topics: Sequence[TopicSummary]) -> None:
     """Print a list of topics as a table."""
     output.print_table(
         ("TOPIC", "KIND", "QUEUES", "ACCESS", "BROKERS"),
@@ -101,7 +101,7 @@ def print_listed(topics: Sequence[Listed]) -> None:
     )
 
 
-def listed_json(topic: Listed) -> dict[str, object]:
+def summary_json(topic: TopicSummary) -> dict[str, object]:
     """Return a topic of a list as a JSON object."""
     return {
         "topic": topic.name,
@@ -154,15 +154,15 @@ def print_stats(stats: TopicStatsTable) -> None:
             (
                 queue.broker_name,
                 queue.queue_id,
-                held.min_offset,
-                held.max_offset,
-                held.max_offset - held.min_offset,
-                output.time_text(held.last_update_timestamp),
+                offsets.min_offset,
+                offsets.max_offset,
+                offsets.max_offset - offsets.min_offset,
+                output.time_text(offsets.last_update_timestamp),
             )
-            for queue, held in stats.offsets.items()
+            for queue, offsets in stats.offsets.items()
         ],
     )
-    total = sum(held.max_offset - held.min_offset for held in stats.offsets.values())
+    total = sum(offsets.max_offset - offsets.min_offset for offsets in stats.offsets.values())
     output.print_line("")
     output.print_line(
         f"{output.counted(total, 'message')}, {stats.topic_put_tps:,.2f} new per second"
@@ -175,11 +175,11 @@ def stats_json(stats: TopicStatsTable) -> list[dict[str, object]]:
         {
             "broker": queue.broker_name,
             "queue_id": queue.queue_id,
-            "min_offset": held.min_offset,
-            "max_offset": held.max_offset,
-            "last_store_at_ms": held.last_update_timestamp or None,
+            "min_offset": offsets.min_offset,
+            "max_offset": offsets.max_offset,
+            "last_store_at_ms": offsets.last_update_timestamp or None,
         }
-        for queue, held in stats.offsets.items()
+        for queue, offsets in stats.offsets.items()
     ]
 
 

@@ -32,7 +32,7 @@ _MIB: Final = 1024 * 1024
 
 
 @contextmanager
-def store_at(
+def open_store_disk(
     path: Path, *, lock: bool, may_be_new: bool = False, may_be_live: bool = False
 ) -> Iterator[OsDisk]:
     """Yield the disk of the store in a directory; unlock and close it at the end.
@@ -50,7 +50,7 @@ def store_at(
     """
     path = path.expanduser()
     if not may_be_new:
-        check_store_at(path)
+        check_store_directory(path)
     elif path.exists() and not path.is_dir():
         raise UsageError(f"{path} is not a directory: name one, which need not exist")
     try:
@@ -87,7 +87,7 @@ def _locked(disk: OsDisk) -> Callable[[], None] | None:
         raise
 
 
-def check_store_at(path: Path) -> None:
+def check_store_directory(path: Path) -> None:
     """Raise an error if there is no store in the directory.
 
     Raises:
@@ -139,7 +139,7 @@ class LogProgress:
         traceback: TracebackType | None,
     ) -> None:
         if self._line is not None:
-            self._line.wipe()
+            self._line.erase()
 
 
 def instant(at_ms: int | None) -> str | None:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class BrokerPlace:
+class BrokerTarget:
     """A broker: its name, its id (0 is the master), its address and its cluster.
 
     For a broker that is given by address, the name is the address, the id 0 and the cluster empty.
@@ -28,43 +28,43 @@ class BrokerPlace:
 
 
 async def find_brokers(
-    admin: AdminClient, wanted: str | None, *, masters_only: bool = False
-) -> list[BrokerPlace]:
+    admin: AdminClient, selector: str | None, *, masters_only: bool = False
+) -> list[BrokerTarget]:
     """Return the brokers, sorted by name and id.
 
     Args:
         admin: client for the look-up.
-        wanted: a name, or `host:port`, which is not looked up; None for all.
+        selector: a name, or `host:port`, which is not looked up; None for all.
         masters_only: omit slaves.
 
     Raises:
         NoRouteError: no broker matches.
     """
-    if wanted is not None and ":" in wanted:
-        return [BrokerPlace(wanted, MASTER_ID, wanted)]
+    if selector is not None and ":" in selector:
+        return [BrokerTarget(selector, MASTER_ID, selector)]
     info = await admin.cluster_info()
     found = sorted(
-        BrokerPlace(name, broker_id, address, data.cluster)
+        BrokerTarget(name, broker_id, address, data.cluster)
         for name, data in info.brokers.items()
-        if wanted in (None, name)
+        if selector in (None, name)
         for broker_id, address in data.broker_addrs.items()
         if broker_id == MASTER_ID or not masters_only
     )
     if not found:
-        known = ", ".join(sorted(info.brokers)) or "none"
-        asked = "" if wanted is None else f" {wanted}"
-        raise NoRouteError(f"no broker{asked} is registered; registered brokers: {known}")
+        registered = ", ".join(sorted(info.brokers)) or "none"
+        name_text = "" if selector is None else f" {selector}"
+        raise NoRouteError(f"no broker{name_text} is registered; registered brokers: {registered}")
     return found
 
 
-async def ask_brokers(
+async def query_brokers(
     admin: AdminClient,
-    wanted: str | None,
-    question: Callable[[BrokerPlace], Awaitable[T]],
+    selector: str | None,
+    query: Callable[[BrokerTarget], Awaitable[T]],
     *,
     masters_only: bool = False,
-) -> dict[BrokerPlace, T]:
+) -> dict[BrokerTarget, T]:
     """Query the brokers concurrently, and return their answers; raise the first error."""
-    places: Sequence[BrokerPlace] = await find_brokers(admin, wanted, masters_only=masters_only)
-    answers = await asyncio.gather(*map(question, places))
-    return dict(zip(places, answers, strict=True))
+    targets: Sequence[BrokerTarget] = await find_brokers(admin, selector, masters_only=masters_only)
+    answers = await asyncio.gather(*map(query, targets))
+    return dict(zip(targets, answers, strict=True))

@@ -11,9 +11,9 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.confirm import confirm
-from kourou.cli.exits import say
+from kourou.cli.exits import print_stderr
 from kourou.cli.options import AsJson, Yes
-from kourou.cli.store_place import LogProgress, StorePath, instant, store_at
+from kourou.cli.store_access import LogProgress, StorePath, instant, open_store_disk
 from kourou.clock import SystemClock
 from kourou.errors import UsageError
 from kourou.store.tools.rebuild import rebuild as rebuild_store
@@ -55,7 +55,7 @@ uses it, or it cannot be read or written.
 
 def rebuild(path: StorePath, *, as_json: AsJson = False) -> None:
     """Rebuild queues, index and timer files."""
-    with store_at(path, lock=False) as disk, LogProgress("read") as progress:
+    with open_store_disk(path, lock=False) as disk, LogProgress("read") as progress:
         rebuilt = rebuild_store(disk, SystemClock().now_ms(), pid=os.getpid(), progress=progress)
     if as_json:
         output.print_json({"store": str(path), **asdict(rebuilt)})
@@ -68,8 +68,10 @@ def rebuild(path: StorePath, *, as_json: AsJson = False) -> None:
     if rebuilt.timers:
         output.print_line(f"{output.counted(rebuilt.timers, 'message')} of them scheduled")
     if rebuilt.damaged:
-        say(f"warning: {output.counted(rebuilt.damaged, 'part')} of the log cannot be read")
-        say(f"  `kourou store check {path}` lists them")
+        print_stderr(
+            f"warning: {output.counted(rebuilt.damaged, 'part')} of the log cannot be read"
+        )
+        print_stderr(f"  `kourou store check {path}` lists them")
 
 
 def truncate(
@@ -87,7 +89,7 @@ def truncate(
     """Truncate the log."""
     if (at is None) == (not at_damage):
         raise UsageError("name the position: either --at BYTE or --at-damage")
-    with store_at(path, lock=True) as disk, LogProgress("read") as progress:
+    with open_store_disk(path, lock=True) as disk, LogProgress("read") as progress:
         plan = plan_truncation(disk, at, progress)
     if plan is None:
         _print_nothing(path, at, as_json=as_json)
@@ -99,7 +101,7 @@ def truncate(
         "truncated messages cannot be restored",
         yes=yes,
     )
-    with store_at(path, lock=False) as disk:
+    with open_store_disk(path, lock=False) as disk:
         truncate_log(disk, plan, SystemClock().now_ms(), pid=os.getpid())
     if as_json:
         output.print_json(
