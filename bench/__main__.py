@@ -88,7 +88,7 @@ def chosen(patterns: str, *, is_long: bool) -> list[Question]:
     return list(dict.fromkeys(found))
 
 
-def _ask(question: Question, turn: Turn) -> Sample | None:
+def _measure(question: Question, turn: Turn) -> Sample | None:
     """Run a turn; return None if the peer does not support the question."""
     values = question.measure(turn)
     if values is None:
@@ -107,7 +107,7 @@ def _rounds(findings: Findings, args: argparse.Namespace, stage: Stage) -> None:
                 continue
             for _ in range(_TRIES_MAX):
                 try:
-                    sample = _ask(question, Turn(peer, stage, args.seconds, question.name))
+                    sample = _measure(question, Turn(peer, stage, args.seconds, question.name))
                 except RuntimeError as error:
                     console.print(f"{question.name}, {peer.name}: {error}", markup=False)
                     break
@@ -125,17 +125,19 @@ def main() -> None:
     args = _parse()
     if args.list:
         print("questions:", *(q.name + (" (long)" if q.is_long else "") for q in QUESTIONS))
-        print("peers:", *peers.MAKERS, peers.BEFORE)
+        print("peers:", *peers.CONSTRUCTORS, peers.BEFORE)
         return
     console = Console()
     console = Console(width=max(console.width, _WIDTH_MIN))
     questions = chosen(args.questions, is_long=args.long)
     names = [*args.peers.split(","), *([peers.BEFORE] if args.before else [])]
     load_generator.build()
-    them = peers.available(names, args.before, lambda line: console.print(line, markup=False))
+    available_peers = peers.available(
+        names, args.before, lambda line: console.print(line, markup=False)
+    )
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix="run-", dir=args.dir or load_generator.VAR))
-    stage, findings = Stage(home), Findings(questions, them)
+    stage, findings = Stage(home), Findings(questions, available_peers)
     try:
         _rounds(findings, args, stage)
     finally:  # also after an early end, with the results so far

@@ -69,7 +69,7 @@ def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[floa
     try:
         began_s = time.perf_counter()
         WAYS[way](fd)
-        made_ms = (time.perf_counter() - began_s) * 1000
+        created_ms = (time.perf_counter() - began_s) * 1000
         data = os.urandom(batch)
         at = count = 0
         ahead = ZerosAhead(SEGMENT_BYTES) if way == "ahead" else None
@@ -83,7 +83,7 @@ def measure(directory: Path, way: str, batch: int, seconds: float) -> tuple[floa
             os.fdatasync(fd)
             count += 1
             now_s = time.perf_counter()
-        return count / (now_s - began_s), made_ms
+        return count / (now_s - began_s), created_ms
     finally:
         os.close(fd)
         path.unlink()
@@ -106,9 +106,9 @@ def main() -> None:
             base = statistics.median(rate for rate, _ in found["sparse"])
             for way, results in found.items():
                 rate = statistics.median(rate for rate, _ in results)
-                made_ms = statistics.median(made_ms for _, made_ms in results)
+                created_ms = statistics.median(created_ms for _, created_ms in results)
                 table.add_row(
-                    f"{batch} B", way, f"{rate:,.0f}", f"{rate / base:.2f}", f"{made_ms:.0f} ms"
+                    f"{batch} B", way, f"{rate:,.0f}", f"{rate / base:.2f}", f"{created_ms:.0f} ms"
                 )
     Console().print(table)
 

@@ -22,8 +22,8 @@ def build() -> str | None:
 
     It has the locked versions, and an editable install of this tree.
     """
-    made_of, lock = HOME / "made-of.lock", _LOCK.read_text()
-    if made_of.exists() and made_of.read_text() == lock:
+    built_from, lock = HOME / "made-of.lock", _LOCK.read_text()
+    if built_from.exists() and built_from.read_text() == lock:
         return None
     versions = HOME / "versions.txt"
     try:
@@ -32,7 +32,7 @@ def build() -> str | None:
         _run(str(PYTHON), "-m", "pip", "install", "-q", "-c", str(versions), "-e", str(ROOT))
     except (OSError, subprocess.SubprocessError) as error:
         return f"its environment could not be created: {error}"
-    made_of.write_text(lock)
+    built_from.write_text(lock)
     return None
 
 

@@ -12,7 +12,7 @@ FILL: Final = 100_000
 
 
 def _measure(turn: Turn) -> Values | None:
-    if not turn.takes("pull"):
+    if not turn.supports("pull"):
         return None
     topic = "bench-pull"
     turn.fill("sync", topic, FILL)

@@ -51,7 +51,7 @@ def _measure(turn: Turn) -> Values | None:
 def _of_sdk(turn: Turn) -> Values | None:
     if python_sdk.missing() is not None:
         return None
-    turn.stage.rest()
+    turn.stage.suspend_all()
     home: Path = turn.stage.directory("sdk")
     try:
         found = python_sdk.measure(home, "async", turn.seconds)

@@ -66,7 +66,7 @@ class Ticker:
         self._at_ns, self._busy_ns = at_ns, busy_ns
         asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return median, p99.9 and maximum as text, and reset them."""
         late_ms, blocked_ms = sorted(self._late_ms), sorted(self._blocked_ms)
         self._late_ms, self._blocked_ms = [], []
@@ -100,8 +100,8 @@ async def generate(mode: str, address: str, topic: str, **flags: object) -> dict
         str(load_generator.BINARY), mode, *words, stdout=asyncio.subprocess.PIPE
     )
     output, _ = await process.communicate()
-    told: dict[str, float] = json.loads(output.splitlines()[-1])
-    return told
+    report: dict[str, float] = json.loads(output.splitlines()[-1])
+    return report
 
 
 def forget(directory: Path) -> int:
@@ -129,12 +129,12 @@ async def measure(directory: Path, messages: int, seconds: int) -> None:
         ticker.begin()
         send = {"conns": 8, "window": 1, "size": 1024, "dur": f"{seconds}s"}
         await generate("send", address, HOT_TOPIC, **send)
-        print(f"{'sends alone':36}{ticker.told()}")
+        print(f"{'sends alone':36}{ticker.summary()}")
         _, pulled = await asyncio.gather(
             generate("send", address, HOT_TOPIC, **send),
             generate("pull", address, COLD_TOPIC, conns=8, window=1, dur=f"{seconds}s"),
         )
-        print(f"{'sends beside pulls of cold messages':36}{ticker.told()}")
+        print(f"{'sends beside pulls of cold messages':36}{ticker.summary()}")
         print(f"{pulled['msgs_per_s']:,.0f} messages/s pulled")
 
 

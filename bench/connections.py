@@ -61,9 +61,9 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.ask()
+        self.request()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Send the request again."""
         if self.answered.done():
             self.answered = asyncio.get_running_loop().create_future()
@@ -86,12 +86,12 @@ class Port:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._tls = tls
-        self._made = 0
+        self._count = 0
 
     async def connect(self) -> Client:
         """Return a connection after its first answer; both must take at most `ATTEMPT_S`."""
-        self._made += 1
-        source = SOURCES[self._made % len(SOURCES)]
+        self._count += 1
+        source = SOURCES[self._count % len(SOURCES)]
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(ATTEMPT_S):
             _, client = await loop.create_connection(
@@ -139,7 +139,7 @@ async def storm(port: Port, rate: int, seconds: int) -> tuple[int, int]:
     return done, failed
 
 
-def make_storm(
+def run_storm(
     address: str, root: Path | None, rate: int, seconds: int, counts: Array[c_longlong]
 ) -> None:
     """Run a storm in this process, and write the result of `storm` into `counts`.
@@ -150,26 +150,26 @@ def make_storm(
     counts[:] = list(uvloop.run(storm(Port(address, context), rate, seconds)))
 
 
-async def beside_storm(
+async def measure_storm(
     address: str, root: Path | None, rate: int, seconds: int
 ) -> tuple[float, int, float]:
     """Return connections per second, failures, and the p99 latency of a healthy client in ms."""
     counts = SPAWNED.RawArray(c_longlong, 2)
-    making = SPAWNED.Process(
-        target=make_storm, args=(address, root, rate, seconds, counts), daemon=True
+    process = SPAWNED.Process(
+        target=run_storm, args=(address, root, rate, seconds, counts), daemon=True
     )
     healthy = await Port(address, None).connect()
     waits: list[float] = []
-    making.start()
+    process.start()
     began_s = time.perf_counter()
-    while making.is_alive():
-        asked_s = time.perf_counter()  # the loop's clock has a resolution of milliseconds
-        healthy.ask()
+    while process.is_alive():
+        sent_s = time.perf_counter()  # the loop's clock has a resolution of milliseconds
+        healthy.request()
         await healthy.answered
-        waits.append(time.perf_counter() - asked_s)
+        waits.append(time.perf_counter() - sent_s)
         await asyncio.sleep(0.01)
     took_s = time.perf_counter() - began_s
-    assert making.exitcode == 0, "the storm failed"
+    assert process.exitcode == 0, "the storm failed"
     healthy.transport.abort()
     done, failed = counts
     return done / took_s, failed, statistics.quantiles(waits, n=100)[98] * 1000
@@ -232,7 +232,7 @@ def main() -> None:
             pid = serving.process.pid
             kib = uvloop.run(idle(Port(serving.broker, context), pid, arguments.idle))
             per_s, failed, p99_ms = uvloop.run(
-                beside_storm(serving.broker, root, arguments.rate, arguments.seconds)
+                measure_storm(serving.broker, root, arguments.rate, arguments.seconds)
             )
             after_mib = _resident_kib(pid) / 1024
         table.add_row(

@@ -19,7 +19,7 @@ _FIGURES: Final = (
 
 
 def _measure(turn: Turn, flush: Flush) -> Values | None:
-    if not turn.takes("e2e"):
+    if not turn.supports("e2e"):
         return None
     report = turn.load(flush, "e2e", times=_TIMES, topic="bench-e2e", rate=RATE, size=1024)
     latency = report["lat_us"]

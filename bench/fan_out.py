@@ -74,7 +74,7 @@ class _Client(asyncio.Protocol):
         assert self._transport is not None, "connected"
         self._transport.write(frame)
 
-    async def ask(self, frame: bytes) -> dict[str, Any]:
+    async def request(self, frame: bytes) -> dict[str, Any]:
         """Send a request and return the header of its answer."""
         self._answer = asyncio.get_running_loop().create_future()
         self.write(frame)
@@ -126,7 +126,7 @@ class _Fan:
 
     def __init__(self) -> None:
         self._missing = 0
-        self._everyone = asyncio.Event()
+        self._all_received = asyncio.Event()
         self.deliveries = 0
 
     def delivered(self) -> None:
@@ -134,18 +134,18 @@ class _Fan:
         self.deliveries += 1
         self._missing -= 1
         if self._missing <= 0:
-            self._everyone.set()
+            self._all_received.set()
 
     async def run(self, address: str, pids: Sequence[int], seconds: float) -> float:
         """Return the CPU time of the processes in us per delivery."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         _, producer = await loop.create_connection(_Client, host, int(port))
-        await producer.ask(_frame(_CREATE_TOPIC, {
+        await producer.request(_frame(_CREATE_TOPIC, {
             "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
             "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
         }))  # fmt: skip
-        end = await producer.ask(_frame(_MAX_OFFSET, {"topic": TOPIC, "queueId": 0}))
+        end = await producer.request(_frame(_MAX_OFFSET, {"topic": TOPIC, "queueId": 0}))
         groups = []
         for number in range(GROUPS):
             _, group = await loop.create_connection(partial(_Group, number, self), host, int(port))
@@ -166,13 +166,13 @@ class _Fan:
     async def _send(self, producer: _Client) -> None:
         """Send one message, and wait until all groups have received it."""
         self._missing = GROUPS
-        self._everyone.clear()
-        await producer.ask(_frame(_SEND, {
+        self._all_received.clear()
+        await producer.request(_frame(_SEND, {
             "a": "bench", "b": TOPIC, "c": "TBW102", "d": 1, "e": 0, "f": 0,
             "g": int(time.time() * 1000), "h": 0, "i": "WAIT\x01true\x02", "j": 0, "k": "false",
             "m": "false",
         }, _BODY))  # fmt: skip
-        await asyncio.wait_for(self._everyone.wait(), _ANSWER_SECONDS)
+        await asyncio.wait_for(self._all_received.wait(), _ANSWER_SECONDS)
 
 
 def _cpu_s(pids: Sequence[int]) -> float:
@@ -185,7 +185,7 @@ def _cpu_s(pids: Sequence[int]) -> float:
 
 
 def _measure(turn: Turn) -> Values | None:
-    if not turn.takes("pull"):
+    if not turn.supports("pull"):
         return None
     server = turn.stage.server(turn.peer, "async")
     return {"server CPU": asyncio.run(_Fan().run(server.broker_addr, server.pids, turn.seconds))}

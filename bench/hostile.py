@@ -106,7 +106,7 @@ class Round:
     """The period of the client alone, and the period with garbage."""
 
     alone: Period
-    beside: Period
+    with_garbage: Period
 
 
 async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round]:
@@ -136,21 +136,21 @@ async def measure(serving: Serving, arguments: argparse.Namespace) -> list[Round
             await healthy.during(Period(), 0.5)  # the peers are starting
             assert attack.exitcode is None, "the peers could not start"
         for number in range(1, arguments.rounds + 1):
-            alone, beside = Period(), Period()
+            alone, with_garbage = Period(), Period()
             await healthy.during(alone, arguments.alone)
             counts[hostile_peers.ALLOWED] = arguments.frames * number // arguments.rounds
             while counts[hostile_peers.FRAMES] < counts[hostile_peers.ALLOWED]:
-                await healthy.during(beside, 0.2)
+                await healthy.during(with_garbage, 0.2)
                 assert attack.exitcode in (None, 0), "the peers ended early"
-            beside.frames = counts[hostile_peers.FRAMES]
-            beside.memory_mib = _memory_mib(serving.process.pid)
-            rounds.append(Round(alone, beside))
-            _say(
-                f"{beside.frames:,} frames: p99 {alone.p99():.2f} ms alone, "
-                f"{beside.p99():.2f} ms with garbage, {beside.memory_mib:.1f} MiB"
+            with_garbage.frames = counts[hostile_peers.FRAMES]
+            with_garbage.memory_mib = _memory_mib(serving.process.pid)
+            rounds.append(Round(alone, with_garbage))
+            _print(
+                f"{with_garbage.frames:,} frames: p99 {alone.p99():.2f} ms alone, "
+                f"{with_garbage.p99():.2f} ms with garbage, {with_garbage.memory_mib:.1f} MiB"
             )
     attack.join()
-    _say(
+    _print(
         f"{counts[hostile_peers.FRAMES]:,} frames on {counts[hostile_peers.CONNECTIONS]:,} "
         f"connections, seed {arguments.seed}"
     )
@@ -161,18 +161,18 @@ def judge(rounds: list[Round], ratio_max: float) -> list[str]:
     """Return the violated limits as texts."""
     middle = len(rounds) // 2
     alone = [each.alone.p99() for each in rounds]
-    beside = [each.beside.p99() for each in rounds]
+    with_garbage = [each.with_garbage.p99() for each in rounds]
     faults = []
-    for name, these, those in (
-        ("with garbage, relative to alone", beside, alone),
+    for name, current, reference in (
+        ("with garbage, relative to alone", with_garbage, alone),
         ("alone, later rounds relative to earlier", alone[middle:], alone[:middle]),
     ):
-        ratio = statistics.median(these) / statistics.median(those)
-        _say(f"p99 {name}: {ratio:.2f}")
+        ratio = statistics.median(current) / statistics.median(reference)
+        _print(f"p99 {name}: {ratio:.2f}")
         if ratio > ratio_max:
             faults.append(f"p99 {name}: {ratio:.2f}, limit {ratio_max}")
-    half_mib, end_mib = rounds[middle].beside.memory_mib, rounds[-1].beside.memory_mib
-    _say(f"memory: {half_mib:.1f} MiB in the middle, {end_mib:.1f} MiB at the end")
+    half_mib, end_mib = rounds[middle].with_garbage.memory_mib, rounds[-1].with_garbage.memory_mib
+    _print(f"memory: {half_mib:.1f} MiB in the middle, {end_mib:.1f} MiB at the end")
     if end_mib - half_mib > GROWTH_MAX_MIB:
         faults.append(f"memory grew by {end_mib - half_mib:.1f} MiB")
     return faults
@@ -184,13 +184,13 @@ def _show(rounds: list[Round]) -> None:
     for column in ("frames", *columns, "RssAnon, MiB"):
         table.add_column(column, justify="right")
     for each in rounds:
-        cells = [*each.alone.cells(), *each.beside.cells()]
-        memory = f"{each.beside.memory_mib:.1f}"
-        table.add_row(f"{each.beside.frames:,}", *(f"{cell:.2f}" for cell in cells), memory)
+        cells = [*each.alone.cells(), *each.with_garbage.cells()]
+        memory = f"{each.with_garbage.memory_mib:.1f}"
+        table.add_row(f"{each.with_garbage.frames:,}", *(f"{cell:.2f}" for cell in cells), memory)
     Console(width=120).print(table)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

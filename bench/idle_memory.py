@@ -15,14 +15,14 @@ from bench.turn import Turn
 SENT_BYTES: Final = 10 * 10**9
 _BODY_BYTES: Final = 1024
 _LIMIT: Final = "1h"
-_REST_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 2.0
 
 
 def _measure(turn: Turn) -> Values | None:
-    if not turn.takes("pull"):
+    if not turn.supports("pull"):
         return None
     with turn.fresh("async") as server:
-        time.sleep(_REST_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
         before_mb = server.anonymous_mb()
         count = SENT_BYTES // _BODY_BYTES
         server.load("send", topic="bench", conns=64, window=4, count=count, dur=_LIMIT)

@@ -306,10 +306,10 @@ def served_codes(address: tuple[str, int]) -> list[int]:
 
 def walk(arguments: argparse.Namespace, root: Path) -> list[Sent]:
     """Return all requests with their costs."""
-    pipe, theirs = multiprocessing.Pipe()
+    pipe, child_pipe = multiprocessing.Pipe()
     options = {"enable_property_filter": True, "enable_mixed_message_type": True}
     process = multiprocessing.get_context("fork").Process(
-        target=serve, args=(theirs, root), kwargs=options
+        target=serve, args=(child_pipe, root), kwargs=options
     )
     process.start()
     sent: list[Sent] = []

@@ -26,8 +26,8 @@ def describe() -> dict[str, object]:
         "commit": _git("rev-parse", "--short", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--", "src")),
         "versions": {name: _version(name) for name in ("msgspec", "uvloop", "isal")},
-        "java": _said("java", "-version"),
-        "go": _said("go", "version"),
+        "java": _first_line("java", "-version"),
+        "go": _first_line("go", "version"),
     }
 
 
@@ -72,7 +72,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _said(*words: str) -> str | None:
+def _first_line(*words: str) -> str | None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -55,7 +55,7 @@ class Bench:
         self._pool = ConnectionPool(self._runtime, {}, ConnectionLimits())
         self._namesrv = NameServer(NamesrvConfig(port=0), self._runtime)
         self._disk = OsDisk(directory)
-        self._made = 0
+        self._topic_count = 0
 
     async def run(self, topics: int) -> dict[str, tuple[float, float]]:
         """Return each figure with few and with many topics, in ms."""
@@ -77,11 +77,11 @@ class Bench:
 
     async def _grow_to(self, count: int) -> None:
         """Create topics up to `count`, and wait until the name server has them."""
-        new = [TopicConfig(f"Topic{number}", 4, 4) for number in range(self._made, count)]
-        self._made = count
+        new = [TopicConfig(f"Topic{number}", 4, 4) for number in range(self._topic_count, count)]
+        self._topic_count = count
         body = encode_topic_config_list(new)
         code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-        await self._ask(self._broker_addr, request(code, None, body))
+        await self._request(self._broker_addr, request(code, None, body))
         await asyncio.sleep(1)
         await self._route(count - 1)
 
@@ -104,14 +104,14 @@ class Bench:
     async def _route(self, number: int) -> None:
         header = GetRouteInfoRequestHeader(topic=f"Topic{number}")
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        await self._ask(self._namesrv_addr, command)
+        await self._request(self._namesrv_addr, command)
 
     async def _create(self, _: int) -> None:
-        self._made += 1
+        self._topic_count += 1
         header = CreateTopicRequestHeader(
-            f"Topic{self._made - 1}", "TBW102", 4, 4, 6, "SINGLE_TAG", 0
+            f"Topic{self._topic_count - 1}", "TBW102", 4, 4, 6, "SINGLE_TAG", 0
         )
-        await self._ask(self._broker_addr, request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
+        await self._request(self._broker_addr, request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
 
     async def _register_change(self, number: int) -> None:
         body = _body([TopicConfig("Topic0", 4, 4)], number)
@@ -130,9 +130,9 @@ class Bench:
     async def _register(self, name: str, address: str, body: bytes) -> None:
         header = RegisterBrokerRequestHeader(name, address, "DefaultCluster", "", 0)
         command = request(RequestCode.REGISTER_BROKER, header, body)
-        await self._ask(self._namesrv_addr, command)
+        await self._request(self._namesrv_addr, command)
 
-    async def _ask(self, address: str, command: RemotingCommand) -> None:
+    async def _request(self, address: str, command: RemotingCommand) -> None:
         raise_for_response(await self._pool.request(address, command, _TIMEOUT_S))
 
 

@@ -19,19 +19,19 @@ BARE: Final = "kourou-bare"
 JAVA: Final = "java"
 BEFORE: Final = "before"
 
-Made = Peer | str
+PeerOrReason = Peer | str
 """A peer, or the reason why it cannot be measured here."""
 
 
-def _fast() -> Made:
-    lacks = [name for name in ("uvloop", "isal") if importlib.util.find_spec(name) is None]
-    if lacks:
-        return f"this environment lacks {' and '.join(lacks)} of the extra `fast`"
+def _fast() -> PeerOrReason:
+    missing = [name for name in ("uvloop", "isal") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"this environment lacks {' and '.join(missing)} of the extra `fast`"
     about, client = "Kourou with its extra `fast`: uvloop, isal", (sys.executable, "uvloop")
     return Peer(FAST, about, start_kourou, is_ours=True, client=client)
 
 
-def _bare() -> Made:
+def _bare() -> PeerOrReason:
     reason = bare_install.build()
     if reason is not None:
         return reason
@@ -40,7 +40,7 @@ def _bare() -> Made:
     return Peer(BARE, about, start, is_ours=True, client=client)
 
 
-def _java() -> Made:
+def _java() -> PeerOrReason:
     reason = java_server.missing()
     if reason is not None:
         return reason
@@ -54,31 +54,36 @@ def _java() -> Made:
     )
 
 
-def _before(source: Path | None) -> Made:
+def _before(source: Path | None) -> PeerOrReason:
     if source is None:
         return "--before must name its `src`"
     start = partial(start_kourou, name=BEFORE, source=source)
     return Peer(BEFORE, f"Kourou of {source}, with the extra `fast`", start)
 
 
-def available(names: Sequence[str], before: Path | None, tell: Callable[[str], None]) -> list[Peer]:
+def available(
+    names: Sequence[str], before: Path | None, report: Callable[[str], None]
+) -> list[Peer]:
     """Return the peers with these names that can be measured; report why others cannot.
 
     Raises:
         KeyError: a name is unknown.
     """
-    makers: dict[str, Callable[[], Made]] = {**MAKERS, BEFORE: partial(_before, before)}
+    constructors: dict[str, Callable[[], PeerOrReason]] = {
+        **CONSTRUCTORS,
+        BEFORE: partial(_before, before),
+    }
     peers = []
     for name in names:
-        made = makers[name]()
-        if isinstance(made, Peer):
-            peers.append(made)
+        result = constructors[name]()
+        if isinstance(result, Peer):
+            peers.append(result)
         else:
-            tell(f"skipped: {name}: {made}")
+            report(f"skipped: {name}: {result}")
     return peers
 
 
-MAKERS: Final[dict[str, Callable[[], Made]]] = {
+CONSTRUCTORS: Final[dict[str, Callable[[], PeerOrReason]]] = {
     FAST: _fast,
     BARE: _bare,
     JAVA: _java,

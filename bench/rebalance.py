@@ -51,12 +51,12 @@ class Strategy(NamedTuple):
     """A strategy to measure.
 
     Attributes:
-        make: creates it, once for all members or for each member.
+        build: creates it, once for all members or for each member.
         is_alone: whether each member has its own; then only some members are measured.
     """
 
     name: str
-    make: Callable[[], Allocate]
+    build: Callable[[], Allocate]
     is_alone: bool = False
 
 
@@ -94,40 +94,42 @@ class Group:
     ) -> None:
         self._queues = queues
         self._strategy = strategy
-        shared = strategy.make()
-        self._allocate = {one: self._own(shared) for one in ids}
-        self._held: dict[str, frozenset[MessageQueue]] = dict.fromkeys(ids, frozenset())
+        shared = strategy.build()
+        self._allocate = {one: self._strategy_for(shared) for one in ids}
+        self._assigned: dict[str, frozenset[MessageQueue]] = dict.fromkeys(ids, frozenset())
 
-    def _own(self, shared: Allocate) -> Allocate:
-        return self._strategy.make() if self._strategy.is_alone else shared
+    def _strategy_for(self, shared: Allocate) -> Allocate:
+        return self._strategy.build() if self._strategy.is_alone else shared
 
     def join(self, member: str) -> None:
         """Add a member."""
-        self._allocate[member] = self._own(next(iter(self._allocate.values())))
-        self._held[member] = frozenset()
+        self._allocate[member] = self._strategy_for(next(iter(self._allocate.values())))
+        self._assigned[member] = frozenset()
 
-    def rebalance(self, *, is_told: bool = True) -> float:
+    def rebalance(self, *, decodes_list: bool = True) -> float:
         """Run a pass of each member; return the CPU time in seconds.
 
         Args:
-            is_told: whether each member decodes the broker's consumer list.
+            decodes_list: whether each member decodes the broker's consumer list.
         """
-        body = encode_consumer_list(list(self._held))
+        body = encode_consumer_list(list(self._assigned))
         ids = java_order(decode_consumer_list(body))
         step = _ALONE_STEP if self._strategy.is_alone else 1
         began_s = time.process_time()
-        for member, held in list(self._held.items())[::step]:
-            known = java_order(decode_consumer_list(body)) if is_told else ids
-            changes = plan_changes(held, self._queues, known, member, self._allocate[member])
+        for member, assigned in list(self._assigned.items())[::step]:
+            consumers = java_order(decode_consumer_list(body)) if decodes_list else ids
+            changes = plan_changes(
+                assigned, self._queues, consumers, member, self._allocate[member]
+            )
             if not changes.is_empty:
-                self._held[member] = held.difference(changes.released).union(changes.added)
+                self._assigned[member] = assigned.difference(changes.released).union(changes.added)
         took_s = time.process_time() - began_s
-        owned = sorted(queue for held in self._held.values() for queue in held)
+        owned = sorted(queue for assigned in self._assigned.values() for queue in assigned)
         assert step > 1 or owned == list(self._queues), "every queue has one owner"
         return took_s * step
 
 
-def ask_broker(ids: Sequence[str], queues: Sequence[MessageQueue]) -> float:
+def assign_all(ids: Sequence[str], queues: Sequence[MessageQueue]) -> float:
     """Return the CPU seconds that a broker needs to assign queues to each member once."""
     mode = SetMessageRequestMode("Orders", "billing")
     ids = sorted(ids)
@@ -150,7 +152,7 @@ def measure(members: int, queue_count: int, strategy: Strategy) -> tuple[float, 
     first_s, unchanged_s = group.rebalance(), group.rebalance()
     group.join(f"10.1.0.1@{members}")
     joined_s = group.rebalance()
-    return first_s, unchanged_s, joined_s, group.rebalance(is_told=False)
+    return first_s, unchanged_s, joined_s, group.rebalance(decodes_list=False)
 
 
 def main() -> None:
@@ -172,7 +174,7 @@ def main() -> None:
     Console(width=100).print(table)
     queues = [MessageQueue("Orders", "broker-0", number) for number in range(args.queues)]
     ids = [f"10.0.0.1@{number}" for number in range(args.members)]
-    broker_s = min(ask_broker(ids, queues) for _ in range(args.rounds))
+    broker_s = min(assign_all(ids, queues) for _ in range(args.rounds))
     print(f"Assignment by a broker, {strategy_name(allocate_averagely)}: {broker_s * 1000:,.0f}")
 
 

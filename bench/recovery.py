@@ -85,21 +85,21 @@ def _commit(store: MessageStore) -> None:
     store.dispatch(store.synced_position)
 
 
-def build(root: Path, wanted: StoreToBuild) -> None:
+def build(root: Path, spec: StoreToBuild) -> None:
     """Fill a store, and abandon it just before the next checkpoint, like a kill."""
     disk = OsDisk(root)
     now_ms = int(time.time() * 1000)
-    store = MessageStore.open(disk, wanted.config, now_ms, pid=os.getpid())
-    drafts = [_draft(queue, wanted.queues, wanted.body_bytes) for queue in range(wanted.queues)]
+    store = MessageStore.open(disk, spec.config, now_ms, pid=os.getpid())
+    drafts = [_draft(queue, spec.queues, spec.body_bytes) for queue in range(spec.queues)]
     at = before_s = period_s = moved_s = 0
     for second, at_ms in enumerate(count(now_ms, 1000)):
-        for number in range(0, wanted.rate, _WRITE_MESSAGES):
-            for index in range(number, min(number + _WRITE_MESSAGES, wanted.rate)):
-                store.append(drafts[index % wanted.queues], at_ms)
+        for number in range(0, spec.rate, _WRITE_MESSAGES):
+            for index in range(number, min(number + _WRITE_MESSAGES, spec.rate)):
+                store.append(drafts[index % spec.queues], at_ms)
             store.write()
             store.dispatch(store.written_position)
         _commit(store)
-        is_enough = store.written_position >= wanted.size_bytes and period_s
+        is_enough = store.written_position >= spec.size_bytes and period_s
         if is_enough and second - moved_s >= period_s - 1:
             break
         while not store.flush(at_ms):
@@ -172,11 +172,11 @@ def main() -> None:
     table = Table(title=f"after kill -9; goal: at most {_SERVES_WITHIN_S:g} s")
     for column in ("store", "records scanned", "open s", "CPU us/record", "serves s", "held"):
         table.add_column(column, justify="left" if column == "store" else "right")
-    for wanted in _rows(arguments):
+    for spec in _rows(arguments):
         root = Path(tempfile.mkdtemp(dir=arguments.dir))
         try:
-            build(root, wanted)
-            table.add_row(wanted.name, *_measure(root, wanted.config))
+            build(root, spec)
+            table.add_row(spec.name, *_measure(root, spec.config))
         finally:
             shutil.rmtree(root)
     Console().print(table)

@@ -40,7 +40,7 @@ _GOALS: Final[Mapping[tuple[str, Flush], tuple[float, float | None, float | None
 
 
 def _measure(turn: Turn, shape: str, flush: Flush) -> Values | None:
-    if not turn.takes("batch" if shape == "batch" else "send"):
+    if not turn.supports("batch" if shape == "batch" else "send"):
         return None
     report = turn.load(flush, "send", topic=f"bench-{shape}", size=1024, **_SHAPES[shape])
     messages = max(1, report["msgs"])

@@ -139,7 +139,7 @@ def serve(pipe: Connection, root: Path, **options: Any) -> None:  # noqa: ANN401
         limit_gc_pauses()
         probe, stop = Probe(), asyncio.Event()
 
-        def told() -> None:
+        def on_word() -> None:
             word = pipe.recv()
             if word == "stop":
                 stop.set()
@@ -147,7 +147,7 @@ def serve(pipe: Connection, root: Path, **options: Any) -> None:  # noqa: ANN401
                 pipe.send(probe.found())
                 probe.reset()
 
-        asyncio.get_running_loop().add_reader(pipe.fileno(), told)
+        asyncio.get_running_loop().add_reader(pipe.fileno(), on_word)
         await stop.wait()
         began_s = time.perf_counter()
         await broker.stop()
@@ -164,7 +164,7 @@ class Client:
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, 60)
 
-    def ask(self, code: RequestCode, header: object, body: bytes = b"") -> bytes:
+    def request(self, code: RequestCode, header: object, body: bytes = b"") -> bytes:
         """Send a request, and return the body of the answer."""
         answer = self.answer(encode_frame(request(code, header, body)))
         if answer.code:
@@ -174,8 +174,8 @@ class Client:
     def answer(self, frame: bytes) -> RemotingCommand:
         """Send a frame, and return the answer, also an error."""
         self._socket.sendall(frame)
-        size = int.from_bytes(self._take(4), "big")
-        return decode_frame(self._take(size))
+        size = int.from_bytes(self._receive(4), "big")
+        return decode_frame(self._receive(size))
 
     def write(self, command: RemotingCommand) -> None:
         """Send a request without waiting for the answer."""
@@ -188,9 +188,9 @@ class Client:
     def create(self, topic: str, queues: int = 8) -> None:
         """Create a topic, or change its number of queues."""
         header = CreateTopicRequestHeader(topic, "TBW102", queues, queues, 6, "SINGLE_TAG")
-        self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        self.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
-    def _take(self, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             part = self._socket.recv(size - len(data))
@@ -215,9 +215,9 @@ class Bench:
         ]
         self.table = Table("step", "took", "longest stall", "most CPU", "longest gc")
         self._fill(OsDisk(root))
-        self._pipe, theirs = multiprocessing.Pipe()
+        self._pipe, child_pipe = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("fork").Process(
-            target=serve, args=(theirs, root)
+            target=serve, args=(child_pipe, root)
         )
         self._process.start()
         self.address, _, took_s = self._pipe.recv()
@@ -243,23 +243,23 @@ class Bench:
 
     def step(self, name: str, action: Callable[[], object], *, rest_s: float = 0.2) -> None:
         """Run one step, wait, and add a row."""
-        self._ask()
+        self._read_probe()
         began_s = time.perf_counter()
         action()
         took_s = time.perf_counter() - began_s
         time.sleep(rest_s)
-        cells = (took_s, *self._ask())
+        cells = (took_s, *self._read_probe())
         self.table.add_row(name, *(f"{cell * 1000:,.1f} ms" for cell in cells))
 
     def stop(self) -> None:
         """Stop the broker, and add a row."""
-        self._ask()
+        self._read_probe()
         self._pipe.send("stop")
         stall_s, took_s = self._pipe.recv()
         self.table.add_row("stop", f"{took_s * 1000:,.0f} ms", f"{stall_s * 1000:,.1f} ms", "", "")
         self._process.join()
 
-    def _ask(self) -> tuple[float, ...]:
+    def _read_probe(self) -> tuple[float, ...]:
         self._pipe.send("reset")
         found: tuple[float, ...] = self._pipe.recv()
         return found
@@ -279,11 +279,11 @@ class Bench:
         """Commit a few offsets at a time, like many clients with a few queues each."""
         client, known = Client(self.address), GetTopicConfigRequestHeader(self.topics[0])
         everywhere = product(count(1), range(self.queues), self.keys)
-        while some := list(islice(everywhere, _COMMITS)):
-            for offset, queue, (topic, group) in some:
+        while batch := list(islice(everywhere, _COMMITS)):
+            for offset, queue, (topic, group) in batch:
                 header = UpdateConsumerOffsetRequestHeader(group, topic, queue, offset)
                 client.write(request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=True))
-            client.ask(RequestCode.GET_TOPIC_CONFIG, known)  # waits until all are processed
+            client.request(RequestCode.GET_TOPIC_CONFIG, known)  # waits until all are processed
             time.sleep(_COMMIT_PAUSE_S)
 
     def _connect(self, number: int) -> None:
@@ -299,7 +299,7 @@ class Bench:
         for number, (topic, group) in enumerate(self.keys):
             consumer = self._consumers[number % len(self._consumers)]
             if not number % _HELD_AT_ONCE:  # spread over time, not in one iteration of the loop
-                client.ask(RequestCode.GET_TOPIC_CONFIG, known)
+                client.request(RequestCode.GET_TOPIC_CONFIG, known)
                 time.sleep(_COMMIT_PAUSE_S)
             for queue in range(self.queues):
                 header = PullMessageRequestHeader(
@@ -312,17 +312,20 @@ class Bench:
         client = Client(self.address)
         self.step("nothing", lambda: time.sleep(3))
         self.step("create a topic", lambda: client.create("new-topic"))
-        self.step("create 20, one after the other", lambda: _many(client, "more"))
+        self.step("create 20, one after the other", lambda: _create_many(client, "more"))
         self.step("change one", lambda: client.create("new-topic", 4))
         delete = DeleteTopicRequestHeader("new-topic")
-        self.step("delete one", lambda: client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, delete))
+        self.step("delete one", lambda: client.request(RequestCode.DELETE_TOPIC_IN_BROKER, delete))
         everything = GetAllTopicConfigRequestHeader()
-        self.step("all topics", lambda: client.ask(RequestCode.GET_ALL_TOPIC_CONFIG, everything))
+        self.step(
+            "all topics", lambda: client.request(RequestCode.GET_ALL_TOPIC_CONFIG, everything)
+        )
         groups = GetAllSubscriptionGroupRequestHeader()
         self.step(
-            "all groups", lambda: client.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups)
+            "all groups",
+            lambda: client.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, groups),
         )
-        self.step("all offsets", lambda: client.ask(RequestCode.GET_ALL_CONSUMER_OFFSET, None))
+        self.step("all offsets", lambda: client.request(RequestCode.GET_ALL_CONSUMER_OFFSET, None))
         self.step("registrations", lambda: time.sleep(2.5 * _REGISTER_MS / 1000))
         number = self._arguments.consumers
         self.step(f"{number:,} consumers connect", lambda: self._connect(number))
@@ -333,7 +336,7 @@ class Bench:
         self.step("the consumers disconnect", self._hang_up, rest_s=1)
 
 
-def _many(client: Client, name: str) -> None:
+def _create_many(client: Client, name: str) -> None:
     for number in range(20):
         client.create(f"{name}-{number}")
 

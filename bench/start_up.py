@@ -12,14 +12,14 @@ from typing import Final
 from bench.question import Figure, Question, Values
 from bench.turn import Turn
 
-_REST_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 2.0
 
 
 def _measure(turn: Turn) -> Values | None:
-    if not turn.takes("wait"):
+    if not turn.supports("wait"):
         return None
     with turn.fresh("sync") as server:
-        time.sleep(_REST_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
         memory_mb = server.anonymous_mb()
         return {"to first send": server.ready_s, "memory": memory_mb, "clean stop": server.stop()}
 

@@ -49,8 +49,8 @@ class Bench:
 
     def _draft(self, due_at_ms: int, now_ms: int) -> RecordDraft:
         self._count += 1
-        said = {names.UNIQ_KEY: f"{self._count:032X}", names.TIMER_DELIVER_MS: str(due_at_ms)}
-        placed = self._sends.place("T", 0, said, now_ms)
+        properties = {names.UNIQ_KEY: f"{self._count:032X}", names.TIMER_DELIVER_MS: str(due_at_ms)}
+        placed = self._sends.place("T", 0, properties, now_ms)
         return RecordDraft(
             topic=placed.topic.encode(),
             queue_id=placed.queue_id,
@@ -62,7 +62,7 @@ class Bench:
             reconsume_times=0,
             prepared_transaction_offset=0,
             body=_BODY,
-            properties=encode_properties(said),
+            properties=encode_properties(properties),
         )
 
     async def put(self, dues: list[int]) -> None:
@@ -150,9 +150,9 @@ def main() -> None:
     parser.add_argument("--due", type=int, default=50_000)
     parser.add_argument("--over", type=float, default=10.0)
     parser.add_argument("--dir", type=Path)
-    said = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=said.dir) as directory:
-        asyncio.run(run(Path(directory), said.pending, said.due, said.over))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as directory:
+        asyncio.run(run(Path(directory), arguments.pending, arguments.due, arguments.over))
 
 
 if __name__ == "__main__":

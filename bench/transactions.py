@@ -160,22 +160,25 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=10)
     parser.add_argument("--flush", default="async", choices=("async", "sync"))
     parser.add_argument("--answered", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         servers = {
-            name: _PEERS[name](Path(home) / name, asked.flush) for name in asked.peers.split(",")
+            name: _PEERS[name](Path(home) / name, options.flush)
+            for name in options.peers.split(",")
         }
         try:
             for server in servers.values():
-                _measure(server, asked.warm, is_answered=asked.answered)
+                _measure(server, options.warm, is_answered=options.answered)
                 server.pause()
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
-            for _ in range(asked.rounds):
+            for _ in range(options.rounds):
                 for name, server in servers.items():
                     server.resume()
-                    found[name].append(_measure(server, asked.seconds, is_answered=asked.answered))
+                    found[name].append(
+                        _measure(server, options.seconds, is_answered=options.answered)
+                    )
                     server.pause()
-            _print(found, asked.flush)
+            _print(found, options.flush)
         finally:
             for server in servers.values():
                 server.kill()

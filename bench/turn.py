@@ -60,7 +60,7 @@ class Stage:
         """Return the peer's running server, with all others suspended; start it if necessary."""
         server = self._servers.get((peer.name, flush))
         if server is None or server is not self._running:
-            self.rest()
+            self.suspend_all()
         if server is None:
             server = peer.start(self.directory(f"{peer.name}-{flush}"), flush)
             self._servers[peer.name, flush] = server
@@ -78,7 +78,7 @@ class Stage:
         self._count += 1
         return self._home / f"{self._count:02}-{name}"
 
-    def rest(self) -> None:
+    def suspend_all(self) -> None:
         """Suspend all servers, and sync all written data to disk."""
         if self._running is not None:
             self._running.pause()
@@ -137,14 +137,14 @@ class Turn:
         """Yield for each load of this turn whether no other program used the machine."""
         return map(load_generator.is_alone, self.reports)
 
-    def takes(self, mode: str) -> bool:
+    def supports(self, mode: str) -> bool:
         """Return whether this peer supports the mode of the load generator."""
         return self.peer.is_remoting or mode == "send"
 
     @contextmanager
     def fresh(self, flush: Flush) -> Iterator[Server]:
         """Start a server for this turn only; its store is removed afterwards."""
-        self.stage.rest()
+        self.stage.suspend_all()
         directory = self.stage.directory(f"{self.peer.name}-fresh")
         try:
             server = self.peer.start(directory, flush)
