@@ -58,7 +58,7 @@ async def check_cluster(
     result = ClusterFindings()
     config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
     servers = [address.strip() for address in namesrv.split(";") if address.strip()]
-    registered: dict[tuple[str, int], str] = {}
+    brokers: dict[tuple[str, int], str] = {}
     for address, found in zip(
         servers, await asyncio.gather(*(_brokers(one, config) for one in servers)), strict=True
     ):
@@ -76,26 +76,22 @@ async def check_cluster(
         else:
             remedy = "start a broker with `kourou serve --namesrv`"
             result.findings.append(Finding(State.WRONG, check, "has no broker", remedy))
-        registered.update(found)
-    if not registered:
+        brokers.update(found)
+    if not brokers:
         return result
     async with AdminClient(namesrv, config=config) as admin:
         checks = [
             _check_broker(admin, name, address, servers, clock)
-            for (name, _), address in sorted(registered.items())
+            for (name, _), address in sorted(brokers.items())
         ]
         for address, findings in zip(
-            (registered[key] for key in sorted(registered)),
-            await asyncio.gather(*checks),
-            strict=True,
+            (brokers[key] for key in sorted(brokers)), await asyncio.gather(*checks), strict=True
         ):
             result.findings += findings
             if findings[0].state is not State.WRONG:
                 result.ports.add(_port(address))
-        local_ports = {
-            _port(one) for one in servers if is_loopback(parse_address(one, 0)[0])
-        } & result.ports
-        outside = [(host, port) for host in find_addresses() for port in sorted(local_ports)]
+        local = {_port(at) for at in servers if is_loopback(parse_address(at, 0)[0])} & result.ports
+        outside = [(host, port) for host in find_addresses() for port in sorted(local)]
         for findings in await asyncio.gather(
             *(_check_from_outside(admin, one, config) for one in outside)
         ):

@@ -122,15 +122,11 @@ def export_store(
         _new_file(file) as opened,
     ):
         found = export_messages(disk, selection, progress, live=live)
-        messages, damaged, missing_topics = _write(
-            found, row_writer(opened, chosen), file, topics or ()
-        )
+        messages, damaged, missing = _write(found, row_writer(opened, chosen), file, topics or ())
     target = "stdout" if str(file) == "-" else file
     print_stderr(f"{target}: {output.counted(messages, 'message')}")
-    for topic in sorted(missing_topics):
-        print_stderr(
-            f"note: no messages of topic {topic}; `kourou store info {path}` lists the topics"
-        )
+    for topic in sorted(missing):
+        print_stderr(f"note: no messages of topic {topic}; `kourou store info {path}` lists topics")
     if damaged:
         raise typer.Exit(FAILED)
 
@@ -147,7 +143,7 @@ def _write(
         UsageError: the file cannot be written.
     """
     messages = damaged = 0
-    missing_topics = set(topics)
+    missing = set(topics)
     write_errors = _WriteErrors(file)
     for one in found:
         if isinstance(one, LogPiece):
@@ -158,10 +154,10 @@ def _write(
             with write_errors:
                 writer.write(one)
             messages += 1
-            missing_topics.discard(one["topic"])
+            missing.discard(one["topic"])
     with write_errors:
         writer.finish()
-    return messages, damaged, missing_topics
+    return messages, damaged, missing
 
 
 def import_store(
