@@ -25,6 +25,7 @@ from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
+from kourou.model.topic import TopicConfig
 from kourou.protocol.message_layout import RecordDraft
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
@@ -122,6 +123,7 @@ async def run(directory: Path, pending: int, due: int, over_s: float) -> None:
     store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)
     flusher = KernelFlusher(asyncio.get_running_loop())
     parts = Components(config=config, disk=disk, runtime=runtime, flusher=flusher, store=store)
+    parts.tables.topics.put(TopicConfig("T", 1, 1))  # deliveries to missing topics are skipped
     await parts.timers.start()
 
     async def flush() -> None:
