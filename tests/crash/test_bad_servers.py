@@ -32,7 +32,11 @@ def serve(listener: socket.socket, behave: Behaviour) -> None:
 @pytest.mark.parametrize(
     ("behave", "reason", "remedy"),
     [
-        (lambda _: None, "did not return the route of orders within", "--timeout waits longer"),
+        (
+            lambda _: None,
+            "did not return the route of orders within",
+            "use --timeout to wait longer",
+        ),
         (
             lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
             "the peer speaks HTTP",
