@@ -177,7 +177,7 @@ def _judge_end(ledger: Ledger, err: str, code: int, wanted: int) -> None:
 
 def _is_expected(line: str) -> bool:
     """Return whether a log line reports a delayed message that became due without its topic."""
-    gone = any(f"topic '{topic}': no such topic" in line for topic in (RECREATED, GONE))
+    gone = any(f"topic '{topic}', which does not exist" in line for topic in (RECREATED, GONE))
     return gone and "passed_over" in line
 
 
