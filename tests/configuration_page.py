@@ -15,10 +15,10 @@ from kourou.cli.serve import NAMESRV_PREFIX, PREFIX, ServeConfig
 from kourou.client.config import AdminConfig, ClientConfig, ProducerConfig
 from kourou.client.consuming.consumer_config import (
     ConsumerConfig,
+    LiveOptions,
     PullConsumerConfig,
     PushConsumerConfig,
 )
-from kourou.client.consuming.pulling import flow_control
 from kourou.documented import choices, default_text, field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.limits import ConnectionLimits
@@ -163,7 +163,7 @@ def _clients() -> Iterator[str]:
         yield _section(title, rows)
 
 
-_LIVE: Final = flow_control.LiveOptions.__annotations__.keys()
+_LIVE: Final = LiveOptions.__annotations__.keys()
 
 
 def _fields_of(cls: type[Any]) -> Sequence[dataclasses.Field[Any]]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypedDict, TypeVar
 
 from kourou.client.config import MIB, ClientConfig, check_range
 from kourou.client.consuming.strategies import find_strategy
 from kourou.documented import documented
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, UsageError
 from kourou.model.allocation import Allocate
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
@@ -297,6 +297,36 @@ class PushConsumerConfig(ConsumerConfig):
                 f"pull_timeout_ms is {self.pull_timeout_ms}: must be above "
                 f"pull_suspend_timeout_ms, {self.pull_suspend_timeout_ms}"
             )
+
+
+class LiveOptions(TypedDict, total=False):
+    """The options that `reconfigure` can change; see `PushConsumerConfig` for each."""
+
+    consume_threads: int
+    pull_interval_ms: int
+    pull_batch_size: int
+    pull_batch_bytes: int
+    pull_threshold_count: int
+    pull_threshold_size_bytes: int
+    pull_threshold_topic_count: int | None
+    pull_threshold_topic_size_bytes: int | None
+    consume_max_span: int
+
+
+def with_live_options(config: PushConsumerConfig, options: LiveOptions) -> PushConsumerConfig:
+    """Return the config with changed options.
+
+    Raises:
+        ConfigError: a value is out of its range.
+        UsageError: an option does not exist or cannot be changed after construction.
+    """
+    for name in options:
+        if name not in LiveOptions.__annotations__:
+            raise UsageError(
+                f"{name} cannot be changed after the consumer is constructed: allowed are "
+                f"{', '.join(sorted(LiveOptions.__annotations__))}"
+            )
+    return replace(config, **options)
 
 
 def with_start(config: ConfigT, start: Start | None) -> ConfigT:

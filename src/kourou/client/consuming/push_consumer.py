@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar, Unpack
 
 from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import resolve_config
@@ -16,17 +16,23 @@ from kourou.client.consuming.acknowledging.acknowledgements import (
     redeliver_overdue,
 )
 from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
+from kourou.client.consuming.acknowledging.redelivery import RetryLater
 from kourou.client.consuming.client_requests import ClientRequests
 from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
-from kourou.client.consuming.consumer_config import PushConsumerConfig, Start, with_start
-from kourou.client.consuming.listener_threads import ListenerThreads
+from kourou.client.consuming.consumer_config import (
+    LiveOptions,
+    PushConsumerConfig,
+    Start,
+    with_live_options,
+    with_start,
+)
 from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
 from kourou.client.consuming.listening.consume_orderly import NoLocks, OrderlyConsumption
-from kourou.client.consuming.listening.iteration import Iterating, Iteration
-from kourou.client.consuming.listening.listener_calls import Listener, ListenerCall
-from kourou.client.consuming.listening.listening import Listening
-from kourou.client.consuming.listening.ordered_calls import OrderedCall
+from kourou.client.consuming.listening.iteration import Iteration, MessageLoop
+from kourou.client.consuming.listening.listener_calls import BatchListener, Listener
+from kourou.client.consuming.listening.ordered_calls import ContextListener, OrderedCall
+from kourou.client.consuming.listening.registered_listener import RegisteredListener
 from kourou.client.consuming.membership.consumer_groups import consumer_groups
 from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
@@ -34,7 +40,6 @@ from kourou.client.consuming.membership.server_assignment import ServerAssignmen
 from kourou.client.consuming.membership.subscriptions import Subscriptions
 from kourou.client.consuming.offsets.local_offsets import create_offsets
 from kourou.client.consuming.pulling.delivery import ReadyMessages
-from kourou.client.consuming.pulling.flow_control import FlowControl
 from kourou.client.consuming.pulling.held_queues import HeldQueues
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
 from kourou.client.consuming.watching.loop_watch import watch_loop
@@ -45,6 +50,7 @@ from kourou.client.running import end_signals
 from kourou.disk import Disk
 from kourou.errors import UsageError
 from kourou.model.group import MessageModel
+from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import check_client_group
@@ -54,6 +60,10 @@ from kourou.remoting.runtime import Offload, Runtime
 __all__ = ["Listener", "PushConsumer"]
 
 log = logging.getLogger(__name__)
+
+ListenerT = TypeVar("ListenerT", bound=Listener)
+BatchListenerT = TypeVar("BatchListenerT", bound=BatchListener)
+ContextListenerT = TypeVar("ContextListenerT", bound=ContextListener)
 
 BROADCAST_INSTANCE_NAME: Final = "DEFAULT"
 """Java's default instance name of a broadcasting consumer."""
@@ -67,7 +77,7 @@ UNUSED_PROBLEM: Final = (
 )
 
 
-class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
+class PushConsumer(Lifetime, Consumer):
     """Consumes topics as a member of a group: each message is delivered to one member.
 
     Queues are assigned among the members, again whenever one joins or leaves. Delivery is at least
@@ -84,6 +94,10 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         consumer.subscribe("OrderPlaced", tags="eu || us")
         consumer.listen(charge)
         kourou.run(consumer)  # within a coroutine: async with consumer: await run_forever()
+
+    Each `listen` method returns the listener, so that it can be used as a decorator. It raises
+    UsageError if the consumer was started, has a listener already, or if the listener does not take
+    the arguments. A listener that calls `sys.exit` ends the program; its messages are redelivered.
 
     By iteration: start the consumer just before the loop. Queues are assigned to it at the start,
     and their messages wait for the loop; after 10 s without a loop, the log and `health` report it.
@@ -138,9 +152,6 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             config = dataclasses.replace(config, instance_name=BROADCAST_INSTANCE_NAME)
         self._config = config
         self._disk = disk
-        self._call: ListenerCall | None = None
-        self._run_blocking = run_blocking
-        self._threads: ListenerThreads | None = None
         self._consumption: ConcurrentConsumption | OrderlyConsumption | None = None
         self._ended = asyncio.Event()  # closed, or a signal arrived
         self._requests = ClientRequests(group, config.namespace)
@@ -155,9 +166,9 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             on_registered=self._on_change,
         )
         Consumer.__init__(self, instance, group)
-        self._compose()
+        self._compose(run_blocking)
 
-    def _compose(self) -> None:
+    def _compose(self, run_blocking: Offload | None) -> None:
         """Construct the collaborators; starts nothing."""
         config, instance = self._config, self._instance
         self._subscriptions = Subscriptions(instance, self.group)
@@ -166,6 +177,9 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         acknowledgements = BroadcastAcknowledgements if self._is_broadcasting else Acknowledgements
         self._acknowledgements = acknowledgements(instance, self.group, config, self._offsets)
         self._watch = ConsumeWatch(self.group, config.consume_timeout_ms, self._hooks, self._stats)
+        self._listener = RegisteredListener(
+            self.group, config.consume_threads, self._watch, run_blocking
+        )
         self._redeliverer = Redeliverer(
             instance, self._acknowledgements, self._ready, config.local_retry_delay_ms
         )
@@ -257,6 +271,143 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             self._instance.tasks.start(self._instance.heartbeat_all, "heartbeat to all brokers")
             self._rebalance.wake()
 
+    def listen(self, listener: ListenerT) -> ListenerT:
+        """Call `listener` with each message, concurrently and in any order.
+
+        Returning acknowledges the message; raising has it redelivered later.
+        """
+        self._check_new("listen")
+        self._listener.register(listener)
+        return listener
+
+    def listen_in_batches(self, listener: BatchListenerT) -> BatchListenerT:
+        """Call `listener` with up to `consume_batch_size` messages of one queue.
+
+        A batch has the messages that are ready; it does not wait for more. Raising has all of them
+        redelivered.
+        """
+        self._check_new("listen_in_batches")
+        self._listener.register_batch(listener)
+        return listener
+
+    def listen_orderly(self, listener: ListenerT) -> ListenerT:
+        """Call `listener` with the messages of each queue in order, one at a time.
+
+        The queue is locked at its broker, so that no other member consumes it, except in a
+        broadcasting group. Producers send related messages to one queue by `sharding_key`.
+
+        Returning acknowledges the message. Raising suspends the queue for `suspend_queue_ms`, or
+        for the delay of a `RetryLater`; then the same message is delivered again, without limit by
+        default. After `max_reconsume_times`, or for a `DeadLetter`, it is stored in `%DLQ%group`,
+        and the queue continues. A listener call that never ends blocks its queue. If the queue is
+        assigned to another member, that member gets it only `consume_timeout_ms` later.
+        """
+        self._check_new("listen_orderly")
+        self._listener.register_ordered(listener)
+        return listener
+
+    def listen_orderly_in_batches(self, listener: BatchListenerT) -> BatchListenerT:
+        """Call `listener` as `listen_orderly` does, with up to `consume_batch_size` messages.
+
+        Raising has all of them delivered again. A `RetryLater` or `DeadLetter` that names messages
+        affects the first of those and all after it.
+        """
+        self._check_new("listen_orderly_in_batches")
+        self._listener.register_ordered_batch(listener)
+        return listener
+
+    def listen_orderly_and_commit(self, listener: ContextListenerT) -> ContextListenerT:
+        """Call `listener` as `listen_orderly_in_batches` does; the listener decides when to commit.
+
+        It is called with messages and an `OrderlyContext`. After `context.commit()` all messages of
+        the queue delivered so far are done. After `context.rollback()` all messages since the last
+        commit are delivered again; so are they if the queue moves to another member. If it returns
+        without either, the next messages are delivered.
+        """
+        self._check_new("listen_orderly_and_commit")
+        self._listener.register_committing(listener)
+        return listener
+
+    def __aiter__(self) -> MessageLoop:
+        """Return a loop over the messages, which ends when the consumer closes.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: it has a listener.
+        """
+        self._instance.check_open()
+        if self._listener.call is not None:
+            raise UsageError("the consumer has a listener, which receives all messages")
+        return self._iteration.messages()
+
+    async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
+        """Give back the current message of a loop, as if a listener had raised `error`.
+
+        Requesting the next message then does not acknowledge this one. If no broker accepts it,
+        this consumer redelivers it after a few seconds; if this call is cancelled, immediately. A
+        broadcasting group drops it.
+
+        Args:
+            message: the message object that the loop returned.
+            error: `RetryLater` or `DeadLetter` as instruction. After any other error the message is
+                redelivered after 10 s, 30 s, 1 min ..., and a dead letter stores the error. None:
+                as `RetryLater()`.
+
+        Raises:
+            ClosedError: the consumer is closed, or was never started.
+            UsageError: no loop over this consumer has the message, it was given back before, or
+                `error` names other messages.
+        """
+        self._instance.check_open()
+        await self._iteration.give_back(message, RetryLater() if error is None else error)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Stop pulling these queues; without arguments, all queues.
+
+        The consumer stays a member and keeps its queues: no other member consumes them meanwhile.
+        Messages already pulled, or being pulled, are still consumed.
+
+        Args:
+            queues: queues held now, or that may be assigned later.
+        """
+        self._held.flow.pause(queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Resume pulling these queues; without arguments, all, individually paused ones too."""
+        self._held.flow.resume(queues)
+
+    def is_paused(self, queue: MessageQueue) -> bool:
+        """Return whether the queue is paused, individually or with all queues."""
+        return self._held.flow.is_paused(queue)
+
+    @property
+    def consume_threads(self) -> int:
+        """Number of listener calls that may run at a time."""
+        return self._config.consume_threads
+
+    @consume_threads.setter
+    def consume_threads(self, count: int) -> None:
+        self.reconfigure(consume_threads=count)
+
+    def reconfigure(self, **options: Unpack[LiveOptions]) -> None:
+        """Change options, with effect from the next pull or listener call on.
+
+        Lowering `consume_threads` cuts no call short: the number falls as running calls end.
+
+        Raises:
+            ConfigError: a value is out of its range; nothing is changed.
+            UsageError: an option does not exist or cannot be changed after construction.
+            ClosedError: the consumer is closed.
+        """
+        if not self._instance.is_new:
+            self._instance.check_open()
+        config = with_live_options(self._config, options)
+        if config.consume_threads != self._config.consume_threads:
+            self._listener.resize(config.consume_threads)
+            if self._consumption is not None:
+                self._consumption.resize(config.consume_threads)
+        self._config = self._held.flow.config = config
+
     async def start(self) -> None:
         """Join the group; return when this member holds its queues, or after a few seconds.
 
@@ -331,7 +482,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             UsageError: it has no listener, so that nothing would be consumed.
         """
         self._instance.check_open()
-        if self._call is None:
+        if self._listener.call is None:
             raise UsageError(
                 f"the consumer of group {self.group} has no listener: add one before the start, "
                 "for example by `consumer.listen(function)`, or use `async for` instead"
@@ -356,16 +507,17 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         )
         self._start_sampling()
         tasks.start(watch_loop, "event loop watch")
-        self._answers.begin(self._call)
-        if isinstance(self._call, OrderedCall):
-            self._begin_in_order(self._call)
+        call = self._listener.call
+        self._answers.begin(call)
+        if isinstance(call, OrderedCall):
+            self._begin_in_order(call)
             return
         tasks.start_periodic(self._redeliver_overdue, config.consume_timeout_ms, "overdue messages")
-        if self._call is None:
+        if call is None:
             tasks.start(self._warn_unless_used, "look for a loop over the consumer")
             return
         self._consumption = ConcurrentConsumption(
-            self._call,
+            call,
             config,
             clock=self._instance.runtime.clock,
             ready=self._ready,
@@ -402,8 +554,7 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
         if self._consumption is not None:
             self._consumption.cancel()
         self._held.drop_all()
-        if self._threads is not None:
-            self._threads.close()
+        self._listener.close()
         self._offsets.close()
         namesrv = self._instance.namesrv_addresses
         consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
@@ -419,11 +570,8 @@ class PushConsumer(Lifetime, Listening, Iterating, FlowControl, Consumer):
             log.warning("consumer.unused group=%s problem=%s", self.group, UNUSED_PROBLEM)
 
     def _usage_problems(self) -> list[str]:
-        is_used = self._call is not None or self._iteration.is_used
+        is_used = self._listener.call is not None or self._iteration.is_used
         return [] if is_used or not self._instance.is_open else [UNUSED_PROBLEM]
-
-    def _has_listener(self) -> bool:
-        return self._call is not None
 
     # Callbacks of the client instance
 

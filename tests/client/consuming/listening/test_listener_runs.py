@@ -47,11 +47,11 @@ async def consuming(
     config = PushConsumerConfig(consume_threads=threads, **options)
     consumer = PushConsumer("group", "127.0.0.1:9876", config=config)
     (consumer.listen_in_batches if in_batches else consumer.listen)(listener)
-    assert consumer._call is not None
-    assert consumer._threads is not None
+    assert consumer._listener.call is not None
+    assert consumer._listener.threads is not None
     consumer._instance.tasks = BackgroundTasks()
     consumption = ConcurrentConsumption(
-        consumer._call,
+        consumer._listener.call,
         config,
         clock=SystemClock(),
         ready=consumer._ready,
@@ -64,7 +64,7 @@ async def consuming(
     finally:
         consumer._ready.close()
         await consumption.close()
-        consumer._threads.close()
+        consumer._listener.threads.close()
 
 
 def test_threads_consume_every_message_once_and_all_is_committable() -> None:
@@ -301,8 +301,8 @@ def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
         assert rig.consumer._offsets.get(QUEUE) == 3
         rig.process_queue.drop()
         released.set()
-        assert rig.consumer._threads is not None
-        await asyncio.to_thread(rig.consumer._threads._executor.shutdown)
+        assert rig.consumer._listener.threads is not None
+        await asyncio.to_thread(rig.consumer._listener.threads._executor.shutdown)
         assert ended.is_set()
         await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
         assert rig.consumer._offsets.get(QUEUE) == 3

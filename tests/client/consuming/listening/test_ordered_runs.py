@@ -98,9 +98,9 @@ async def consuming(
     threads = Threads(config.consume_threads)
     consumer = PushConsumer("group", "127.0.0.1:9876", config=config, run_blocking=threads)
     consumer.listen_orderly(listener)
-    assert isinstance(consumer._call, OrderedCall)
+    assert isinstance(consumer._listener.call, OrderedCall)
     consumption = OrderlyConsumption(
-        consumer._call,
+        consumer._listener.call,
         config,
         clock=SystemClock(),
         locks=Locks() if locks is None else locks,
@@ -278,7 +278,7 @@ def test_a_run_delivers_one_message_without_time_and_none_without_a_lock(
 
     async def main() -> None:
         async with consuming(lambda message: got.append(message.queue_offset)) as rig:
-            call, order = rig.consumer._call, QueueOrder(rig.process_queue)
+            call, order = rig.consumer._listener.call, QueueOrder(rig.process_queue)
             assert isinstance(call, OrderedCall)
             order.put(rig.process_queue.put([message_at(0), message_at(1)]))
             runs = OrderedRuns(call.for_queue(QUEUE), order, SystemClock(), lambda: None)

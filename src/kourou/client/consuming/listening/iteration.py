@@ -9,22 +9,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Self
 
 from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
 from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
-from kourou.client.consuming.acknowledging.redelivery import (
-    RetryLater,
-    is_instruction,
-    redelivery_of,
-)
+from kourou.client.consuming.acknowledging.redelivery import is_instruction, redelivery_of
 from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
-from kourou.client.instance import ClientInstance
 from kourou.clock import Clock
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt
@@ -216,47 +210,3 @@ class MessageLoop:
             end()
         else:  # freed by the garbage collector on another thread
             self._loop.call_soon_threadsafe(end)
-
-
-class Iterating(ABC):
-    """The methods of a push consumer for `async for` loops."""
-
-    _instance: ClientInstance
-    _iteration: Iteration
-
-    def __aiter__(self) -> MessageLoop:
-        """Return a loop over the messages, which ends when the consumer closes.
-
-        Raises:
-            ClosedError: the consumer is closed, or was never started.
-            UsageError: it has a listener.
-        """
-        self._instance.check_open()
-        if self._has_listener():
-            raise UsageError("the consumer has a listener, which receives all messages")
-        return self._iteration.messages()
-
-    async def give_back(self, message: MessageExt, error: Exception | None = None) -> None:
-        """Give back the current message of a loop, as if a listener had raised `error`.
-
-        Requesting the next message then does not acknowledge this one. If no broker accepts it,
-        this consumer redelivers it after a few seconds; if this call is cancelled, immediately. A
-        broadcasting group drops it.
-
-        Args:
-            message: the message object that the loop returned.
-            error: `RetryLater` or `DeadLetter` as instruction. After any other error the message is
-                redelivered after 10 s, 30 s, 1 min ..., and a dead letter stores the error. None:
-                as `RetryLater()`.
-
-        Raises:
-            ClosedError: the consumer is closed, or was never started.
-            UsageError: no loop over this consumer has the message, it was given back before, or
-                `error` names other messages.
-        """
-        self._instance.check_open()
-        await self._iteration.give_back(message, RetryLater() if error is None else error)
-
-    @abstractmethod
-    def _has_listener(self) -> bool:
-        """Return whether the consumer has a listener."""
