@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.doctor_cluster import (
+from kourou.cli.doctor import (
     check_cluster,
     judge_address,
     judge_clock,
@@ -19,7 +19,9 @@ from kourou.cli.doctor_cluster import (
     judge_store,
 )
 from kourou.cli.doctor_machine import (
+    Finding,
     Port,
+    State,
     check_ports,
     check_store,
     check_versions,
@@ -27,9 +29,7 @@ from kourou.cli.doctor_machine import (
     judge_space,
     judge_sync,
 )
-from kourou.cli.finding import Finding, State
-from kourou.cli.machine_addresses import machine_addresses
-from kourou.cli.port_owner import PortOwner, port_owners
+from kourou.cli.machine import PortOwner, machine_addresses, port_owners
 from kourou.clock import SystemClock
 from kourou.disk import OsDisk
 from kourou.remoting.network import is_loopback

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kourou import blocking
-from kourou.cli import confirm as confirm_module
+from kourou.cli import options
 from kourou.cli.group_changes import parse_settings
 from kourou.cli.main import app
 from kourou.client.consuming.consumer_config import PushConsumerConfig
@@ -223,7 +223,7 @@ def test_confirmation_at_a_terminal_can_be_declined(
     class System:
         stdin = Terminal()
 
-    monkeypatch.setattr(confirm_module, "sys", System)
+    monkeypatch.setattr(options, "sys", System)
     environ = {"KOUROU_NAMESRV": serving.namesrv}
     no = CliRunner().invoke(app, ["group", "delete", "g-asked"], input="n\n", env=environ)
     kept = kourou("group", "describe", "g-asked").code

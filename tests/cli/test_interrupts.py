@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kourou.cli.interrupts import Interrupts
+from kourou.cli.store_transfer import Interrupts
 
 
 def test_interrupt_waits_for_the_current_row() -> None:

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.cli.message_lines import BODY_SHOWN_MAX, human_text, json_text
+from kourou.cli.message_text import BODY_SHOWN_MAX, human_text, json_text
 from kourou.model.message import MessageExt
 
 

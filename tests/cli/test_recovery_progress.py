@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from kourou.cli.recovery_progress import FIRST_MS, LOG_INTERVAL_MS, RecoveryProgress
+from kourou.cli.progress import RECOVERY_FIRST_MS, RECOVERY_LOG_INTERVAL_MS, RecoveryProgress
 
 MIB = 1024 * 1024
 
@@ -40,7 +40,7 @@ def test_recovery_progress_on_a_terminal_is_one_line_erased_at_the_end() -> None
     stream, clock = Terminal(), Clock()
     progress = RecoveryProgress(stream=stream, clock=clock)
     progress(1 * MIB, 400 * MIB)
-    clock.at_ms += FIRST_MS
+    clock.at_ms += RECOVERY_FIRST_MS
     progress(100 * MIB, 400 * MIB)
     progress.end()
 
@@ -53,7 +53,7 @@ def test_recovery_progress_without_a_terminal_is_logged(caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO)
     clock = Clock()
     progress = RecoveryProgress(stream=io.StringIO(), clock=clock)
-    for step_ms in (0, FIRST_MS, LOG_INTERVAL_MS - 1, 1):
+    for step_ms in (0, RECOVERY_FIRST_MS, RECOVERY_LOG_INTERVAL_MS - 1, 1):
         clock.at_ms += step_ms
         progress(step_ms, 9 * MIB)
 

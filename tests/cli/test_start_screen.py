@@ -9,7 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
-from kourou.cli.ready import Damage, Ready, ready_line
+from kourou.cli.process import Damage, Ready, ready_line
 from kourou.cli.start_screen import print_screen, size_text
 
 READY = Ready(

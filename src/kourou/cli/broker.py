@@ -14,12 +14,12 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession
-from kourou.cli.broker_targets import BrokerTarget, find_brokers, query_brokers
+from kourou.cli.admin_session import AdminSession, BrokerTarget, find_brokers, query_brokers
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    BrokerName,
     Namesrv,
     Timeout,
     brokers_to_complete,
@@ -99,10 +99,6 @@ Examples:
   kourou broker consume-stats --lag-min 1          only queues with lag
 """
 
-_Broker = Annotated[
-    str,
-    typer.Argument(metavar="BROKER", show_default=False, autocompletion=brokers_to_complete),
-]
 _AnyBroker = Annotated[
     str | None,
     typer.Argument(metavar="[BROKER]", show_default=False, autocompletion=brokers_to_complete),
@@ -235,7 +231,7 @@ def config(
 
 @app.command("set", help=SET_HELP, short_help="Change settings of a running broker.")
 def set_config(
-    broker: _Broker,
+    broker: BrokerName,
     settings: Annotated[
         list[str],
         typer.Argument(

@@ -11,13 +11,20 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession, admin_config
-from kourou.cli.confirm import confirm
 from kourou.cli.exits import UNREACHABLE, one_line, print_stderr
 from kourou.cli.group_offsets import members_of
 from kourou.cli.message import find_messages
-from kourou.cli.message_lines import instant_text, position_text
-from kourou.cli.message_show import details_json, print_details
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, GroupName, Namesrv, Timeout, Yes
+from kourou.cli.message_text import details_json, instant_text, position_text, print_details
+from kourou.cli.options import (
+    TIMEOUT_DEFAULT_S,
+    AsJson,
+    GroupName,
+    MessageId,
+    Namesrv,
+    Timeout,
+    Yes,
+    confirm,
+)
 from kourou.cli.progress import Progress
 from kourou.cli.start_time import Start, parse_span
 from kourou.client.administration.admin import AdminClient, DeadMessage, Redrive
@@ -130,7 +137,7 @@ def list_dead_letters(
 @app.command(help=SHOW_HELP, short_help="Show one dead letter.")
 def show(
     group: GroupName,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
+    message: MessageId,
     *,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,

@@ -1,30 +1,44 @@
-"""`kourou doctor`: problems of this machine and of the cluster, with remedies."""
+"""`kourou doctor`: problems of this machine and of the cluster, with remedies.
+
+The checks of the cluster are here, those of the machine in `doctor_machine`. A broker's time is
+computed from its runtime information: its start time, and its run time in whole seconds. The
+difference of the clocks is accurate to half a second.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from kourou.cli import output
-from kourou.cli.doctor_cluster import check_cluster
+from kourou.cli.admin_session import admin_config
 from kourou.cli.doctor_machine import (
+    Finding,
     Port,
+    State,
     check_open_files,
     check_ports,
     check_store,
     check_versions,
 )
-from kourou.cli.exits import FAILED
-from kourou.cli.finding import Finding, State
+from kourou.cli.exits import FAILED, one_line
+from kourou.cli.machine import machine_addresses
 from kourou.cli.options import CONSOLE_PORT, AsJson, Namesrv, Timeout
-from kourou.clock import SystemClock
+from kourou.cli.output import counted
+from kourou.client.administration.admin import AdminClient
+from kourou.client.config import AdminConfig
+from kourou.clock import Clock, SystemClock
+from kourou.errors import KourouError
 from kourou.model.host import NAMESRV_DEFAULT
+from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 
 _STATE_WIDTH: Final = 7
 _NAME_WIDTH: Final = 30
@@ -125,3 +139,225 @@ def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
             output.print_line(line)
     output.print_line("")
     output.print_line(f"{output.counted(wrong, 'problem')} found" if wrong else "no problems found")
+
+
+SKEW_WRONG_MS: Final = 5_000
+DISPATCH_BEHIND_BYTES: Final = 64 * 1024 * 1024
+DISK_FULL_RATIO: Final = 0.9
+
+_RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
+
+
+@dataclass(slots=True)
+class ClusterFindings:
+    """The findings, and the ports of the servers that answered."""
+
+    findings: list[Finding] = field(default_factory=list)
+    ports: set[int] = field(default_factory=set)
+
+
+async def check_cluster(
+    namesrv: str,
+    timeout_s: float,
+    clock: Clock,
+    *,
+    is_expected: bool,
+    find_addresses: Callable[[], Sequence[str]] = machine_addresses,
+) -> ClusterFindings:
+    """Check every name server, and every broker that is registered with one of them.
+
+    Args:
+        namesrv: the name servers, separated by `;`.
+        timeout_s: timeout of each request.
+        clock: the clock of this machine.
+        is_expected: whether a name server that does not answer is a problem, not a note.
+        find_addresses: returns the addresses of this machine for other machines.
+    """
+    result = ClusterFindings()
+    config = replace(admin_config(timeout_s), namespace="")  # servers are outside of namespaces
+    servers = [address.strip() for address in namesrv.split(";") if address.strip()]
+    brokers: dict[tuple[str, int], str] = {}
+    for address, found in zip(
+        servers, await asyncio.gather(*(_brokers(one, config) for one in servers)), strict=True
+    ):
+        result.findings.append(judge_namesrv(address, found, is_expected=is_expected))
+        if not isinstance(found, KourouError):
+            result.ports.add(_port(address))
+            brokers.update(found)
+    if not brokers:
+        return result
+    async with AdminClient(namesrv, config=config) as admin:
+        checks = [
+            _check_broker(admin, name, address, servers, clock)
+            for (name, _), address in sorted(brokers.items())
+        ]
+        for address, findings in zip(
+            (brokers[key] for key in sorted(brokers)), await asyncio.gather(*checks), strict=True
+        ):
+            result.findings += findings
+            if findings[0].state is not State.WRONG:
+                result.ports.add(_port(address))
+        local = {_port(at) for at in servers if is_loopback(parse_address(at, 0)[0])} & result.ports
+        outside = [(host, port) for host in find_addresses() for port in sorted(local)]
+        for findings in await asyncio.gather(
+            *(_check_from_outside(admin, one, config) for one in outside)
+        ):
+            result.findings += findings
+    return result
+
+
+def judge_namesrv(
+    address: str, brokers: Mapping[tuple[str, int], str] | KourouError, *, is_expected: bool
+) -> Finding:
+    """Return the finding for a name server; arguments as for `check_cluster`."""
+    check = f"name server {address}"
+    if isinstance(brokers, KourouError):
+        state = State.WRONG if is_expected else State.NOTE
+        remedy = "start one with `kourou serve`, or choose another with --namesrv"
+        return Finding(state, check, _reason(brokers), remedy)
+    if not brokers:
+        remedy = "start a broker with `kourou serve --namesrv`"
+        return Finding(State.WRONG, check, "has no broker", remedy)
+    return Finding(State.OK, check, f"answers, has {counted(len(brokers), 'broker')}")
+
+
+async def _check_from_outside(
+    admin: AdminClient, server: Address, config: AdminConfig
+) -> list[Finding]:
+    """Check the broker addresses that a name server of this machine returns to other machines.
+
+    Clients on other machines connect to it at another address of this machine, and may get other
+    broker addresses. A name server that does not listen there serves this machine only. A firewall
+    is not detected.
+    """
+    address = format_address(server)
+    found = await _brokers(address, config)
+    if isinstance(found, KourouError):
+        return []
+    addresses = sorted((name, broker_address) for (name, _), broker_address in found.items())
+    return [
+        judge_from_outside(name, broker_address, address, await _failure(admin, broker_address))
+        for name, broker_address in addresses
+    ]
+
+
+async def _failure(admin: AdminClient, address: str) -> str | None:
+    """Return the reason why no broker answers at the address; None if one does."""
+    try:
+        await admin.runtime_info(address)
+    except KourouError as error:
+        return _reason(error)
+    return None
+
+
+def judge_from_outside(name: str, address: str, server: str, failure: str | None) -> Finding:
+    """Return the finding for a broker address that `server` returns to other machines."""
+    check = f"broker {name}"
+    remedy = "start it with --advertise and an address of this machine that other machines can use"
+    if is_loopback(parse_address(address)[0]):
+        text = f"clients of {server} get the address {address}, which is their own machine"
+        return Finding(State.WRONG, check, text, remedy)
+    if failure is not None:
+        text = f"clients of {server} get the address {address}, which does not answer: {failure}"
+        return Finding(State.WRONG, check, text, remedy)
+    return Finding(State.OK, check, f"answers at {address}, the address that {server} returns")
+
+
+async def _brokers(
+    address: str, config: AdminConfig
+) -> Mapping[tuple[str, int], str] | KourouError:
+    """Return the brokers of one name server, or the error of the request."""
+    try:
+        async with AdminClient(address, config=config) as admin:
+            info = await admin.cluster_info()
+    except KourouError as error:
+        return error
+    return {
+        (name, broker_id): broker_address
+        for name, data in info.brokers.items()
+        for broker_id, broker_address in data.broker_addrs.items()
+    }
+
+
+async def _check_broker(
+    admin: AdminClient, name: str, address: str, servers: Sequence[str], clock: Clock
+) -> list[Finding]:
+    """Connect to a broker at its registered address, and check its runtime information."""
+    began_ms = clock.now_ms()
+    try:
+        info = await admin.runtime_info(address)
+    except KourouError as error:
+        text = f"its registered address {address} does not answer here: {_reason(error)}"
+        remedy = "start it, or restart it with --advertise and an address that clients can use"
+        return [Finding(State.WRONG, f"broker {name}", text, remedy)]
+    now_ms = (began_ms + clock.now_ms()) // 2
+    return [
+        judge_address(name, address, servers, info.get("brokerVersionDesc", "?")),
+        judge_clock(name, info, now_ms),
+        judge_store(name, info),
+    ]
+
+
+def judge_address(name: str, address: str, servers: Sequence[str], version: str) -> Finding:
+    """Return the finding for a registered broker address that answered."""
+    check, host = f"broker {name}", address.rpartition(":")[0].strip("[]")
+    if is_loopback(host) and not all(
+        is_loopback(one.rpartition(":")[0].strip("[]")) for one in servers
+    ):
+        text = f"its registered address {address} works on this machine only"
+        return Finding(State.WRONG, check, text, "start it with --advertise and its real address")
+    scope = ", for clients on this machine only" if is_loopback(host) else ""
+    return Finding(State.OK, check, f"{version} answers at its registered address {address}{scope}")
+
+
+def judge_clock(name: str, info: Mapping[str, str], now_ms: int) -> Finding:
+    """Return the finding for the broker's clock; `now_ms` is the time of its answer."""
+    check = f"clock of {name}"
+    runtime = _RUNTIME.fullmatch(info.get("runtime", ""))
+    boot = info.get("bootTimestamp", "")
+    if runtime is None or not boot.isdecimal():
+        return Finding(State.NOTE, check, "not reported")
+    days, hours, minutes, seconds = map(int, runtime.groups())
+    ran_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    ahead_ms = int(boot) + ran_ms + 500 - now_ms
+    if abs(ahead_ms) < SKEW_WRONG_MS:
+        return Finding(State.OK, check, "agrees with this machine's")
+    relation = "ahead of" if ahead_ms > 0 else "behind"
+    text = (
+        f"{abs(ahead_ms) / 1000:,.0f} s {relation} this machine's: times in messages are misleading"
+    )
+    return Finding(State.WRONG, check, text, "set both clocks by NTP (chrony, systemd-timesyncd)")
+
+
+def judge_store(name: str, info: Mapping[str, str]) -> Finding:
+    """Return the finding for the store information of a broker."""
+    check = f"store of {name}"
+    if info.get("brokerActive") == "false":
+        remedy = "its log and its /readyz name the reason"
+        return Finding(State.WRONG, check, "refuses sends", remedy)
+    ratio = _number(info.get("commitLogDiskRatio"))
+    if ratio >= DISK_FULL_RATIO:
+        remedy = "free some space there, or move the store to a larger disk"
+        return Finding(State.WRONG, check, f"its disk is {ratio:.0%} full", remedy)
+    behind = _number(info.get("dispatchBehindBytes"))
+    if behind > DISPATCH_BEHIND_BYTES:
+        text = f"{behind / 1024**2:,.0f} MiB are stored but not yet visible to consumers"
+        return Finding(State.NOTE, check, text, "wait; if it grows, the disk is too slow")
+    return Finding(State.OK, check, f"accepts sends, its disk is {max(0.0, ratio):.0%} full")
+
+
+def _reason(error: KourouError) -> str:
+    """Return the cause of a failed request, without the advice of the client's error text."""
+    return one_line(str(error.__cause__ or error))
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return 0.0
+
+
+def _port(address: str) -> int:
+    port = address.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0

@@ -14,16 +14,44 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from kourou import __version__
-from kourou.cli.finding import Finding, State
-from kourou.cli.port_owner import PortOwner, port_owners
+from kourou.cli.machine import PortOwner, port_owners
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError, UsageError
 from kourou.store.paths import ABORT, COMMITLOG, LOCK
+
+
+class State(StrEnum):
+    """Severity of a finding."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Works, with a restriction."""
+    WRONG = "wrong"
+    """Does not work, or not as documented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        state: the severity.
+        check: the checked object, in a word or two.
+        detail: the observation.
+        remedy: the action to take; empty if there is no problem.
+    """
+
+    state: State
+    check: str
+    detail: str
+    remedy: str = ""
+
 
 EXTRAS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "fast": (("uvloop", "isal", "lz4", "zstandard"), "slower, and no LZ4 and Zstandard bodies"),

@@ -1,24 +1,28 @@
-"""`kourou group create`, `update` and `delete`: changes of consumer groups and their settings."""
+"""`kourou group create`, `update`, `delete` and `set-mode`: changes of consumer groups."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated, Any, Final, cast
 
 import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.confirm import confirm
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
     GroupName,
+    InCluster,
     Namesrv,
+    OnBroker,
     Timeout,
+    TopicName,
     Yes,
+    confirm,
     key_values,
 )
 from kourou.client.administration.admin import AdminClient
@@ -91,12 +95,6 @@ Examples:
   kourou group delete billing --clean-offsets --yes
 """
 
-_OnBroker = Annotated[
-    str | None, typer.Option("--broker", metavar="NAME", help="Only on this broker.")
-]
-_InCluster = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME", help="Only in this cluster.")
-]
 _Settings = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)
 ]
@@ -106,8 +104,8 @@ def create(
     group: GroupName,
     settings: _Settings = None,
     *,
-    broker: _OnBroker = None,
-    cluster: _InCluster = None,
+    broker: OnBroker = None,
+    cluster: InCluster = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -133,8 +131,8 @@ def update(
     group: GroupName,
     settings: _Settings = None,
     *,
-    broker: _OnBroker = None,
-    cluster: _InCluster = None,
+    broker: OnBroker = None,
+    cluster: InCluster = None,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
     as_json: AsJson = False,
@@ -251,3 +249,53 @@ def _print_changed(
         output.print_json({"group": group, "settings": settings_json(configs)})
         return
     output.print_line(f"{group}: {verb} on {', '.join(configs)}")
+
+
+SET_MODE_HELP: Final = """\
+Choose whether the members of GROUP pull or pop TOPIC, if brokers assign the queues.
+
+The mode applies to members whose queues are assigned by brokers (client_rebalance=False, in Java
+clientRebalance). Kourou's brokers do not support pop and refuse it. Kourou's consumers do not
+consume a topic that a Java broker assigns for pop, and log that.
+
+\b
+Examples:
+  kourou group set-mode billing OrderPlaced pull
+  kourou group set-mode billing OrderPlaced pop --share 2     three members pop each queue
+"""
+
+
+class Mode(StrEnum):
+    """The consume mode of members."""
+
+    PULL = "pull"
+    POP = "pop"
+
+
+def set_mode(
+    group: GroupName,
+    topic: TopicName,
+    mode: Annotated[Mode, typer.Argument(metavar="pull|pop", show_default=False)],
+    *,
+    share: Annotated[
+        int,
+        typer.Option("--share", metavar="N", help="With pop: other members that share a queue."),
+    ] = 0,
+    broker: OnBroker = None,
+    namesrv: Namesrv = NAMESRV_DEFAULT,
+    timeout: Timeout = TIMEOUT_DEFAULT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Set the mode on all brokers of the topic."""
+    check_group(group)
+    names = AdminSession(namesrv, timeout).run(
+        lambda admin: admin.set_request_mode(
+            topic, group, is_pop=mode is Mode.POP, share_queues=share, broker_name=broker
+        )
+    )
+    if as_json:
+        result = {"group": group, "topic": topic, "mode": mode.value, "share": share}
+        output.print_json(result | {"brokers": names})
+        return
+    verb = "pops" if mode is Mode.POP else "pulls"
+    output.print_line(f"{group} {verb} {topic} on {', '.join(names)}")

@@ -9,15 +9,16 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.confirm import confirm
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    DryRun,
     GroupName,
     Namesrv,
     Timeout,
     TopicName,
     Yes,
+    confirm,
 )
 from kourou.cli.start_time import Start, parse_start
 from kourou.client.administration.admin import AdminClient, OffsetReset
@@ -61,8 +62,6 @@ Examples:
   kourou group clone-offsets billing billing-v2 orders
 """
 
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
-
 
 def reset_offset(
     group: GroupName,
@@ -80,7 +79,7 @@ def reset_offset(
     offset: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="The new queue offset.")
     ] = None,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,
@@ -105,7 +104,7 @@ def skip(
     group: GroupName,
     topic: TopicName,
     *,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     namesrv: Namesrv = NAMESRV_DEFAULT,
     timeout: Timeout = TIMEOUT_DEFAULT_S,

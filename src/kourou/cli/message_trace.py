@@ -9,7 +9,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
+from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, MessageId, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT
 from kourou.client.administration.admin_traces import TraceStep
@@ -39,7 +39,7 @@ _COLUMNS: Final = ("STEP", "GROUP", "CLIENT", "AT", "MS", "STATUS")
 
 
 def trace(
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)],
+    message: MessageId,
     *,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="The trace topic.")] = TRACE_TOPIC,
     count: Annotated[

@@ -11,9 +11,9 @@ from kourou.cli.admin_session import AdminSession
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
+    BrokerName,
     Namesrv,
     Timeout,
-    brokers_to_complete,
     key_values,
 )
 from kourou.client.administration.admin import AdminClient
@@ -34,10 +34,6 @@ kv = typer.Typer(
 )
 app.add_typer(kv, name="kv")
 
-BrokerName = Annotated[
-    str,
-    typer.Argument(metavar="BROKER", show_default=False, autocompletion=brokers_to_complete),
-]
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", show_default=False)]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 

@@ -1,9 +1,14 @@
-"""Options that several commands share: name, default and help text of each."""
+"""Options and arguments that several commands share, each with its name and help text.
+
+A command imports an option from here, or declares it where it is the only one that has it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -39,7 +44,33 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The timeout of each request."),
 ]
+JsonOrText = Annotated[
+    bool | None,
+    typer.Option("--json/--text", help="JSON or text.  [default: text on a terminal]"),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
+MessageId = Annotated[str, typer.Argument(metavar="MESSAGE", show_default=False)]
+Tags = Annotated[str, typer.Option("--tag", metavar="TAGS", help='Only these tags: "eu || us".')]
+StoredSince = Annotated[
+    str, typer.Option("--from", metavar="WHEN", help="Stored at this time or later.")
+]
+StoredUntil = Annotated[
+    str, typer.Option("--to", metavar="WHEN", help="Stored at this time or before.")
+]
+MessageCount = Annotated[
+    int | None, typer.Option("--count", metavar="N", min=1, help="End after N messages.")
+]
+StorePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", show_default=False, help="The store directory of `kourou serve`."
+    ),
+]
+StoreFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
+Live = Annotated[
+    bool, typer.Option("--live", help="Read only the durable part; the store may be in use.")
+]
 
 
 def topics_to_complete(
@@ -117,12 +148,46 @@ TopicName = Annotated[
     str,
     typer.Argument(metavar="TOPIC", show_default=False, autocompletion=topics_to_complete),
 ]
-
-
 GroupName = Annotated[
     str,
     typer.Argument(metavar="GROUP", show_default=False, autocompletion=groups_to_complete),
 ]
+
+BrokerName = Annotated[
+    str,
+    typer.Argument(metavar="BROKER", show_default=False, autocompletion=brokers_to_complete),
+]
+OnBroker = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="NAME",
+        help="Only on this broker.",
+        autocompletion=brokers_to_complete,
+    ),
+]
+InCluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Only in this cluster.")
+]
+
+
+def confirm(question: str, danger: str, *, yes: bool) -> None:
+    """Return if the user confirms at the terminal, or has confirmed by `--yes`.
+
+    Args:
+        question: question at the terminal, without its question mark.
+        danger: effect of the operation, for the error text without a terminal.
+        yes: whether `--yes` is given.
+
+    Raises:
+        UsageError: stdin is not a terminal, and `--yes` is missing.
+        typer.Abort: the answer was no; the command ends with exit code 1.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{danger}: add --yes to confirm")
+    typer.confirm(f"{question}?", abort=True, err=True)
 
 
 def attribute_values(texts: Sequence[str] | None) -> dict[str, str]:

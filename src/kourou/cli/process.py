@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from kourou import __version__
 from kourou.broker.config import BrokerConfig
 from kourou.broker.periodic_tasks import PeriodicTasks
 from kourou.broker.server import FIRST_REGISTRATION_MS, Broker
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.cli.exits import INTERRUPTED, print_stderr
-from kourou.cli.machine_addresses import machine_addresses
+from kourou.cli.machine import machine_addresses
 from kourou.cli.output import counted
-from kourou.cli.ready import Damage, Ready
-from kourou.cli.recovery_progress import RecoveryProgress
+from kourou.cli.progress import RecoveryProgress
 from kourou.clock import Clock
 from kourou.console.server import Console
 from kourou.disk import OsDisk
@@ -39,6 +40,74 @@ from kourou.remoting.self_signed import SelfSignedCertificate, ensure_certificat
 from kourou.remoting.transport_config import TransportConfig
 from kourou.store.message_store import RecoveryReport
 from kourou.store.paths import COMMITLOG, TLS
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A damaged part of the log that recovery skipped.
+
+    Attributes:
+        file: name of the file below the store's root.
+        byte: position in the file at which the part begins.
+        size: size of the part in bytes.
+        reason: why the part cannot be read.
+    """
+
+    file: str
+    byte: int
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The state of a server process at the moment when it became ready.
+
+    Attributes:
+        namesrv: addresses of the name servers: its own, or those that it joined.
+        own_namesrv: whether the name server runs in this process.
+        namesrv_for_others: the own name server's address for other machines; None if it is the same
+            or there is none.
+        broker: the address on which the broker listens.
+        found: result of opening the store, as text.
+        damaged: damaged parts of the log that recovery found; it does not read the whole log.
+        index_lag_bytes: bytes of the log that the key index does not cover yet.
+        kept_hours: how long a log file is kept after its last write, in hours.
+        expired_at: local hours at which expired files are deleted, such as "04;16".
+        free_bytes: free space on the store's file system.
+        profile: dev or prod.
+        certificate: path of the self-signed certificate, for clients to trust; None without one.
+        console: URL of /metrics, /healthz and /readyz; None without a console.
+    """
+
+    version: str = __version__
+    pid: int
+    namesrv: str
+    own_namesrv: bool
+    namesrv_for_others: str | None = None
+    broker: str
+    broker_name: str
+    cluster: str
+    store: str
+    found: str
+    damaged: tuple[Damage, ...] = ()
+    index_lag_bytes: int = 0
+    kept_hours: int
+    expired_at: str
+    free_bytes: int
+    flush_disk_type: str
+    flush_interval_ms: int
+    segment_bytes: int
+    profile: str
+    is_exposed: bool
+    certificate: str | None = None
+    console: str | None = None
+
+
+def ready_line(ready: Ready) -> str:
+    """Return the state as one line of JSON; `"ready": true` comes first."""
+    return json.dumps({"ready": True, **asdict(ready)}, ensure_ascii=False)
+
 
 try:
     from uvloop import new_event_loop
@@ -74,7 +143,7 @@ class Plan:
         namesrv: None to join the name servers that `broker` names.
         profile: name of the profile, for the start screen.
         console: address of the console; None for no console.
-        is_console_asked: whether a console port in use ends the start; otherwise it is a warning.
+        is_console_required: whether a console port in use ends the start; else it is a warning.
     """
 
     broker: BrokerConfig
@@ -115,12 +184,12 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             running.push_async_callback(namesrv.stop)
             config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
         broker = Broker(config, disk, runtime, KernelFlusher)
-        patience_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
+        registration_timeout_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
         progress = RecoveryProgress()
         try:
             await broker.start(
                 progress,
-                first_registration_ms=patience_ms,
+                first_registration_ms=registration_timeout_ms,
                 is_namesrv_local=plan.namesrv is not None,
             )
         except OSError as error:

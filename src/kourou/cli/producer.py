@@ -7,8 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession
-from kourou.cli.broker_targets import query_brokers
+from kourou.cli.admin_session import AdminSession, query_brokers
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.model.host import NAMESRV_DEFAULT

@@ -17,7 +17,7 @@ import typer
 from kourou.cli import output
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.line_reader import read_lines
-from kourou.cli.options import AsJson, Namesrv, topics_to_complete
+from kourou.cli.options import AsJson, Namesrv, TopicName
 from kourou.cli.start_time import parse_ahead, parse_duration
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
@@ -56,10 +56,6 @@ configured for, 2 wrong usage, 3 no server answered, 130 Ctrl-C.
 """
 
 
-_Topic = Annotated[
-    str,
-    typer.Argument(metavar="TOPIC", show_default=False, autocompletion=topics_to_complete),
-]
 _Body = Annotated[str | None, typer.Argument(metavar="BODY|-", show_default=False)]
 _Tag = Annotated[
     str | None, typer.Option(metavar="TAG", help="The tag, by which consumers filter.")
@@ -117,7 +113,7 @@ _Timeout = Annotated[
 
 @app.command(help=HELP)
 def send(
-    topic: _Topic,
+    topic: TopicName,
     body: _Body = None,
     *,
     tag: _Tag = None,

@@ -19,8 +19,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.options import CONSOLE_PORT
-from kourou.cli.process import Plan, run
-from kourou.cli.ready import Ready, ready_line
+from kourou.cli.process import Plan, Ready, ready_line, run
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError

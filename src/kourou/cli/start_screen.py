@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from kourou.cli.ready import Ready
+from kourou.cli.process import Ready
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.store.paths import TLS
 

@@ -1,34 +1,16 @@
-"""Access of `kourou store` commands to a store directory: checks, lock, errors and progress."""
+"""Access of `kourou store` commands to a store directory: checks, lock and errors."""
 
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Final, Self
 
-import typer
-
-from kourou.cli.progress import Progress
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError, StoreUnusableError, UsageError
 from kourou.store.paths import COMMITLOG, LOCK
-
-StorePath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH", show_default=False, help="The store directory of `kourou serve`."
-    ),
-]
-Live = Annotated[
-    bool, typer.Option("--live", help="Read only the durable part; the store may be in use.")
-]
-
-_MIB: Final = 1024 * 1024
 
 
 @contextmanager
@@ -102,44 +84,6 @@ def check_store_directory(path: Path) -> None:
 def _unusable(path: Path, error: OSError) -> StoreUnusableError:
     name = f"{error.filename}: " if error.filename and error.filename != str(path) else ""
     return StoreUnusableError(str(path), f"{name}{error.strerror or error}")
-
-
-class LogProgress:
-    """Progress line of a read of the log; call it with the bytes done and the total.
-
-    Args:
-        verb: the operation, such as "verified".
-        is_shown: False if output lines of the command go to the same terminal.
-    """
-
-    def __init__(self, verb: str, *, is_shown: bool = True) -> None:
-        self._verb = verb
-        # These commands print only at their end, so the same terminal can show both.
-        self._is_shown = is_shown and sys.stderr.isatty()
-        self._line: Progress | None = None
-        self._shown = 0
-
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        """Update the line."""
-        if self._line is None:
-            self._line = Progress(
-                f"MiB of the log {self._verb}", total_bytes // _MIB, is_shown=self._is_shown
-            )
-        done = done_bytes // _MIB
-        self._line.advance(max(0, done - self._shown))
-        self._shown = done
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._line is not None:
-            self._line.erase()
 
 
 def instant(at_ms: int | None) -> str | None:

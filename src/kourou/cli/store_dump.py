@@ -13,7 +13,7 @@ import typer
 
 from kourou.cli import output
 from kourou.cli.exits import one_line
-from kourou.cli.options import AsJson
+from kourou.cli.options import AsJson, StoreFile
 from kourou.cli.store_access import instant
 from kourou.disk import OsDisk
 from kourou.errors import StoreUnusableError, UsageError
@@ -58,7 +58,7 @@ _NUMBER_WIDTH: Final = 12
 
 
 def dump(
-    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    file: StoreFile,
     *,
     start: Annotated[int, typer.Option("--from", metavar="N", min=0, help="First row.")] = 0,
     stop: Annotated[

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from types import TracebackType
+from typing import Annotated, BinaryIO, Final, Self, TypeVar
 
 import typer
 
 from kourou.cli import output
-from kourou.cli.exits import FAILED, print_stderr
-from kourou.cli.interrupts import Interrupts
-from kourou.cli.options import AsJson
-from kourou.cli.progress import Progress
+from kourou.cli.exits import FAILED, INTERRUPTED, print_stderr
+from kourou.cli.options import AsJson, Live, StoredSince, StoredUntil, StoreFile, StorePath
+from kourou.cli.progress import LogProgress, Progress
 from kourou.cli.start_time import Start, parse_span
-from kourou.cli.store_access import (
-    Live,
-    LogProgress,
-    StorePath,
-    check_store_directory,
-    open_store_disk,
-)
+from kourou.cli.store_access import check_store_directory, open_store_disk
 from kourou.cli.store_rows import RowFormat, RowWriter, format_of, read_rows, row_writer
 from kourou.clock import SystemClock
 from kourou.errors import StoreError, UsageError
@@ -73,7 +68,6 @@ Exit codes: 0 imported, 2 no FILE, or a message that cannot be stored (those bef
 3 a broker uses the store, or it cannot be written.
 """
 
-_File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 _Format = Annotated[
     RowFormat | None,
     typer.Option("--format", help="Format of FILE, if its extension does not show it."),
@@ -82,7 +76,7 @@ _Format = Annotated[
 
 def export_store(
     path: StorePath,
-    file: _File,
+    file: StoreFile,
     *,
     topics: Annotated[
         list[str] | None,
@@ -91,12 +85,8 @@ def export_store(
     queue: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Only this queue of each topic.")
     ] = None,
-    start: Annotated[
-        str, typer.Option("--from", metavar="WHEN", help="Stored at this time or later.")
-    ] = "earliest",
-    end: Annotated[
-        str, typer.Option("--to", metavar="WHEN", help="Stored at this time or before.")
-    ] = "now",
+    start: StoredSince = "earliest",
+    end: StoredUntil = "now",
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Include system topics.")] = False,
     row_format: _Format = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
@@ -105,15 +95,7 @@ def export_store(
     """Write the messages, and print their number."""
     check_store_directory(path.expanduser())
     chosen = format_of(file, row_format)
-    begin, end_ms = parse_span(start, end, SystemClock().now_ms())
-    begin_ms = 0 if isinstance(begin, Start) else begin
-    selection = Selection(
-        topics=frozenset(topics or ()),
-        with_system=show_all,
-        queue_id=queue,
-        begin_ms=begin_ms,
-        end_ms=end_ms,
-    )
+    selection = _selection(topics or (), queue, start, end, with_system=show_all)
     if str(file) != "-" and file.exists() and not force:
         raise UsageError(f"{file} exists: use --force to replace it")
     with (
@@ -129,6 +111,24 @@ def export_store(
         print_stderr(f"note: no messages of topic {topic}; `kourou store info {path}` lists topics")
     if damaged:
         raise typer.Exit(FAILED)
+
+
+def _selection(
+    topics: Iterable[str], queue: int | None, start: str, end: str, *, with_system: bool
+) -> Selection:
+    """Return the selection of the options.
+
+    Raises:
+        UsageError: as `parse_span`.
+    """
+    begin, end_ms = parse_span(start, end, SystemClock().now_ms())
+    return Selection(
+        topics=frozenset(topics),
+        with_system=with_system,
+        queue_id=queue,
+        begin_ms=0 if isinstance(begin, Start) else begin,
+        end_ms=end_ms,
+    )
 
 
 def _write(
@@ -161,7 +161,7 @@ def _write(
 
 
 def import_store(
-    path: StorePath, file: _File, *, row_format: _Format = None, as_json: AsJson = False
+    path: StorePath, file: StoreFile, *, row_format: _Format = None, as_json: AsJson = False
 ) -> None:
     """Append the messages, and print their number."""
     chosen = format_of(file, row_format)
@@ -281,3 +281,61 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+T = TypeVar("T")
+
+
+class Interrupts:
+    """Context manager that defers Ctrl-C until the next row is requested.
+
+    A wait for a row, for example from a pipe, is interrupted at once. A second Ctrl-C ends the
+    process immediately, like a kill.
+
+    Attributes:
+        done: number of completed rows, that is, rows after which the next one was requested.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._is_waiting = False
+        self._is_requested = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def between(self, rows: Iterable[T]) -> Iterator[T]:
+        """Yield the rows.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+        """
+        waiting = iter(rows)
+        while True:
+            self._is_waiting = True
+            if self._is_requested:
+                raise KeyboardInterrupt
+            try:
+                row = next(waiting)
+            except StopIteration:
+                return
+            finally:
+                self._is_waiting = False
+            yield row
+            self.done += 1
+
+    def _on_signal(self, *_: object) -> None:
+        if self._is_requested:
+            os._exit(INTERRUPTED)
+        self._is_requested = True
+        if self._is_waiting:
+            raise KeyboardInterrupt

@@ -11,16 +11,16 @@ import typer
 
 from kourou.cli import output, topic_text
 from kourou.cli.admin_session import AdminSession
-from kourou.cli.confirm import confirm
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
     AsJson,
     Namesrv,
+    OnBroker,
     Timeout,
     TopicName,
     Yes,
     attribute_values,
-    brokers_to_complete,
+    confirm,
 )
 from kourou.cli.progress import Progress
 from kourou.cli.topic_text import Kind, TopicSummary, kind_of, summarize
@@ -87,15 +87,6 @@ Order = Annotated[
 Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="NAME=VALUE", help="Set an attribute: message.type=FIFO."),
-]
-OnBroker = Annotated[
-    str | None,
-    typer.Option(
-        "--broker",
-        metavar="NAME",
-        help="Only on this broker.",
-        autocompletion=brokers_to_complete,
-    ),
 ]
 
 LIST_HELP: Final = """\
@@ -307,8 +298,8 @@ def update(
     check_topic(topic)
     attributes: dict[str, str | None] = dict.fromkeys(no_attribute or ())
     attributes |= attribute_values(attribute)
-    given = (queues, read_queues, write_queues, access, order)
-    if not attributes and all(option is None for option in given):
+    changes = (queues, read_queues, write_queues, access, order)
+    if not attributes and all(option is None for option in changes):
         raise UsageError("nothing to change: use --queues, --access, --order or --attribute")
 
     async def act(admin: AdminClient) -> dict[str, TopicConfig]:
