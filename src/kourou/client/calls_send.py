@@ -8,7 +8,13 @@ from typing import Final
 
 from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
-from kourou.errors import InvalidMessageError, InvalidTopicError, MalformedHeaderError, RemoteError
+from kourou.errors import (
+    InvalidMessageError,
+    InvalidTopicError,
+    MalformedHeaderError,
+    NoPermissionError,
+    RemoteError,
+)
 from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import encode_properties
@@ -20,11 +26,12 @@ from kourou.model.topic import (
     check_topic,
     is_retry_topic,
 )
-from kourou.protocol.codes import RequestCode
+from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.compression import CompressionType
 from kourou.protocol.headers_send import (
     DURABILITY_FIELD,
+    RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
@@ -265,6 +272,23 @@ def receipts(
         )
         for index, (msg_id, offset_msg_id) in enumerate(zip(msg_ids, offset_msg_ids, strict=True))
     ]
+
+
+def recalled_id(answer: RemotingCommand, broker_name: str) -> str:
+    """Return the unique id of the message that a recall has cancelled.
+
+    Raises:
+        RemoteError: the broker has refused.
+    """
+    if answer.code == ResponseCode.NO_PERMISSION:
+        raise NoPermissionError(
+            answer.code,
+            f"{answer.remark}: allow it by recallMessageEnable of the broker "
+            f"(kourou broker set {broker_name} recallMessageEnable=true)",
+        )
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteError.from_response(answer.code, answer.remark)
+    return answer.header(RecallMessageResponseHeader).msg_id
 
 
 def traced_region(answer: RemotingCommand) -> str | None:

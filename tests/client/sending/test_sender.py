@@ -215,13 +215,14 @@ def test_detector_finds_a_recovered_broker() -> None:
         queue = MessageQueue("T", "broker-0", 0)
         with pytest.raises(TransportError):
             await producer.send(Message("T", b"x"), queue=queue, timeout_ms=100)
-        faults = producer._sender._faults
-        assert faults is not None
+        latencies = producer._sender._latencies
+        assert latencies is not None
+        _, is_reachable = latencies.preferences()
         await asyncio.sleep(4)
-        assert not faults.is_reachable("broker-0")
+        assert not is_reachable("broker-0")
         cluster.network.heal(cluster.broker_address(0))
         await asyncio.sleep(4)
-        assert faults.is_reachable("broker-0")
+        assert is_reachable("broker-0")
 
     sending(body, brokers=2, latency_fault_tolerance=True, latency_detector=True)
 

@@ -20,6 +20,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
+from kourou.client.calls_consume import max_offset
+from kourou.client.config import ProducerConfig
+from kourou.client.instance import ClientInstance
+from kourou.errors import RemoteError, TransportError
+from kourou.model.queue import MessageQueue
+
+_DETECTOR_PERIOD_MS: Final = 3_000
+
 _LATENCIES_MS: Final = (50, 100, 550, 1_800, 3_000, 5_000, 15_000)
 _UNAVAILABLE_MS: Final = (0, 0, 0, 2_000, 5_000, 6_000, 10_000, 30_000)
 """Unavailable times: the first for latencies below `_LATENCIES_MS[0]`, the next from that value on,
@@ -103,3 +111,58 @@ class LatencyFaults:
         if unavailable_ms:
             broker.available_at_ms = max(broker.available_at_ms, now_ms + unavailable_ms)
         broker.is_reachable = is_reachable
+
+
+class BrokerLatencies:
+    """Measures the brokers of one producer by its tries and, if configured, by probes.
+
+    Args:
+        instance: the producer's client.
+        config: its settings.
+    """
+
+    def __init__(self, instance: ClientInstance, config: ProducerConfig) -> None:
+        self._instance = instance
+        self._config = config
+        self._faults = LatencyFaults()
+
+    def start(self) -> None:
+        """Start to probe brokers, and to remove those that left the routes."""
+        self._instance.tasks.start_periodic(
+            self._detect, _DETECTOR_PERIOD_MS, "detector of slow brokers"
+        )
+
+    def preferences(self) -> tuple[Callable[[str], bool], ...]:
+        """Return predicates of broker names, the most important first."""
+        return self._faults.preferences(self._now_ms())
+
+    def record(self, broker_name: str, elapsed_ms: float, error: BaseException | None) -> None:
+        """Record the outcome of a try."""
+        now_ms = self._now_ms()
+        if isinstance(error, RemoteError):
+            self._faults.on_failed(broker_name, now_ms, is_reachable=False)
+        elif isinstance(error, TransportError):
+            is_reachable = not self._config.latency_detector
+            self._faults.on_failed(broker_name, now_ms, is_reachable=is_reachable)
+        else:
+            self._faults.on_answered(broker_name, elapsed_ms, now_ms)
+
+    async def _detect(self) -> None:
+        """Remove brokers that left the routes, and probe unreachable ones."""
+        masters = self._instance.routes.masters()
+        self._faults.retain(masters.keys())
+        if not self._config.latency_detector:
+            return
+        timeout_s = self._config.detect_timeout_ms / 1000
+        for name in self._faults.take_probes(self._now_ms(), self._config.detect_interval_ms):
+            topic, address = masters[name]
+            try:
+                await max_offset(
+                    self._instance.pool, address, MessageQueue(topic, name, 0), timeout_s=timeout_s
+                )
+            except (RemoteError, TransportError):
+                continue
+            self._faults.on_probed(name)
+
+    def _now_ms(self) -> int:
+        return self._instance.runtime.clock.now_ms()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ from kourou.client.calls_send import (
     check_message,
     encode_batch_of,
     encode_message,
+    recalled_id,
 )
 from kourou.client.config import ProducerConfig, resolve_config
 from kourou.client.health import ProducerHealth
@@ -31,19 +32,29 @@ from kourou.client.sending.queue_choice import (
     QueueSelector,
     resolve_queue_choice,
 )
-from kourou.client.sending.recalling import Recalling
-from kourou.client.sending.requesting import Registrations, Requesting
+from kourou.client.sending.requesting import Requester
 from kourou.client.sending.send_hooks import SendCheck, SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.send_traces import send_traces
 from kourou.client.sending.sender import Sender
 from kourou.client.sending.stored_answers import complete_stored
-from kourou.model.message import Message
+from kourou.errors import InvalidTopicError
+from kourou.model.message import Message, MessageExt
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
+from kourou.model.recall_handle import decode_recall_handle
 from kourou.model.route import publish_queues
-from kourou.model.topic import DEFAULT_PRODUCER_GROUP, check_client_group
+from kourou.model.topic import (
+    DEFAULT_PRODUCER_GROUP,
+    DLQ_PREFIX,
+    check_client_group,
+    check_topic,
+    is_retry_topic,
+)
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request as command_of
 from kourou.protocol.compression import compress
+from kourou.protocol.headers_send import RecallMessageRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.runtime import Runtime
 
@@ -51,11 +62,13 @@ __all__ = ["Durability", "Producer", "SendReceipt", "SendStatus"]
 
 log = logging.getLogger(__name__)
 
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
 _END_TIMEOUT_S: Final = 1.0
 """Time that `close` waits for sends to end after their connections are closed."""
 
 
-class Producer(Requesting, Recalling, Lifetime):
+class Producer(Lifetime):
     """Sends messages to topics, by default to the queues of a topic in turn.
 
     Delivery is at least once. If an answer is lost, the message is sent again, and both copies may
@@ -140,7 +153,9 @@ class Producer(Requesting, Recalling, Lifetime):
         self._in_flight = InFlight(config.in_flight_messages_max, config.in_flight_bytes_max)
         self._sender = Sender(self._instance, self.group, config, self._hooks, self._ids)
         self._batcher = Batcher(config, self._send_together)
-        self._registrations = Registrations(self._instance)
+        self._requester = Requester(
+            self._instance, config, self._sender, self._replies, self._next_id
+        )
 
     async def close(self) -> None:
         """Wait for all messages in flight, at most `close_timeout_ms`, and disconnect.
@@ -337,6 +352,117 @@ class Producer(Requesting, Recalling, Lifetime):
         outgoing = self._encode(message, timeout_ms)
         with self._operations:
             await self._sender.send_oneway(outgoing, timeout_ms, choice)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> MessageExt:
+        """Send a request message, and return the reply of the consumer that received it.
+
+        Delivery is at least once: a request may be delivered twice, and the first reply is
+        returned. After an error the request may still be delivered.
+
+        Args:
+            message: the request; a delay would count towards the timeout.
+            timeout_ms: time until the reply arrives; None: `send_timeout_ms`. The consumer gets it
+                as the message's TTL.
+            queue: as in `send`.
+            sharding_key: as in `send`.
+
+        Returns:
+            The reply. Its property ARRIVE_TIME has the time of its arrival; its offsets are 0.
+
+        Raises:
+            ReplyTimeoutError: the broker has stored the request, but no reply arrived in time.
+            TooManyRequestsError: `requests_waiting_max` requests wait for replies; the request was
+                not sent.
+            UsageError, TransportError, RemoteError: the message was not stored; as `send`.
+        """
+        self._instance.check_open()
+        choice, message = resolve_queue_choice(message, queue, sharding_key)
+        with self._operations:
+            return await self._requester.request(message, timeout_ms, choice)
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        timeout_ms: int | None = None,
+    ) -> SendReceipt:
+        """Reply to a message that another producer sent by `request`.
+
+        Returns when the requester has received the reply, now or from an earlier call.
+
+        Args:
+            request: the message as consumed.
+            body: the body of the reply, not empty.
+            tags: as in `Message`.
+            keys: as in `Message`.
+            properties: as in `Message`.
+            timeout_ms: as in `send`.
+
+        Raises:
+            NotARequestError: the message was not sent by `request`.
+            RemoteSystemError: the requester is no longer connected to a broker of its cluster.
+            UsageError, TransportError, RemoteError: as `send`.
+        """
+        self._instance.check_open()
+        with self._operations:
+            return await self._requester.reply(
+                request, body, timeout_ms, tags=tags, keys=keys, properties=properties
+            )
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Cancel a scheduled message that is not delivered yet.
+
+        The broker must allow it (`recallMessageEnable`; by default enabled in Kourou, disabled in
+        Java). After this method has returned, Kourou's brokers do not deliver the message. Java's
+        brokers also answer with success if the message was already delivered or recalled.
+
+        Args:
+            topic: the topic of the message.
+            handle: `SendReceipt.recall_handle`.
+            timeout_ms: for all tries together; None: `send_timeout_ms`.
+
+        Returns:
+            The unique id of the message.
+
+        Raises:
+            UsageError: the handle or the topic is invalid, or the producer is closed.
+            NoPermissionError: the broker does not allow it.
+            RemoteError: as `send`; with code 604 if the handle is of another topic, or the delivery
+                time of the message has passed.
+            TransportError: as `send`; the message may have been recalled.
+            FlushDiskTimeoutError: the broker has stored the recall, but its sync did not end in
+                time (a TransportError if the next try got no answer). The message is delivered only
+                if the broker's machine fails before the sync. The call can be repeated safely.
+        """
+        self._instance.check_open()
+        check_topic(topic)
+        if is_retry_topic(topic) or topic.startswith(DLQ_PREFIX):
+            raise InvalidTopicError(f"topic {topic} has no scheduled messages to recall")
+        decoded = decode_recall_handle(handle)
+        broker = decoded.broker_name
+        check_timeout(timeout_ms)
+        limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
+        header = RecallMessageRequestHeader(topic, handle, self.group, broker_name=broker)
+
+        async def call(address: str, deadline: Deadline) -> str:
+            command = command_of(RequestCode.RECALL_MESSAGE, header)
+            answer = await self._instance.pool.request(address, command, deadline.remaining_s())
+            for traces in self._traces:
+                traces.recalled(self.group, topic, decoded.unique_id, answer)
+            return recalled_id(answer, broker)
+
+        return await self._instance.call_broker(MessageQueue(topic, broker, 0), limit_ms, call)
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
         """Look up and return the queues that `send` chooses from, in its order.

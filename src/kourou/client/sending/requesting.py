@@ -27,8 +27,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.awaited_replies import AwaitedReplies
-from kourou.client.sending.in_flight import OperationCounter
-from kourou.client.sending.queue_choice import QueueChoice, QueueSelector, resolve_queue_choice
+from kourou.client.sending.queue_choice import QueueChoice, QueueSelector
 from kourou.client.sending.sender import Sender
 from kourou.errors import (
     KourouError,
@@ -47,51 +46,38 @@ REPLY_TRIES_MAX: Final = 3
 """Maximum tries of a reply while brokers answer that the requester is not connected."""
 
 _RETURNED: Final[tuple[str, ...]] = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
-_NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
-class Requesting:
-    """The `request` and `reply` methods of `Producer`, as a mixin."""
+class Requester:
+    """Sends the requests and replies of one producer.
 
-    _instance: ClientInstance
-    _config: ProducerConfig
-    _sender: Sender
-    _operations: OperationCounter
-    _replies: AwaitedReplies
-    _registrations: Registrations
-    _next_id: Callable[[], str]
+    Args:
+        instance: the client.
+        config: its settings.
+        sender: sends the messages.
+        replies: the requests that wait for replies.
+        next_id: returns the id of a new message.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: ProducerConfig,
+        sender: Sender,
+        replies: AwaitedReplies,
+        next_id: Callable[[], str],
+    ) -> None:
+        self._instance = instance
+        self._config = config
+        self._sender = sender
+        self._replies = replies
+        self._next_id = next_id
+        self._registrations = Registrations(instance)
 
     async def request(
-        self,
-        message: Message,
-        *,
-        timeout_ms: int | None = None,
-        queue: MessageQueue | QueueSelector | None = None,
-        sharding_key: str | None = None,
+        self, message: Message, timeout_ms: int | None, choice: QueueChoice
     ) -> MessageExt:
-        """Send a request message, and return the reply of the consumer that received it.
-
-        Delivery is at least once: a request may be delivered twice, and the first reply is
-        returned. After an error the request may still be delivered.
-
-        Args:
-            message: the request; a delay would count towards the timeout.
-            timeout_ms: time until the reply arrives; None: `send_timeout_ms`. The consumer gets it
-                as the message's TTL.
-            queue: as in `send`.
-            sharding_key: as in `send`.
-
-        Returns:
-            The reply. Its property ARRIVE_TIME has the time of its arrival; its offsets are 0.
-
-        Raises:
-            ReplyTimeoutError: the broker has stored the request, but no reply arrived in time.
-            TooManyRequestsError: `requests_waiting_max` requests wait for replies; the request was
-                not sent.
-            UsageError, TransportError, RemoteError: the message was not stored; as `send`.
-        """
-        self._instance.check_open()
-        choice, message = resolve_queue_choice(message, queue, sharding_key)
+        """Send a request, and return its reply; see `Producer.request`."""
         check_message(message, self._config)
         check_timeout(timeout_ms)
         limit_ms = self._config.send_timeout_ms if timeout_ms is None else timeout_ms
@@ -104,7 +90,7 @@ class Requesting:
             names.TTL: str(limit_ms),
         }
         outgoing = encode_message(message, self._next_id(), system_properties)
-        with self._operations, self._replies.wait(correlation_id) as reply:
+        with self._replies.wait(correlation_id) as reply:
             await self._registrations.ensure(message.topic, deadline)
             return await self._send_and_wait(outgoing, deadline, choice, reply)
 
@@ -112,30 +98,13 @@ class Requesting:
         self,
         request: MessageExt,
         body: bytes,
+        timeout_ms: int | None,
         *,
-        tags: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] = _NO_PROPERTIES,
-        timeout_ms: int | None = None,
+        tags: str | None,
+        keys: Sequence[str],
+        properties: Mapping[str, str],
     ) -> SendReceipt:
-        """Reply to a message that another producer sent by `request`.
-
-        Returns when the requester has received the reply, now or from an earlier call.
-
-        Args:
-            request: the message as consumed.
-            body: the body of the reply, not empty.
-            tags: as in `Message`.
-            keys: as in `Message`.
-            properties: as in `Message`.
-            timeout_ms: as in `send`.
-
-        Raises:
-            NotARequestError: the message was not sent by `request`.
-            RemoteSystemError: the requester is no longer connected to a broker of its cluster.
-            UsageError, TransportError, RemoteError: as `send`.
-        """
-        self._instance.check_open()
+        """Reply to a request; see `Producer.reply`."""
         check_timeout(timeout_ms)
         topic, reply_properties = _reply_destination(request)
         message = Message(topic, body, tags=tags, keys=keys, properties=properties)
@@ -144,17 +113,16 @@ class Requesting:
         outgoing.is_reply = True
         deadline = Deadline(self._config.send_timeout_ms if timeout_ms is None else timeout_ms)
         choice = _brokers_in_turn(request.broker_name)
-        with self._operations:
-            for failures in range(1, REPLY_TRIES_MAX):
-                try:
-                    return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
-                except RemoteSystemError:
-                    # The requester may be reconnecting, or connected to another broker.
-                    delay_s = self._instance.backoff.delay_s(failures)
-                    if delay_s >= deadline.remaining_s():
-                        raise
-                await asyncio.sleep(delay_s)
-            return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
+        for failures in range(1, REPLY_TRIES_MAX):
+            try:
+                return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
+            except RemoteSystemError:
+                # The requester may be reconnecting, or connected to another broker.
+                delay_s = self._instance.backoff.delay_s(failures)
+                if delay_s >= deadline.remaining_s():
+                    raise
+            await asyncio.sleep(delay_s)
+        return (await self._sender.send(outgoing, _remaining_ms(deadline), choice))[0]
 
     async def _send_and_wait(
         self,

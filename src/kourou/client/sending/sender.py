@@ -6,33 +6,72 @@ import asyncio
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
 
-from kourou.client.calls_consume import max_offset
 from kourou.client.calls_send import (
     Outgoing,
     encode_message,
     send_command,
     send_message,
     traced_region,
+    with_compressed_body,
 )
 from kourou.client.config import ProducerConfig
 from kourou.client.instance import ClientInstance
 from kourou.client.retrying import Deadline, try_until
 from kourou.client.send_receipt import SendReceipt
-from kourou.client.sending.compressing import compressed
 from kourou.client.sending.first_try import FirstTries, FirstTry, plain_bytes_end
-from kourou.client.sending.latency_fault import LatencyFaults
+from kourou.client.sending.latency_fault import BrokerLatencies
 from kourou.client.sending.queue_choice import QueueChoice, RoundRobins, check_queue
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
 from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
-from kourou.client.sending.tries import Tries
-from kourou.errors import ClosedError, KourouError, RemoteError, TransportError
+from kourou.errors import ClosedError, KourouError
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.compression import compress
+from kourou.remoting.runtime import Offload
 
-_DETECTOR_PERIOD_MS: Final = 3_000
+_OFFLOAD_BYTES: Final = 256 * 1024
+"""Larger bodies, which take zlib some milliseconds, are compressed off the event loop."""
+
+
+class _Tries:
+    """State shared by the tries of one message or batch.
+
+    It is an object with slots, because closures over a dozen variables would cost more.
+    """
+
+    __slots__ = (
+        "choice",
+        "deadline",
+        "failed_broker",
+        "is_retry",
+        "last",
+        "number",
+        "outgoing",
+        "sender",
+        "target",
+    )
+
+    def __init__(
+        self, sender: Sender, outgoing: Outgoing, deadline: Deadline, choice: QueueChoice
+    ) -> None:
+        self.sender = sender
+        self.outgoing = outgoing
+        self.deadline = deadline
+        self.choice = choice
+        self.failed_broker: str | None = None
+        self.target: MessageQueue | None = None  # of the next try, if already chosen
+        self.is_retry = False  # the server has answered an earlier try with GO_AWAY
+        self.last: KourouError | None = None
+        self.number = 0
+
+    def attempt(self) -> Awaitable[list[SendReceipt]]:
+        return self.sender.attempt(self)
+
+    def on_failure(self, error: KourouError) -> None:
+        self.sender.on_failure(self, error)
 
 
 class Sender:
@@ -57,9 +96,10 @@ class Sender:
         self._config = config
         self._hooks = hooks
         self._round_robins = RoundRobins(instance.runtime.random, config.routes_max)
-        self._faults = LatencyFaults() if config.latency_fault_tolerance else None
+        has_latencies = config.latency_fault_tolerance
+        self._latencies = BrokerLatencies(instance, config) if has_latencies else None
         self._now_s = asyncio.get_running_loop().time
-        self._has_observers = bool(hooks) or config.latency_fault_tolerance
+        self._has_observers = bool(hooks) or has_latencies
         self.stats = SendStats(self._now_s())
         plans = SendPlans(instance, group, config, self._round_robins)
         bytes_end = plain_bytes_end(
@@ -71,11 +111,8 @@ class Sender:
             instance, plans, ids, self._continue_send, self.stats, config, bytes_end
         )
         self.begin = self._first_tries.begin
-        if self._faults is not None:
-            faults = self._faults
-            instance.tasks.start_periodic(
-                lambda: self._detect(faults), _DETECTOR_PERIOD_MS, "detector of slow brokers"
-            )
+        if self._latencies is not None:
+            self._latencies.start()
 
     async def send(
         self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
@@ -100,14 +137,14 @@ class Sender:
         self, outgoing: Outgoing, timeout_ms: int | None, choice: QueueChoice
     ) -> list[SendReceipt]:
         deadline = self._deadline(timeout_ms)
-        outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
-        return await self._deliver(Tries(self, outgoing, deadline, choice))
+        outgoing = await _compressed(outgoing, self._config, self._instance.runtime.offload)
+        return await self._deliver(_Tries(self, outgoing, deadline, choice))
 
     async def _continue_send(self, first: FirstTry, failed: BaseException | None) -> SendReceipt:
         """Complete a send of the fast path: retry after the error `failed`, else try first."""
         outgoing = encode_message(first.message, first.msg_id)
         deadline = Deadline(first.timeout_ms, first.began_s)
-        tries = Tries(self, outgoing, deadline, first.choice)
+        tries = _Tries(self, outgoing, deadline, first.choice)
         if failed is None:
             tries.target = first.queue
             tries.is_retry = first.connection is not None
@@ -142,7 +179,7 @@ class Sender:
             KourouError: as `Producer.send_oneway`.
         """
         deadline = self._deadline(timeout_ms)
-        outgoing = await compressed(outgoing, self._config, self._instance.runtime.offload)
+        outgoing = await _compressed(outgoing, self._config, self._instance.runtime.offload)
         target = await self.choose(outgoing, choice, deadline)
         address = await self._instance.routes.address(
             target.topic, target.broker_name, deadline.remaining_s()
@@ -183,15 +220,14 @@ class Sender:
             queue = choice(round_robin.queues(route), outgoing.messages[0])
             check_queue(topic, queue)
             return queue
-        if self._faults is None:
+        if self._latencies is None:
             return round_robin.choose(route, failed_broker)
         if failed_broker is not None:
             round_robin.restart(self._instance.runtime.random.getrandbits(16))
-        now_ms = self._instance.runtime.clock.now_ms()
-        return round_robin.choose(route, failed_broker, self._faults.preferences(now_ms))
+        return round_robin.choose(route, failed_broker, self._latencies.preferences())
 
     async def _deliver(
-        self, tries: Tries, failed: BaseException | None = None
+        self, tries: _Tries, failed: BaseException | None = None
     ) -> list[SendReceipt]:
         """Try until a broker has stored the message; each try chooses the next queue.
 
@@ -216,7 +252,7 @@ class Sender:
                 raise tries.last from None  # a try was made before the close: it may be stored
             raise
 
-    async def attempt(self, tries: Tries) -> list[SendReceipt]:
+    async def attempt(self, tries: _Tries) -> list[SendReceipt]:
         """Make one try."""
         tries.number += 1
         if tries.number > 1:
@@ -234,7 +270,7 @@ class Sender:
         is_retry, tries.is_retry = tries.is_retry, False
         return await self._try(outgoing, target, address, tries.number, deadline, is_retry=is_retry)
 
-    def on_failure(self, tries: Tries, error: KourouError) -> None:
+    def on_failure(self, tries: _Tries, error: KourouError) -> None:
         """Prepare the next try."""
         tries.last = error
         if self._instance.is_closed:
@@ -285,7 +321,9 @@ class Sender:
             error = failure
             raise
         finally:
-            self._record_latency(target.broker_name, began_s, error)
+            if self._latencies is not None:
+                elapsed_ms = (self._now_s() - began_s) * 1000
+                self._latencies.record(target.broker_name, elapsed_ms, error)
             self._call_hooks_after(attempt, began_s, receipts, error, answers)
         return receipts
 
@@ -329,39 +367,6 @@ class Sender:
             region = traced_region(answers[-1]) if answers else None
             self._hooks.after(attempt, SendOutcome(elapsed_ms, receipts, error, region))
 
-    def _record_latency(
-        self, broker_name: str, began_s: float, error: BaseException | None
-    ) -> None:
-        if self._faults is None:
-            return
-        now_ms = self._instance.runtime.clock.now_ms()
-        if isinstance(error, RemoteError):
-            self._faults.on_failed(broker_name, now_ms, is_reachable=False)
-        elif isinstance(error, TransportError):
-            is_reachable = not self._config.latency_detector
-            self._faults.on_failed(broker_name, now_ms, is_reachable=is_reachable)
-        else:
-            elapsed_ms = (self._now_s() - began_s) * 1000
-            self._faults.on_answered(broker_name, elapsed_ms, now_ms)
-
-    async def _detect(self, faults: LatencyFaults) -> None:
-        """Remove brokers that left the routes, and probe unreachable ones."""
-        masters = self._instance.routes.masters()
-        faults.retain(masters.keys())
-        if not self._config.latency_detector:
-            return
-        now_ms = self._instance.runtime.clock.now_ms()
-        timeout_s = self._config.detect_timeout_ms / 1000
-        for name in faults.take_probes(now_ms, self._config.detect_interval_ms):
-            topic, address = masters[name]
-            try:
-                await max_offset(
-                    self._instance.pool, address, MessageQueue(topic, name, 0), timeout_s=timeout_s
-                )
-            except (RemoteError, TransportError):
-                continue
-            faults.on_probed(name)
-
     def _deadline(self, timeout_ms: int | None) -> Deadline:
         return Deadline(self._config.send_timeout_ms if timeout_ms is None else timeout_ms)
 
@@ -376,3 +381,16 @@ class Sender:
             default_queue_nums=self._config.default_topic_queue_nums,
             oneway=is_oneway,
         )
+
+
+async def _compressed(outgoing: Outgoing, config: ProducerConfig, offload: Offload) -> Outgoing:
+    """Return the message compressed if the config asks for it and the result is smaller."""
+    threshold = config.compress_body_over_bytes
+    if threshold is None or len(outgoing.body) < threshold or outgoing.is_batch:
+        return outgoing
+    kind, level = config.compress_type, config.compress_level
+    if len(outgoing.body) <= _OFFLOAD_BYTES:
+        body = compress(outgoing.body, level, kind)
+    else:
+        body = await offload(compress, outgoing.body, level, kind)
+    return with_compressed_body(outgoing, body, kind)
