@@ -36,7 +36,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.fields import camel_case
 from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.registry import REQUESTS
+from kourou.protocol.unserved import ALL_REQUESTS
 from kourou.remoting.limits import ConnectionLimits
 
 TOPIC: Final = "largest"
@@ -201,7 +201,7 @@ def field_texts(size_max: int) -> Iterator[tuple[str, str]]:
 
 def headers(code: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield header fields up to the largest size that a header may have."""
-    header = REQUESTS[code].header
+    header = ALL_REQUESTS[code].header
     usual = usual_fields(header)
     yield "fields", usual | {f"{n:x}": "" for n in range((HEADER_SIZE_MAX - 1000) // 9)}
     for name in texts_of(header):
@@ -247,8 +247,8 @@ class Walk:
 
     def all_of(self, code: int) -> None:
         """Send all largest requests of a code."""
-        limit = min(REQUESTS[code].body_bytes_max, FRAME_SIZE_MAX - _FRAME_REST)
-        usual = usual_fields(REQUESTS[code].header)
+        limit = min(ALL_REQUESTS[code].body_bytes_max, FRAME_SIZE_MAX - _FRAME_REST)
+        usual = usual_fields(ALL_REQUESTS[code].header)
         for shape, body in bodies(code, limit):
             fields = usual | ({"m": "true"} if "batch" in shape else {})
             self._send(shape, len(body), RemotingCommand(code, fields, body))
@@ -282,7 +282,7 @@ def fill(client: Client) -> None:
     client.create(TOPIC)
     properties = "".join(f"k{number}\x01v\x02" for number in range(20))
     item = BatchItem(0, Message(TOPIC, b"x" * 100).body, (properties + "a\x01x\x02").encode())
-    fields = usual_fields(REQUESTS[RequestCode.SEND_BATCH_MESSAGE].header) | {"m": "true"}
+    fields = usual_fields(ALL_REQUESTS[RequestCode.SEND_BATCH_MESSAGE].header) | {"m": "true"}
     for _ in range(MESSAGES // 100):
         command = RemotingCommand(
             RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch([item] * 100)
@@ -294,7 +294,7 @@ def fill(client: Client) -> None:
 def served_codes(address: tuple[str, int]) -> list[int]:
     """Return the codes that a server serves, found by sending each."""
     found = []
-    for code in sorted(map(int, REQUESTS)):
+    for code in sorted(map(int, ALL_REQUESTS)):
         with (
             contextlib.closing(Client(address)) as client,
             contextlib.suppress(RuntimeError, OSError),

@@ -24,17 +24,17 @@ from kourou.disk import OsDisk
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
-    TopicConfigTable,
-    encode_register_body,
-    encode_topic_config_list,
-)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_admin import CreateTopicRequestHeader
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader, RegisterBrokerRequestHeader
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.routes import GetRouteInfoRequestHeader
+from kourou.protocol.topic_table import (
+    RegisterBody,
+    RegisterBrokerRequestHeader,
+    TopicConfigTable,
+    encode_register_body,
+)
+from kourou.protocol.topics import CreateTopicRequestHeader, encode_topic_config_list
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool

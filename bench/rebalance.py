@@ -40,7 +40,8 @@ from kourou.model.allocation import (
 )
 from kourou.model.consistent_hash import ConsistentHash
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import SetMessageRequestMode, decode_consumer_list, encode_consumer_list
+from kourou.protocol.clients import decode_consumer_list, encode_consumer_list
+from kourou.protocol.queue_assignment import SetMessageRequestMode
 
 BROKERS: Final = 10
 ROOMS: Final = 5

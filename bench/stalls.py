@@ -42,26 +42,26 @@ from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import (
-    SubscriptionGroupTable,
-    TopicConfigTable,
-    encode_subscription_group_table,
-    encode_topic_config_table,
-)
-from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.protocol.headers_admin import (
+from kourou.protocol.groups import (
+    GetAllSubscriptionGroupRequestHeader,
+    SubscriptionGroupTable,
+    encode_subscription_group_table,
+)
+from kourou.protocol.offset_table import ConsumerOffsetTable, encode_consumer_offset_table
+from kourou.protocol.offsets import UpdateConsumerOffsetRequestHeader
+from kourou.protocol.pulling import PullMessageRequestHeader
+from kourou.protocol.topic_table import (
+    GetAllTopicConfigRequestHeader,
+    TopicConfigTable,
+    encode_topic_config_table,
+)
+from kourou.protocol.topics import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
-)
-from kourou.protocol.headers_consume import (
-    PullMessageRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from kourou.remoting.network import format_address
 from kourou.remoting.runtime import Runtime

@@ -12,10 +12,9 @@ from kourou.errors import TopicNotFoundError
 from kourou.model.route import TopicRoute
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.response_errors import raise_for_response

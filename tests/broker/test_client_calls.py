@@ -13,19 +13,19 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_offsets import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.offsets import (
     ConsumerStatus,
+    GetConsumerStatusRequestHeader,
     decode_consumer_status,
     encode_consumer_status,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_clients import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
-from kourou.protocol.headers_admin_offsets import GetConsumerStatusRequestHeader
-from kourou.protocol.message_decoding import decode_message
 from kourou.testing.broker_parts import BROKER, BrokerParts, run_with_parts
 from kourou.testing.peers import FakePeer
 

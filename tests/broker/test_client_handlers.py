@@ -19,20 +19,18 @@ from kourou.model.group import (
 )
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import (
+from kourou.protocol.clients import (
     CheckClientConfig,
     ConsumerData,
+    GetConsumerListByGroupRequestHeader,
     HeartbeatData,
+    UnregisterClientRequestHeader,
     decode_consumer_list,
     encode_check_client_config,
     encode_heartbeat,
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_consume import (
-    GetConsumerListByGroupRequestHeader,
-    UnregisterClientRequestHeader,
-)
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 

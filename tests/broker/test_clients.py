@@ -9,7 +9,7 @@ from kourou.broker.clients import SUBSCRIPTIONS_MAX, Clients, ConsumerGroup, Mem
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.filter.tags import parse_tags
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.testing.peers import FakePeer
 

@@ -11,7 +11,7 @@ from kourou.broker.groups import FILE_NAME, Groups
 from kourou.errors import CorruptRecordError, InvalidGroupError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TOOLS_GROUP
-from kourou.protocol.bodies import decode_subscription_group_table
+from kourou.protocol.groups import decode_subscription_group_table
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.state.config_seal import unseal
 from kourou.testing.clock import ManualClock

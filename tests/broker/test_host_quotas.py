@@ -13,18 +13,17 @@ from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
-from kourou.protocol.bodies_locks import (
+from kourou.protocol.clients import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.groups import GetSubscriptionGroupConfigRequestHeader
+from kourou.protocol.offsets import CloneGroupOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+from kourou.protocol.queue_assignment import (
     MessageRequestMode,
     SetMessageRequestMode,
     encode_message_request_mode,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_admin import GetSubscriptionGroupConfigRequestHeader
-from kourou.protocol.headers_admin_offsets import CloneGroupOffsetRequestHeader
-from kourou.protocol.headers_consume import UpdateConsumerOffsetRequestHeader
-from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config

@@ -12,9 +12,9 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import NoPermissionError, RemoteSystemError
-from kourou.protocol.bodies import DataVersion, decode_data_version
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.data_version import DataVersion, decode_data_version
 from kourou.protocol.properties_text import decode_properties_text
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.clock import ManualClock

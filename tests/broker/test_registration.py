@@ -10,13 +10,15 @@ import pytest
 
 from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import RegisterBody, decode_register_body, encode_register_body
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.hashing import crc32
-from kourou.protocol.headers_kv import PutKVConfigRequestHeader
-from kourou.protocol.headers_route import (
-    DeleteTopicFromNamesrvRequestHeader,
+from kourou.protocol.kv_config import PutKVConfigRequestHeader
+from kourou.protocol.routes import DeleteTopicFromNamesrvRequestHeader
+from kourou.protocol.topic_table import (
+    RegisterBody,
     UnregisterBrokerRequestHeader,
+    decode_register_body,
+    encode_register_body,
 )
 from kourou.remoting.connection import Connection
 from kourou.testing.loop import run_virtual

@@ -16,18 +16,15 @@ from kourou.model.topic import PENDING_TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC, TRAN
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.headers_admin import DeleteSubscriptionGroupRequestHeader
-from kourou.protocol.headers_admin_clients import ConsumeMessageDirectlyResultRequestHeader
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.groups import DeleteSubscriptionGroupRequestHeader
+from kourou.protocol.offsets import (
     CloneGroupOffsetRequestHeader,
     ResetOffsetRequestHeader,
-)
-from kourou.protocol.headers_consume import (
-    PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
-    ViewMessageRequestHeader,
 )
-from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.pulling import PullMessageRequestHeader, ViewMessageRequestHeader
+from kourou.protocol.running_info import ConsumeMessageDirectlyResultRequestHeader
+from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.peers import FakePeer

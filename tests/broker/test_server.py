@@ -18,14 +18,16 @@ from kourou.errors import (
     StoreLockedError,
 )
 from kourou.model.message import Message
-from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.clients import (
+    ConsumerData,
+    GetConsumerListByGroupRequestHeader,
+    HeartbeatData,
+    encode_heartbeat,
+)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.headers_consume import (
-    GetConsumerListByGroupRequestHeader,
-    PullMessageRequestHeader,
-)
+from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool

@@ -14,7 +14,9 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.topics import CHANGES_MAX, FILE_NAME, TOPICS_MAX, Topics
 from kourou.errors import RemoteSystemError
 from kourou.model.topic import GROUP_LENGTH_MAX, TopicConfig
-from kourou.protocol.bodies import (
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.topic_table import (
     RegisterBody,
     TopicConfigTable,
     decode_register_body,
@@ -22,8 +24,6 @@ from kourou.protocol.bodies import (
     encode_register_body,
     encode_topic_config_table,
 )
-from kourou.protocol.command import RemotingCommand
-from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.state.config_seal import unseal
 from kourou.testing.clock import ManualClock

@@ -18,10 +18,10 @@ from kourou.broker.components import Components
 from kourou.broker.wiring import build_handlers
 from kourou.filter.tags import parse_tags
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.clients import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_send import SendMessageRequestHeaderV2
+from kourou.protocol.sending import SendMessageRequestHeaderV2
 from kourou.store.message_store import MessageStore
 from kourou.testing.broker_parts import small_config
 from kourou.testing.disk import SimDisk

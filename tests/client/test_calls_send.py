@@ -19,10 +19,10 @@ from kourou.errors import (
 from kourou.model.message import Message
 from kourou.model.properties import decode_properties
 from kourou.model.route import BrokerData, QueueData, TopicRoute
-from kourou.protocol.bodies import encode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_send import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from kourou.protocol.routes import encode_topic_route
+from kourou.protocol.sending import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits

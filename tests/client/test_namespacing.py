@@ -18,9 +18,9 @@ from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.properties import decode_properties
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies_running import ConsumeResult
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
+from kourou.protocol.running_info import ConsumeResult
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual

@@ -14,10 +14,9 @@ from kourou.client.namesrv_addr import parse_namesrv_addr
 from kourou.client.routes import Routes
 from kourou.errors import ConfigError, NoRouteError, RequestTimeoutError
 from kourou.model.route import BrokerData, QueueData, TopicRoute
-from kourou.protocol.bodies import encode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.routes import GetRouteInfoRequestHeader, encode_topic_route
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits

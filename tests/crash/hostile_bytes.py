@@ -9,7 +9,7 @@ from typing import Final
 
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame
-from kourou.protocol.registry import REQUESTS
+from kourou.protocol.unserved import ALL_REQUESTS
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -58,10 +58,10 @@ BODIES: Final = (
 def nonsense_requests(seed: int, count: int) -> Iterator[RemotingCommand]:
     """Yield complete requests of all known and some unknown codes, with nonsense values."""
     dice = Random(seed)
-    codes = [*REQUESTS, 0, -1, 37, 39, 310, 320, 999, INT32_MAX]
+    codes = [*ALL_REQUESTS, 0, -1, 37, 39, 310, 320, 999, INT32_MAX]
     for opaque in range(count):
         code = codes[opaque % len(codes)]
-        spec = REQUESTS.get(code)
+        spec = ALL_REQUESTS.get(code)
         names = [] if spec is None or spec.header is None else _wire_names(spec.header)
         fields = {name: dice.choice(TEXTS) for name in names if dice.random() < 0.9}
         body = dice.choice(BODIES) if dice.random() < 0.7 else dice.randbytes(dice.randrange(200))
@@ -72,10 +72,10 @@ def almost_right_requests(seed: int, count: int, topic: str) -> Iterator[Remotin
     """Yield requests for `topic` with plausible fields, except one or two of them."""
     dice = Random(seed)
     plausible = {"topic": topic, "b": topic, "consumerGroup": "g", "group": "g", "a": "p"}
-    codes = [code for code, spec in REQUESTS.items() if spec.header is not None]
+    codes = [code for code, spec in ALL_REQUESTS.items() if spec.header is not None]
     for opaque in range(count):
         code = codes[opaque % len(codes)]
-        header = REQUESTS[code].header
+        header = ALL_REQUESTS[code].header
         assert header is not None
         fields = {name: plausible.get(name, "0") for name in _wire_names(header)}
         for name in dice.sample(sorted(fields), min(len(fields), dice.randrange(3))):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import matches_code, matches_tag, parse_tags
-from kourou.protocol.bodies import subscription_to_json
+from kourou.protocol.clients import subscription_to_json
 from kourou.protocol.hashing import tags_code
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"

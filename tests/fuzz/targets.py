@@ -7,15 +7,12 @@ decoder with unusual arguments raises here until it has a target of its own.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from kourou import protocol
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import parse_consumer_offsets
 from kourou.broker.timer.timer_counts import parse_timer_metrics
@@ -39,7 +36,6 @@ from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.recall_handle import decode_recall_handle
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.kv_config import parse_kv_config
-from kourou.protocol.bodies_topics import decode_register_body
 from kourou.protocol.command import RemotingCommand, SerializeType
 from kourou.protocol.compression import decompress
 from kourou.protocol.fastjson import dumps, loads
@@ -49,12 +45,14 @@ from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
 from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.message_layout import read_record
+from kourou.protocol.topic_table import decode_register_body
 from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
 from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.timer_record import read_timer_record
 from tests.fuzz import corpus, small_files
+from tests.protocol_modules import header_classes, protocol_modules
 
 _INFLATED_MAX: Final = 1 << 20
 
@@ -195,12 +193,10 @@ def _compressed(data: bytes) -> None:
 
 def _fields() -> Iterator[Target]:
     frames = corpus.header_frames()
-    for module in _modules("headers_"):
-        for name, header_class in sorted(vars(module).items()):
-            if _is_of(module, header_class) and isinstance(header_class, type):
-                assert dataclasses.is_dataclass(header_class), name
-                seeds = frames.get(name) or corpus.frames()
-                yield Target(f"fields.{name}", _header_reader(header_class), seeds)
+    for name, header_class in header_classes():
+        assert dataclasses.is_dataclass(header_class), name
+        seeds = frames.get(name) or corpus.frames()
+        yield Target(f"fields.{name}", _header_reader(header_class), seeds)
 
 
 def _header_reader(header_class: type[Any]) -> Callable[[bytes], None]:
@@ -212,7 +208,7 @@ def _header_reader(header_class: type[Any]) -> Callable[[bytes], None]:
 
 
 def _bodies() -> Iterator[Target]:
-    for module in _modules(""):
+    for module in protocol_modules():
         for name, decoder in sorted(vars(module).items()):
             if name.startswith("decode_") and name not in _SPECIAL and _is_of(module, decoder):
                 yield Target(f"body.{name}", _checked(decoder), _accepted(decoder))
@@ -327,12 +323,3 @@ def _settings(config: type[Any], path: Path) -> Callable[[bytes], object]:
 def _is_of(module: ModuleType, value: object) -> bool:
     """Tell whether the module defines the value, and does not import it."""
     return getattr(value, "__module__", "") == module.__name__
-
-
-def _modules(prefix: str) -> list[ModuleType]:
-    names = sorted(module.name for module in pkgutil.iter_modules(protocol.__path__))
-    return [
-        importlib.import_module(f"{protocol.__name__}.{name}")
-        for name in names
-        if name.startswith(prefix)
-    ]

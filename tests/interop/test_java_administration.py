@@ -13,8 +13,8 @@ from kourou.client.sending.producer import Producer
 from kourou.model.group import ConsumeFromWhere, SubscriptionGroup
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import ConsumeResult
 from kourou.protocol.codes import LanguageCode
+from kourou.protocol.running_info import ConsumeResult
 from tests.interop.peer import JavaServer
 
 COUNT = 6

@@ -28,7 +28,7 @@ from kourou import (
 )
 from kourou.errors import NoPermissionError, NoRouteError
 from kourou.model.topic import PERM_READ, PERM_WRITE
-from kourou.protocol.bodies_running import ConsumeResult
+from kourou.protocol.running_info import ConsumeResult
 from tests.interop.ledger import make_topics, read_all
 from tests.interop.members import PATIENCE_S, SETTLE_S, Inbox, config_of, consumer_of, name_of
 

@@ -12,33 +12,33 @@ from kourou.model.route import BrokerData, QueueData, TopicRoute
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
-    TopicConfigTable,
-    decode_kv_table,
-    decode_topic_list,
-    decode_topic_route,
-    encode_register_body,
-    encode_topic_route,
-)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_ha import NotifyMinBrokerIdChangeRequestHeader
-from kourou.protocol.headers_kv import (
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.kv_config import (
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     PutKVConfigRequestHeader,
-)
-from kourou.protocol.headers_route import (
-    AddWritePermOfBrokerResponseHeader,
-    GetRouteInfoRequestHeader,
-    RegisterBrokerRequestHeader,
-    RegisterTopicRequestHeader,
-    UnregisterBrokerRequestHeader,
-    WipeWritePermOfBrokerResponseHeader,
+    decode_kv_table,
 )
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.routes import (
+    AddWritePermOfBrokerResponseHeader,
+    GetRouteInfoRequestHeader,
+    NotifyMinBrokerIdChangeRequestHeader,
+    RegisterTopicRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+    decode_topic_route,
+    encode_topic_route,
+)
+from kourou.protocol.topic_table import (
+    RegisterBody,
+    RegisterBrokerRequestHeader,
+    TopicConfigTable,
+    UnregisterBrokerRequestHeader,
+    encode_register_body,
+)
+from kourou.protocol.topics import decode_topic_list
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool

@@ -21,30 +21,28 @@ from kourou.namesrv.handlers import AT_ONCE_BYTES, NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import TOPICS_AT_ONCE, RouteTable
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
-    TopicConfigTable,
-    decode_cluster_info,
-    decode_data_version,
-    decode_topic_list,
-    decode_topic_route,
-    encode_data_version,
-    encode_register_body,
-)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.data_version import DataVersion, decode_data_version, encode_data_version
 from kourou.protocol.hashing import crc32
-from kourou.protocol.headers_route import (
-    BrokerHeartbeatRequestHeader,
+from kourou.protocol.routes import (
     DeleteTopicFromNamesrvRequestHeader,
     GetBrokerMemberGroupRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
-    QueryDataVersionRequestHeader,
-    RegisterBrokerRequestHeader,
-    UnregisterBrokerRequestHeader,
+    decode_cluster_info,
+    decode_topic_route,
 )
+from kourou.protocol.topic_table import (
+    BrokerHeartbeatRequestHeader,
+    QueryDataVersionRequestHeader,
+    RegisterBody,
+    RegisterBrokerRequestHeader,
+    TopicConfigTable,
+    UnregisterBrokerRequestHeader,
+    encode_register_body,
+)
+from kourou.protocol.topics import decode_topic_list
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Dispatcher
 from kourou.remoting.runtime import Offload

@@ -11,7 +11,8 @@ from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.broker_identity import BrokerIdentity, MasterAddresses
 from kourou.namesrv.routes import RouteTable
-from kourou.protocol.bodies import DataVersion, TopicConfigTable
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.topic_table import TopicConfigTable
 
 MASTER = BrokerIdentity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 SLAVE = BrokerIdentity("C", "a", 1, "10.0.0.2:10911", "10.0.0.2:10912", enable_acting_master=False)

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.routes import RouteTable
-from kourou.protocol.bodies import DataVersion, TopicConfigTable
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.topic_table import TopicConfigTable
 
 TIMEOUT_MS = 120_000
 TOPICS = ("T", "U", "V", "W")

@@ -13,19 +13,16 @@ from kourou.model.route import TopicRoute
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
-    TopicConfigTable,
-    decode_topic_route,
-    encode_register_body,
-)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_route import (
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
+from kourou.protocol.topic_table import (
     BrokerHeartbeatRequestHeader,
-    GetRouteInfoRequestHeader,
+    RegisterBody,
     RegisterBrokerRequestHeader,
+    TopicConfigTable,
+    encode_register_body,
 )
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address

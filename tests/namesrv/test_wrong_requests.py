@@ -13,16 +13,16 @@ from kourou.namesrv.handlers import NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
-from kourou.protocol.bodies import (
-    DataVersion,
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.kv_config import PutKVConfigRequestHeader
+from kourou.protocol.topic_table import (
     RegisterBody,
+    RegisterBrokerRequestHeader,
     TopicConfigTable,
     encode_register_body,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
-from kourou.protocol.headers_kv import PutKVConfigRequestHeader
-from kourou.protocol.headers_route import RegisterBrokerRequestHeader
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
 from kourou.testing.loop import run_virtual

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta, timezone
 
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
+from kourou.protocol.stats import (
     BrokerStatsData,
     BrokerStatsItem,
     ConsumeOffset,

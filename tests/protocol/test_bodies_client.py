@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kourou.errors import MalformedBodyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import (
+from kourou.protocol.clients import (
     CheckClientConfig,
     ConsumerData,
     HeartbeatData,

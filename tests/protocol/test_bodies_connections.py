@@ -7,7 +7,8 @@ import pytest
 from kourou.errors import MalformedBodyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.connections import (
     Connection,
     ConsumerConnection,
     GroupSubscription,
@@ -23,7 +24,6 @@ from kourou.protocol.bodies import (
     encode_producer_connection,
     encode_producer_table,
 )
-from kourou.protocol.codes import LanguageCode
 
 CLIENT = Connection("c@1", "10.0.0.1:5000", LanguageCode.PYTHON, 513)
 CLIENT_JSON = (

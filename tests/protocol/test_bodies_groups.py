@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.model.group import SubscriptionGroup
-from kourou.protocol.bodies import (
-    DataVersion,
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.fastjson import loads
+from kourou.protocol.groups import (
     SubscriptionGroupTable,
     decode_subscription_group,
     decode_subscription_group_table,
     encode_subscription_group,
     encode_subscription_group_table,
 )
-from kourou.protocol.fastjson import loads
 
 CONFIG = Path(__file__).parent.parent / "golden" / "config"
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
+from kourou.protocol.queue_assignment import (
     Assignments,
     LockBatch,
     LockedQueues,

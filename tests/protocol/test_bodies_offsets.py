@@ -8,20 +8,22 @@ import pytest
 
 from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.offset_table import (
     ConsumerOffsetTable,
-    ConsumerStatus,
-    DataVersion,
     DelayOffsetTable,
     decode_consumer_offset_table,
+    decode_delay_offset_table,
+    encode_consumer_offset_table,
+    encode_delay_offset_table,
+)
+from kourou.protocol.offsets import (
+    ConsumerStatus,
     decode_consumer_status,
     decode_correction_offsets,
-    decode_delay_offset_table,
     decode_reset_offsets,
-    encode_consumer_offset_table,
     encode_consumer_status,
     encode_correction_offsets,
-    encode_delay_offset_table,
     encode_reset_offsets,
     encode_reset_offsets_for_c,
 )

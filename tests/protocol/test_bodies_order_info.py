@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kourou.errors import MalformedBodyError
-from kourou.protocol.bodies_order_info import (
+from kourou.protocol.unserved.pop import (
     OrderInfo,
     OrderInfoTable,
     decode_order_info_table,

@@ -6,14 +6,19 @@ import pytest
 
 from kourou.errors import MalformedBodyError
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies_consume_queue import (
+from kourou.protocol.brokers import (
     ConsumeQueueData,
     QueryConsumeQueueResponse,
+    TimerCheckPoint,
     decode_consume_queue,
+    decode_timer_check_point,
     encode_consume_queue,
+    encode_timer_check_point,
 )
-from kourou.protocol.bodies_pop import BatchAck, BatchAckMessages
-from kourou.protocol.bodies_replicas import (
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.json_records import decode_record, encode_record
+from kourou.protocol.unserved.pop import BatchAck, BatchAckMessages
+from kourou.protocol.unserved.replicas import (
     BrokerReplicasInfo,
     EpochEntry,
     EpochEntryCache,
@@ -23,13 +28,6 @@ from kourou.protocol.bodies_replicas import (
     decode_broker_names,
     encode_broker_names,
 )
-from kourou.protocol.bodies_timer import (
-    TimerCheckPoint,
-    decode_timer_check_point,
-    encode_timer_check_point,
-)
-from kourou.protocol.bodies_topics import DataVersion
-from kourou.protocol.json_records import decode_record, encode_record
 
 
 def test_consume_queue_entries_are_encoded_with_the_filter() -> None:

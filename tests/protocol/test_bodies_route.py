@@ -8,17 +8,15 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.model.route import QUEUE_NUMS_MAX, BrokerData, QueueData, TopicRoute
-from kourou.protocol.bodies import (
+from kourou.protocol.kv_config import decode_kv_table, encode_kv_table
+from kourou.protocol.routes import (
     ClusterInfo,
     decode_cluster_info,
-    decode_kv_table,
-    decode_topic_list,
     decode_topic_route,
     encode_cluster_info,
-    encode_kv_table,
-    encode_topic_list,
     encode_topic_route,
 )
+from kourou.protocol.topics import decode_topic_list, encode_topic_list
 
 LEGACY = (
     b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"a",'

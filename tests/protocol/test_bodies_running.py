@@ -7,7 +7,7 @@ import pytest
 from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,

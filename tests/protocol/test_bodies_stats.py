@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
+from kourou.protocol.stats import (
     ConsumeOffset,
     ConsumeStats,
     TopicOffset,

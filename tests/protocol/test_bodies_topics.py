@@ -12,21 +12,17 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import (
-    DataVersion,
+from kourou.protocol.data_version import DataVersion, decode_data_version, encode_data_version
+from kourou.protocol.fastjson import loads
+from kourou.protocol.topic_table import (
     RegisterBody,
     TopicConfigTable,
-    decode_data_version,
     decode_register_body,
-    decode_topic_config,
     decode_topic_config_table,
-    encode_data_version,
     encode_register_body,
-    encode_topic_config,
     encode_topic_config_table,
-    topic_config_from_json,
 )
-from kourou.protocol.fastjson import loads
+from kourou.protocol.topics import decode_topic_config, encode_topic_config, topic_config_from_json
 
 CONFIG = Path(__file__).parent.parent / "golden" / "config"
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -260,9 +256,9 @@ def test_size_of_unusual_registration_is_limited(monkeypatch: pytest.MonkeyPatch
         b'"topicConfigSerializeWrapper"', b'"\\u0074opicConfigSerializeWrapper"'
     )
     unusual = unusual.replace(b"{", b'{"$ref":"",', 1)
-    monkeypatch.setattr("kourou.protocol.bodies_topics._GENERAL_FORM_BYTES_MAX", len(unusual))
+    monkeypatch.setattr("kourou.protocol.topic_table._GENERAL_FORM_BYTES_MAX", len(unusual))
     decode_register_body(unusual)
-    monkeypatch.setattr("kourou.protocol.bodies_topics._GENERAL_FORM_BYTES_MAX", len(unusual) - 1)
+    monkeypatch.setattr("kourou.protocol.topic_table._GENERAL_FORM_BYTES_MAX", len(unusual) - 1)
     with pytest.raises(MalformedBodyError, match="in an unusual form"):
         decode_register_body(unusual)
     assert decode_register_body(PLAIN) == REGISTRATION

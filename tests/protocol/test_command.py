@@ -7,9 +7,9 @@ import pytest
 from kourou.errors import MalformedHeaderError
 from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from kourou.protocol.command import REMARK_CHARS_MAX, request, response
-from kourou.protocol.headers_consume import GetMaxOffsetResponseHeader
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
-from kourou.protocol.headers_send import SendMessageRequestHeaderV2
+from kourou.protocol.offsets import GetMaxOffsetResponseHeader
+from kourou.protocol.routes import GetRouteInfoRequestHeader
+from kourou.protocol.sending import SendMessageRequestHeaderV2
 
 
 def test_request_contains_header_fields_as_texts() -> None:

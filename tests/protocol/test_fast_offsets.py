@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.protocol.bodies import DataVersion
-from kourou.protocol.bodies_offsets import (
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.offset_table import (
     ConsumerOffsetTable,
     decode_consumer_offset_table,
     encode_consumer_offset_table,
+    try_decode_offsets,
 )
-from kourou.protocol.fast_offsets import try_decode_offsets
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOffset.json"

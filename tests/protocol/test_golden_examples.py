@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from kourou.model.group import ConsumeFromWhere, ConsumeType
 from kourou.model.sysflag import COMPRESSED
-from kourou.protocol import bodies
+from kourou.protocol.clients import decode_heartbeat
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
-from kourou.protocol.headers_consume import PullMessageRequestHeader, PullMessageResponseHeader
-from kourou.protocol.headers_send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.pulling import PullMessageRequestHeader, PullMessageResponseHeader
+from kourou.protocol.routes import decode_topic_route, encode_topic_route
+from kourou.protocol.sending import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from kourou.protocol.topic_table import decode_register_body
 from tests.golden_exchanges import exchanges
 
 
@@ -23,17 +25,15 @@ def side_of(name: str, *, request: bool) -> RemotingCommand:
 def test_route_has_the_form_of_the_requesting_version() -> None:
     old = side_of("105_GET_ROUTEINFO_BY_TOPIC_raw-route-old-client-version", request=True)
     body = side_of("105_GET_ROUTEINFO_BY_TOPIC_raw-route-old-client-version", request=False).body
-    route = bodies.decode_topic_route(body)
+    route = decode_topic_route(body)
 
     assert old.version < 401
-    assert bodies.encode_topic_route(route, standard=False) == body
+    assert encode_topic_route(route, standard=False) == body
     assert b"{0:" in body
 
 
 def test_registration_contains_the_topics_of_the_broker() -> None:
-    body = bodies.decode_register_body(
-        side_of("103_REGISTER_BROKER_broker-start", request=True).body
-    )
+    body = decode_register_body(side_of("103_REGISTER_BROKER_broker-start", request=True).body)
 
     assert body.table.topics["TBW102"].perm == 7
     assert body.table.topics["BenchmarkTest"].write_queue_nums == 1024
@@ -102,9 +102,7 @@ def test_all_recorded_messages_are_decoded_without_decompression() -> None:
 
 
 def test_recorded_heartbeat_of_a_push_consumer_is_decoded() -> None:
-    heartbeat = bodies.decode_heartbeat(
-        side_of("34_HEART_BEAT_push-concurrently", request=True).body
-    )
+    heartbeat = decode_heartbeat(side_of("34_HEART_BEAT_push-concurrently", request=True).body)
     (consumer,) = heartbeat.consumers
 
     assert consumer.consume_type is ConsumeType.PASSIVELY

@@ -14,12 +14,13 @@ from typing import Any, Final
 import pytest
 
 from kourou.errors import MalformedHeaderError, ProtocolError
-from kourou.protocol import bodies
 from kourou.protocol.command import RemotingCommand, SerializeType
 from kourou.protocol.fastjson import loads
 from kourou.protocol.fields import encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
-from kourou.protocol.registry import REQUESTS, BodyCodec
+from kourou.protocol.request_spec import BodyCodec
+from kourou.protocol.routes import decode_topic_route, encode_topic_route
+from kourou.protocol.unserved import ALL_REQUESTS
 from tests.golden_exchanges import Exchange, Side, exchanges
 
 # Requests that are malformed on purpose.
@@ -118,9 +119,9 @@ def json_header(frame: bytes) -> dict[str, Any]:
 def check_header(exchange: Exchange, side: Side, command: RemotingCommand) -> None:
     """Check that the fields decode to the registered header and are encoded unchanged."""
     if side.code in UNKNOWN_CODES:
-        assert side.code not in REQUESTS
+        assert side.code not in ALL_REQUESTS
         return
-    spec = REQUESTS[side.code]
+    spec = ALL_REQUESTS[side.code]
     header_class = spec.header if side is exchange.request else spec.response_header
     read = {name: text for name, text in command.ext_fields.items() if name not in OF_HOOKS}
     if header_class is None:
@@ -156,7 +157,7 @@ def check_body(exchange: Exchange, side: Side, command: RemotingCommand) -> None
         or (command.is_response and command.code != 0)
     ):
         return
-    spec = REQUESTS[side.code]
+    spec = ALL_REQUESTS[side.code]
     codec = spec.request_body if side is exchange.request else spec.response_body
     if codec is None:
         # Only messages have user-defined bodies.
@@ -175,8 +176,8 @@ def check_body(exchange: Exchange, side: Side, command: RemotingCommand) -> None
 
 def written(codec: BodyCodec, value: Any, body: bytes) -> bytes:
     """Return the encoded body of the value that was decoded from `body`."""
-    if codec.decode is bodies.decode_topic_route:
-        return bodies.encode_topic_route(value, standard=b"{0:" not in body)
+    if codec.decode is decode_topic_route:
+        return encode_topic_route(value, standard=b"{0:" not in body)
     assert codec.encode is not None
     return codec.encode(value)
 
@@ -202,5 +203,5 @@ def test_nearly_all_requests_were_recorded() -> None:
     recorded = {exchange.code for exchange in EXCHANGES}
 
     # Used between controllers and containers, and refused by all servers.
-    assert {int(code) for code in set(REQUESTS) - recorded} >= {902, 903, 1001, 1008, 1013}
+    assert {int(code) for code in set(ALL_REQUESTS) - recorded} >= {902, 903, 1001, 1008, 1013}
     assert len(recorded) > 140

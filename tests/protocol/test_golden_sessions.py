@@ -6,7 +6,7 @@ import pytest
 
 from kourou.protocol.fields import encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
-from kourou.protocol.registry import REQUESTS
+from kourou.protocol.unserved import ALL_REQUESTS
 from tests.golden_exchanges import SessionFrame, sessions
 
 
@@ -28,7 +28,7 @@ def test_all_frames_of_a_session_are_decoded_and_encoded_unchanged(name: str) ->
 
 
 def check_request(code: int, frame: SessionFrame) -> None:
-    command, spec = decode_frame(frame.frame[4:]), REQUESTS[code]
+    command, spec = decode_frame(frame.frame[4:]), ALL_REQUESTS[code]
     assert code == frame.code
     if spec.header is not None:
         fields = encode_fields(command.header(spec.header))
@@ -48,7 +48,7 @@ def check_response(frame: SessionFrame, asked: dict[tuple[int, str, int], Sessio
     if not requests:
         # The request was sent before the recording began.
         return
-    command, spec = decode_frame(frame.frame[4:]), REQUESTS[requests[-1].code]
+    command, spec = decode_frame(frame.frame[4:]), ALL_REQUESTS[requests[-1].code]
     if command.code == 0 and spec.response_header is not None:
         fields = encode_fields(command.header(spec.response_header))
         assert set(command.ext_fields) <= set(fields)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import json
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
@@ -12,11 +10,11 @@ from typing import Any, Final, get_args, get_type_hints
 import pytest
 
 from kourou.errors import MalformedHeaderError
-from kourou.protocol import fields
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.fields import Int, Long, camel_case, encode_fields
 from kourou.protocol.frame import decode_frame
-from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from kourou.protocol.sending import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from tests.protocol_modules import header_classes
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 # Headers that no request uses or that have no member; they need no class.
@@ -33,14 +31,10 @@ WITHOUT_CLASS: Final = {
 }
 ALL_CASES = json.loads((VECTORS / "remoting_headers.json").read_text())["cases"]
 CASES = [case for case in ALL_CASES if case["header"] not in WITHOUT_CLASS]
-MODULES = sorted(path.stem for path in Path(fields.__file__).parent.glob("headers_*.py"))
 CLASSES: dict[str, Any] = {
     # Java spells one class with a capital letter within a word.
     name.replace("UnregisterBroker", "UnRegisterBroker"): member
-    for module in MODULES
-    for name, member in inspect.getmembers(
-        importlib.import_module(f"kourou.protocol.{module}"), inspect.isclass
-    )
+    for name, member in header_classes()
 }
 # Members that Java adds to the map outside of its class; here they belong to the class.
 BESIDE: Final = {"MSG_REGION", "TRACE_ON", "_UNIQUE_KEY_QUERY"}

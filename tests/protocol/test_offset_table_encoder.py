@@ -5,10 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.protocol.bodies import DataVersion
-from kourou.protocol.bodies_offsets import ConsumerOffsetTable, encode_consumer_offset_table
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.encoded_members import compact
-from kourou.protocol.offset_table_encoder import encode_offset_table_parts
+from kourou.protocol.offset_table import (
+    ConsumerOffsetTable,
+    encode_consumer_offset_table,
+    encode_offset_table_parts,
+)
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 NAMES = st.text("aB_%|-", min_size=1, max_size=4)

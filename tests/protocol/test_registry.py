@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -12,33 +10,29 @@ from typing import Any
 import pytest
 
 from kourou.errors import MalformedBodyError, ProtocolError
-from kourou.protocol import bodies, headers_send, registry
+from kourou.protocol import registry
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.fields import RpcHeader, TopicHeader
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.registry import REQUESTS, UNUSED, RequestSpec
-from kourou.protocol.registry_specs import TEXT_CODEC
+from kourou.protocol.registry import REQUESTS
+from kourou.protocol.request_spec import TEXT_CODEC, RequestSpec
+from kourou.protocol.unserved import ALL_REQUESTS, UNUSED
+from tests.protocol_modules import header_classes, protocol_modules
 
 SOURCE = Path(registry.__file__).parents[1]
 
 
-def header_classes() -> set[type]:
-    modules = sorted(path.stem for path in (SOURCE / "protocol").glob("headers_*.py"))
-    return {
-        member
-        for name in modules
-        for _, member in inspect.getmembers(
-            importlib.import_module(f"kourou.protocol.{name}"), inspect.isclass
-        )
-        if dataclasses.is_dataclass(member)
-    }
+def specs() -> list[tuple[RequestSpec, ...]]:
+    """Return the specifications that each module declares."""
+    return [module.SPECS for module in protocol_modules() if hasattr(module, "SPECS")]
 
 
 def test_every_code_has_one_specification() -> None:
-    assert set(REQUESTS) == set(RequestCode)
-    assert len(registry._SPECS) == len(REQUESTS)
+    assert set(ALL_REQUESTS) == set(RequestCode)
+    assert sum(map(len, specs())) + len(UNUSED) == len(ALL_REQUESTS)
 
 
-def test_served_requests_are_not_listed_as_unused() -> None:
+def test_served_requests_are_not_listed_as_unserved() -> None:
     tables = [*(SOURCE / "broker").glob("*.py"), *(SOURCE / "namesrv").glob("*.py")]
     served = {
         RequestCode[name]
@@ -47,12 +41,12 @@ def test_served_requests_are_not_listed_as_unused() -> None:
     }
 
     assert len(served) > 30
-    assert not served & UNUSED
+    assert served <= set(REQUESTS)
 
 
-@pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
+@pytest.mark.parametrize("spec", ALL_REQUESTS.values(), ids=lambda s: s.code.name)
 def test_specification_has_its_code_and_header_classes(spec: RequestSpec) -> None:
-    assert REQUESTS[spec.code] is spec
+    assert ALL_REQUESTS[spec.code] is spec
     assert RequestCode(spec.code) is spec.code
     for header in (spec.header, spec.response_header):
         assert header is None or dataclasses.is_dataclass(header)
@@ -61,21 +55,22 @@ def test_specification_has_its_code_and_header_classes(spec: RequestSpec) -> Non
 
 
 def test_every_header_class_is_used() -> None:
-    inherited: set[Any] = {headers_send.RpcHeader, headers_send.TopicHeader}
-    used = {spec.header for spec in REQUESTS.values()}
-    used |= {spec.response_header for spec in REQUESTS.values()}
+    inherited: set[Any] = {RpcHeader, TopicHeader}
+    used = {spec.header for spec in ALL_REQUESTS.values()}
+    used |= {spec.response_header for spec in ALL_REQUESTS.values()}
 
-    assert header_classes() - inherited == used - {None}
+    assert {header for _, header in header_classes()} - inherited == used - {None}
 
 
 def test_every_decoder_of_a_body_has_an_encoder() -> None:
-    names = set(bodies.__all__)
+    modules = [module for module in protocol_modules() if hasattr(module, "SPECS")]
+    names = {name for module in modules for name in vars(module)}
     decoders = {name for name in names if name.startswith("decode_")}
 
     assert {name.replace("decode", "encode") for name in decoders} <= names
 
 
-@pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda s: s.code.name)
+@pytest.mark.parametrize("spec", ALL_REQUESTS.values(), ids=lambda s: s.code.name)
 @pytest.mark.parametrize("body", [b"\xff", b"{", b"[1]", b'{"a":{{}:1}}', b"null", b"7"])
 def test_malformed_body_raises_only_protocol_errors(spec: RequestSpec, body: bytes) -> None:
     for codec in (spec.request_body, spec.response_body):
@@ -95,7 +90,7 @@ def test_a_text_body_is_utf_8() -> None:
 
 def test_limits_of_bodies_decoded_on_the_loop_are_small() -> None:
     """Decoding time is proportional to the size: see `bench/largest_bodies.py`."""
-    large = {spec.code for spec in REQUESTS.values() if spec.body_bytes_max > 256 * 1024}
+    large = {spec.code for spec in ALL_REQUESTS.values() if spec.body_bytes_max > 256 * 1024}
 
     assert large == {
         # User-defined bodies, which are not decoded; the number of messages of a batch is limited.
@@ -112,4 +107,4 @@ def test_limits_of_bodies_decoded_on_the_loop_are_small() -> None:
         # Decoded off the loop.
         RequestCode.REGISTER_BROKER,
     }
-    assert all(0 < spec.body_bytes_max <= FRAME_SIZE_MAX for spec in REQUESTS.values())
+    assert all(0 < spec.body_bytes_max <= FRAME_SIZE_MAX for spec in ALL_REQUESTS.values())

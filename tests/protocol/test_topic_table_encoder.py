@@ -7,18 +7,20 @@ from hypothesis import strategies as st
 
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.groups import (
+    GroupTableEncoder,
     SubscriptionGroupTable,
+    encode_subscription_group_table,
+)
+from kourou.protocol.topic_table import (
+    RegisterBody,
     TopicConfigTable,
+    TopicTableEncoder,
     decode_topic_config_table,
     encode_register_body,
-    encode_subscription_group_table,
     encode_topic_config_table,
 )
-from kourou.protocol.group_table_encoder import GroupTableEncoder
-from kourou.protocol.topic_table_encoder import TopicTableEncoder
 
 VERSION = DataVersion(7, 0, 1_795_228_489_975)
 NAMES = st.text('aB_%|\n\t"\\{}é\U0001f600', min_size=1, max_size=3) | st.sampled_from(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.protocol.codes import VERSION
-from kourou.protocol.version_names import version_name
+from kourou.protocol.codes import VERSION, version_name
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from kourou.errors import (
     TopicNotFoundError,
 )
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.registry import REQUESTS, RequestSpec
+from kourou.protocol.request_spec import RequestSpec
+from kourou.protocol.unserved import ALL_REQUESTS
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.log_rate import BURST
@@ -144,7 +145,7 @@ def test_a_leaving_server_sends_go_away_to_peers_that_support_it(
     assert len(served) == (codes != [1500])
 
 
-@pytest.mark.parametrize("spec", REQUESTS.values(), ids=lambda spec: spec.code.name)
+@pytest.mark.parametrize("spec", ALL_REQUESTS.values(), ids=lambda spec: spec.code.name)
 def test_a_body_up_to_the_limit_of_its_code_is_served_and_a_larger_one_refused(
     spec: RequestSpec,
 ) -> None:

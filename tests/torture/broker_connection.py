@@ -12,14 +12,16 @@ from kourou.model.properties import encode_properties
 from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_consume import (
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
+from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.offsets import (
     QueryConsumerOffsetRequestHeader,
-    QueryMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.pulling import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryMessageRequestHeader,
+)
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime

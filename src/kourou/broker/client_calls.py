@@ -34,22 +34,20 @@ from kourou.errors import (
 )
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies_offsets import (
+from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, request, response
+from kourou.protocol.offsets import (
     ConsumerStatus,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
     decode_consumer_status,
     encode_consumer_status,
     encode_reset_offsets,
     encode_reset_offsets_for_c,
 )
-from kourou.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, request, response
-from kourou.protocol.headers_admin_clients import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
-)
-from kourou.protocol.headers_admin_offsets import (
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
 )
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.deferred_replies import DeferredReplies

@@ -19,19 +19,17 @@ from kourou.broker.subscriptions import Subscriptions
 from kourou.errors import FilterSyntaxError, RemoteSystemError
 from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.topic import retry_topic
-from kourou.protocol.bodies_client import (
+from kourou.protocol.clients import (
+    GetConsumerListByGroupRequestHeader,
+    HeartbeatResponseHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
     decode_check_client_config,
     decode_heartbeat,
     encode_consumer_list,
 )
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request, response
-from kourou.protocol.headers_consume import (
-    GetConsumerListByGroupRequestHeader,
-    HeartbeatResponseHeader,
-    NotifyConsumerIdsChangedRequestHeader,
-    UnregisterClientRequestHeader,
-)
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.steady_time import steady_ms

@@ -21,7 +21,7 @@ from kourou.broker.member_subscriptions import MemberSubscriptions
 from kourou.errors import InvalidParameterError, SystemBusyError
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies_client import ConsumerData, HeartbeatData
+from kourou.protocol.clients import ConsumerData, HeartbeatData
 from kourou.protocol.command import RemotingCommand
 
 log = logging.getLogger(__name__)

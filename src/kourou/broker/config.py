@@ -15,7 +15,7 @@ from kourou.errors import ConfigError
 from kourou.model.delay import DELAY_LEVELS_TEXT, parse_delay_levels
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE, TRACE_TOPIC, check_topic
-from kourou.protocol.bodies_locks import MessageRequestMode
+from kourou.protocol.queue_assignment import MessageRequestMode
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import parse_address
 from kourou.remoting.transport_config import TransportConfig

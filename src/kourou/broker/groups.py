@@ -21,12 +21,12 @@ from kourou.clock import Clock
 from kourou.errors import InvalidGroupError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import PERM_READ, TOOLS_GROUP, check_group, check_topic, is_system_group
-from kourou.protocol.bodies import (
-    DataVersion,
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.groups import (
+    GroupTableEncoder,
     SubscriptionGroupTable,
     decode_subscription_group_table,
 )
-from kourou.protocol.group_table_encoder import GroupTableEncoder
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 

@@ -9,8 +9,8 @@ from typing import Final
 from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import ROCKETMQ_KEYS
 from kourou.errors import NoPermissionError, RemoteSystemError
-from kourou.protocol.bodies import DataVersion
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.data_version import DataVersion
 from kourou.remoting.live_options import LiveOptions
 
 BLACK_LIST: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})

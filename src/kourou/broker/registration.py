@@ -36,22 +36,19 @@ from kourou.broker.topics import Topics
 from kourou.errors import ConfigError, KourouError
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE
-from kourou.protocol.bodies import (
-    DataVersion,
-    RegisterBody,
-    TopicConfigTable,
-    decode_kv_table,
-    encode_data_version,
-    encode_register_body,
-)
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
+from kourou.protocol.data_version import DataVersion, encode_data_version
 from kourou.protocol.hashing import crc32
-from kourou.protocol.headers_route import (
+from kourou.protocol.kv_config import decode_kv_table
+from kourou.protocol.topic_table import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
+    RegisterBody,
     RegisterBrokerRequestHeader,
+    TopicConfigTable,
     UnregisterBrokerRequestHeader,
+    encode_register_body,
 )
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address

@@ -26,11 +26,13 @@ from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.errors import ProtocolError, RemoteError, TransportError
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies_client import ConsumerData
-from kourou.protocol.bodies_running import decode_consumer_running_info
+from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_admin_clients import GetConsumerRunningInfoRequestHeader
+from kourou.protocol.running_info import (
+    GetConsumerRunningInfoRequestHeader,
+    decode_consumer_running_info,
+)
 from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)

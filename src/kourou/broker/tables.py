@@ -23,12 +23,10 @@ from kourou.broker.topics import Topics
 from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.filter.bloom import BloomFilter
-from kourou.protocol.bodies import (
-    decode_message_request_modes,
-    decode_subscription_group_table,
-    decode_topic_config_table,
-)
 from kourou.protocol.consumer_filter_file import decode_consumer_filters
+from kourou.protocol.groups import decode_subscription_group_table
+from kourou.protocol.queue_assignment import decode_message_request_modes
+from kourou.protocol.topic_table import decode_topic_config_table
 from kourou.remoting.runtime import Runtime
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import MessageStore

@@ -31,13 +31,13 @@ from kourou.model.topic import (
     is_inherited,
     is_retry_topic,
 )
-from kourou.protocol.bodies import (
-    DataVersion,
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.topic_table import (
     TopicConfigTable,
+    TopicTableEncoder,
     decode_topic_config_table,
 )
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.topic_table_encoder import TopicTableEncoder
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)

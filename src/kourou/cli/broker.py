@@ -31,7 +31,7 @@ from kourou.documented import choices, field_descriptions
 from kourou.errors import KourouError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import ConsumeOffset, ConsumeStatsList
+from kourou.protocol.stats import ConsumeOffset, ConsumeStatsList
 from kourou.settings import options, setting_text, values_of
 
 app = typer.Typer(

@@ -23,8 +23,9 @@ from kourou.errors import KourouError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import TOOLS_GROUP, check_group, is_system_group
-from kourou.protocol.bodies import ConsumerConnection, ConsumerRunningInfo
-from kourou.protocol.version_names import version_name
+from kourou.protocol.codes import version_name
+from kourou.protocol.connections import ConsumerConnection
+from kourou.protocol.running_info import ConsumerRunningInfo
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -12,8 +12,8 @@ from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_group, check_topic
-from kourou.protocol.bodies import ProducerInfo
-from kourou.protocol.version_names import version_name
+from kourou.protocol.codes import version_name
+from kourou.protocol.connections import ProducerInfo
 
 app = typer.Typer(
     rich_markup_mode=None,

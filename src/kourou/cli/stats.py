@@ -13,7 +13,7 @@ from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient, TopicRates
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.topic import check_topic, is_system_group, is_system_topic
-from kourou.protocol.bodies import ClusterInfo
+from kourou.protocol.routes import ClusterInfo
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

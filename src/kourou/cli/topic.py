@@ -29,7 +29,7 @@ from kourou.errors import KourouError, TopicNotFoundError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
 from kourou.model.route import TopicRoute
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig, check_topic
-from kourou.protocol.bodies import TopicStatsTable
+from kourou.protocol.stats import TopicStatsTable
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -15,7 +15,7 @@ from kourou.model.topic import (
     is_retry_topic,
     is_system_topic,
 )
-from kourou.protocol.bodies import TopicStatsTable
+from kourou.protocol.stats import TopicStatsTable
 
 
 class Kind(Enum):

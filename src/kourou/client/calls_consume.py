@@ -24,40 +24,42 @@ from kourou.model.sysflag import (
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
 )
-from kourou.protocol.bodies import (
+from kourou.protocol.clients import (
     CheckClientConfig,
+    GetConsumerListByGroupRequestHeader,
     HeartbeatData,
-    LockBatch,
-    MessageQueueAssignment,
-    QueryAssignment,
-    decode_assignments,
+    HeartbeatRequestHeader,
+    UnregisterClientRequestHeader,
     decode_consumer_list,
-    decode_locked_queues,
     encode_check_client_config,
     encode_heartbeat,
-    encode_lock_batch,
-    encode_query_assignment,
 )
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_consume import (
+from kourou.protocol.offsets import (
     TOPIC_BEGIN_FIELD,
-    GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    HeartbeatRequestHeader,
-    PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
-    UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
     parse_topic_begin,
 )
-from kourou.protocol.headers_send import REASON_FIELD, ConsumerSendMsgBackRequestHeader
+from kourou.protocol.pulling import PullMessageRequestHeader
+from kourou.protocol.queue_assignment import (
+    LockBatch,
+    MessageQueueAssignment,
+    QueryAssignment,
+    decode_assignments,
+    decode_locked_queues,
+    encode_lock_batch,
+    encode_query_assignment,
+)
+from kourou.protocol.sending import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.response_errors import raise_for_response
 

@@ -29,13 +29,13 @@ from kourou.model.topic import (
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.compression import CompressionType
-from kourou.protocol.headers_send import (
+from kourou.protocol.message_batch import BatchItem, encode_batch
+from kourou.protocol.sending import (
     DURABILITY_FIELD,
     RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.remoting.pool import ConnectionPool
 
 _STORED: Final = frozenset(status.value for status in SendStatus)

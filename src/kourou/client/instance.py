@@ -32,7 +32,7 @@ from kourou.client.routes import Routes
 from kourou.errors import ClosedError, KourouError, TransportError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
-from kourou.protocol.bodies import ConsumerData, HeartbeatData
+from kourou.protocol.clients import ConsumerData, HeartbeatData
 from kourou.remoting.connection import Connection, FastPath
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.pool import ConnectionPool

@@ -24,21 +24,21 @@ from kourou.model.message import MessageExt
 from kourou.model.namespace import with_namespace, without_namespace
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies_offsets import (
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.offsets import (
     ConsumerStatus,
     decode_consumer_status,
     decode_reset_offsets,
     encode_consumer_status,
     encode_reset_offsets,
 )
-from kourou.protocol.bodies_running import (
+from kourou.protocol.running_info import (
     ConsumerRunningInfo,
     decode_consumer_running_info,
     encode_consumer_running_info,
 )
-from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand
-from kourou.protocol.fastjson import dumps, loads
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 

@@ -13,12 +13,12 @@ from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_consume import PullMessageResponseHeader
 from kourou.protocol.message_decoding import (
     DecodedResponse,
     UndecodableMessage,
     decode_pull_response,
 )
+from kourou.protocol.pulling import PullMessageResponseHeader
 
 _PULL_FIELDS: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18

@@ -20,10 +20,9 @@ from kourou.errors import (
 )
 from kourou.model.route import MASTER_ID, QueueData, TopicRoute
 from kourou.model.topic import AUTO_CREATE_TOPIC
-from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 
 log = logging.getLogger(__name__)
 

@@ -29,17 +29,18 @@ from kourou.model.route import replace_wildcard_host
 from kourou.namesrv.kv_config import KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
-from kourou.protocol.bodies import decode_topic_route, encode_kv_table, encode_topic_list
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_kv import (
+from kourou.protocol.kv_config import (
     DeleteKVConfigRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     PutKVConfigRequestHeader,
+    encode_kv_table,
 )
-from kourou.protocol.headers_route import (
+from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.routes import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteTopicFromNamesrvRequestHeader,
@@ -47,8 +48,9 @@ from kourou.protocol.headers_route import (
     RegisterTopicRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
+    decode_topic_route,
 )
-from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.topics import encode_topic_list
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler

@@ -34,30 +34,30 @@ from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable, finish
 from kourou.namesrv.zones import ZONE_NAME, wanted_zone, within_zone
-from kourou.protocol.bodies import (
-    RegisterBody,
-    decode_data_version,
-    decode_register_body,
-    encode_cluster_info,
-    encode_data_version,
-    encode_kv_table,
-    encode_topic_route,
-)
-from kourou.protocol.bodies_replicas import BrokerMemberGroup, GetBrokerMemberGroupResponse
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.data_version import decode_data_version, encode_data_version
 from kourou.protocol.hashing import crc32
-from kourou.protocol.headers_route import (
-    BrokerHeartbeatRequestHeader,
+from kourou.protocol.json_records import encode_record
+from kourou.protocol.kv_config import encode_kv_table
+from kourou.protocol.routes import (
+    BrokerMemberGroup,
     GetBrokerMemberGroupRequestHeader,
+    GetBrokerMemberGroupResponse,
     GetRouteInfoRequestHeader,
+    encode_cluster_info,
+    encode_topic_route,
+)
+from kourou.protocol.topic_table import (
+    BrokerHeartbeatRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
+    RegisterBody,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnregisterBrokerRequestHeader,
+    decode_register_body,
 )
-from kourou.protocol.json_records import encode_record
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler

@@ -29,8 +29,10 @@ from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
 from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.namesrv.broker_identity import BrokerIdentity, MasterAddresses, MinIdChange
 from kourou.namesrv.topic_queues import TopicQueues
-from kourou.protocol.bodies import ClusterInfo, DataVersion, TopicConfigTable
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.routes import ClusterInfo
+from kourou.protocol.topic_table import TopicConfigTable
 
 NAME_LENGTH_MAX: Final = 255
 """Maximum number of characters of a topic, broker or cluster name and of an address. It bounds the

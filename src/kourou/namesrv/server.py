@@ -18,7 +18,7 @@ from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_ha import NotifyMinBrokerIdChangeRequestHeader
+from kourou.protocol.routes import NotifyMinBrokerIdChangeRequestHeader
 from kourou.remoting.connection import Connection
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.network import Address

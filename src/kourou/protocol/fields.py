@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from kourou.errors import MalformedHeaderError
@@ -144,3 +145,20 @@ _PARSERS: Final[dict[object, Callable[[str], object]]] = {
 }
 
 _PLANS: Final[dict[type, tuple[_Field, ...]]] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class RpcHeader:
+    """Fields of any request, for a proxy that relays it."""
+
+    namespace: str | None = field(default=None, metadata={"wire": "ns"})
+    namespaced: bool | None = field(default=None, metadata={"wire": "nsd"})
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+    is_oneway: bool | None = field(default=None, metadata={"wire": "oway"})
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicHeader(RpcHeader):
+    """Fields of a request that concerns a topic, for a proxy that relays it."""
+
+    is_logical_queue: bool | None = field(default=None, metadata={"wire": "lo"})

@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin,
 
 from kourou.errors import MalformedBodyError
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies_queues import items_by_queue, queue_from_json, queue_to_json
 from kourou.protocol.fastjson import BARE_KEYS_BYTES_MAX, dumps, loads
 from kourou.protocol.fields import camel_case
 from kourou.protocol.json_values import (
@@ -39,6 +38,9 @@ from kourou.protocol.json_values import (
     get_boolean,
     get_enum,
     get_number,
+    items_by_queue,
+    queue_from_json,
+    queue_to_json,
 )
 
 RecordT = TypeVar("RecordT")

@@ -6,11 +6,13 @@ or a boolean may be written as text, unknown members are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from kourou.errors import MalformedBodyError
+from kourou.model.queue import MessageQueue
+from kourou.protocol.fastjson import loads
 from kourou.protocol.fields import parse_long
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
@@ -176,3 +178,40 @@ def _type_error(label: str, value: object, wanted: str) -> MalformedBodyError:
     # Only texts are quoted: numbers and lists from a peer may be arbitrarily long.
     quoted = repr(value[:40]) if isinstance(value, str) else type(value).__name__
     return MalformedBodyError(f"{label} must be {wanted}, not {quoted}")
+
+
+def queue_to_json(queue: MessageQueue) -> dict[str, object]:
+    """Return the JSON object of a queue."""
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+def queue_from_json(value: object) -> MessageQueue:
+    """Return the queue of a JSON object.
+
+    Raises:
+        MalformedBodyError: the value is not a JSON object, or a member has the wrong type.
+    """
+    data = as_object(value, "a queue")
+    return MessageQueue(
+        get_text(data, "topic"), get_text(data, "brokerName"), get_integer(data, "queueId")
+    )
+
+
+def items_by_queue(table: Json) -> Iterator[tuple[MessageQueue, object]]:
+    """Yield the queues and values of a map keyed by queue.
+
+    Raises:
+        MalformedBodyError: a key is not the JSON text of a queue.
+    """
+    for key, value in table.items():
+        yield queue_from_json(loads(key)), value
+
+
+def offsets_by_queue(value: object, label: str) -> dict[MessageQueue, int]:
+    """Return the offsets of a map keyed by queue; `label` names the map in errors.
+
+    Raises:
+        MalformedBodyError: the value is not such a map, or an offset is not an integer.
+    """
+    items = items_by_queue(as_object(value, label))
+    return {queue: as_integer(offset, label) for queue, offset in items}

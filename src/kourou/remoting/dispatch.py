@@ -4,7 +4,7 @@ condition                   response
 server is shutting down     1500, `please go away`, if the peer knows the code and awaits a
                             response
 no handler for the code     3, ` request type N not supported`; logged
-body too large              29, with its size and the limit from `protocol/registry.py`
+body too large              29, with its size and the limit from `protocol/request_spec.py`
 RemoteError                 its code and remark
 ProtocolError, UsageError   1 and the error's text: the peer's fault
 any other exception         1 and the error's text: our fault; the traceback is logged
@@ -20,6 +20,7 @@ from kourou.errors import ProtocolError, RemoteError, UsageError
 from kourou.protocol.codes import ResponseCode, request_name
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.registry import REQUESTS
+from kourou.protocol.request_spec import BODY_BYTES_MAX
 from kourou.remoting.connection import Request
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.network import format_address
@@ -61,10 +62,11 @@ class Dispatcher:
             self._refuse(request)
             return
         spec = REQUESTS.get(command.code)
-        if spec is not None and len(command.body) > spec.body_bytes_max:
+        limit = BODY_BYTES_MAX if spec is None else spec.body_bytes_max
+        if len(command.body) > limit:
             text = (
                 f"{request_name(command.code)} with a body of {len(command.body)} bytes: the limit "
-                f"is {spec.body_bytes_max}; split it into several requests"
+                f"is {limit}; split it into several requests"
             )
             request.reply(response(command, ResponseCode.INVALID_PARAMETER, text))
             return

@@ -46,11 +46,11 @@ from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_client import ConsumerData
+from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_consume import PullMessageRequestHeader
 from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms

@@ -19,8 +19,8 @@ from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.sending import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.dispatch import Handler
 from kourou.store.message_store import GetRequest
 from kourou.testing.broker_parts import BrokerParts

@@ -7,22 +7,20 @@ from typing import cast
 from kourou.broker.advertised import advertised_address
 from kourou.broker.clients import Member, Peer
 from kourou.broker.config import BrokerConfig
-from kourou.protocol.bodies_connections import (
+from kourou.protocol.codes import LanguageCode
+from kourou.protocol.connections import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
     ProducerInfo,
+    QuerySubscriptionByConsumerRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     decode_group_list,
     decode_group_subscription,
     decode_producer_connection,
     decode_producer_table,
 )
-from kourou.protocol.codes import LanguageCode
 from kourou.protocol.fastjson import loads
-from kourou.protocol.headers_admin_clients import (
-    GetConsumerConnectionListRequestHeader,
-    GetProducerConnectionListRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
-    QueryTopicsByConsumerRequestHeader,
-)
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer

@@ -10,19 +10,18 @@ import pytest
 from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.groups import FILE_NAME as GROUPS_FILE
 from kourou.model.group import SubscriptionGroup
-from kourou.protocol.bodies import (
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.groups import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    GroupForbidden,
+    UpdateGroupForbiddenRequestHeader,
+    decode_group_forbidden,
     decode_subscription_group,
     decode_subscription_group_table,
     encode_subscription_group,
 )
-from kourou.protocol.bodies_groups import GroupForbidden, decode_group_forbidden
-from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_admin import (
-    DeleteSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetSubscriptionGroupConfigRequestHeader,
-)
-from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.clock import EPOCH_MS

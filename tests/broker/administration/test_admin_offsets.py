@@ -11,20 +11,15 @@ from kourou.broker.consuming.consumer_offsets import FILE_NAME, parse_consumer_o
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_offsets import (
-    decode_consumer_offset_table,
-    decode_delay_offset_table,
-    decode_reset_offsets,
-)
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.offset_table import decode_consumer_offset_table, decode_delay_offset_table
+from kourou.protocol.offsets import (
     CloneGroupOffsetRequestHeader,
-    ResetOffsetRequestHeader,
-)
-from kourou.protocol.headers_consume import (
     QueryConsumerOffsetRequestHeader,
+    ResetOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
+    decode_reset_offsets,
 )
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer

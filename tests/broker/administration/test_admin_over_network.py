@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from kourou.filter.tags import parse_tags
-from kourou.protocol.bodies_client import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.clients import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request, response
-from kourou.protocol.headers_admin_clients import GetConsumerRunningInfoRequestHeader
+from kourou.protocol.running_info import GetConsumerRunningInfoRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits

@@ -9,18 +9,16 @@ import pytest
 
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_broker import (
+from kourou.protocol.offsets import QueryCorrectionOffsetHeader, decode_correction_offsets
+from kourou.protocol.stats import (
+    ConsumeOffset,
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     QueueTimeSpan,
+    decode_consume_stats,
     decode_consume_stats_list,
     decode_consume_time_spans,
-)
-from kourou.protocol.bodies_offsets import decode_correction_offsets
-from kourou.protocol.bodies_stats import ConsumeOffset, decode_consume_stats
-from kourou.protocol.headers_admin import GetConsumeStatsRequestHeader
-from kourou.protocol.headers_admin_broker import GetConsumeStatsInBrokerHeader
-from kourou.protocol.headers_admin_offsets import (
-    QueryConsumeTimeSpanRequestHeader,
-    QueryCorrectionOffsetHeader,
 )
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts

@@ -6,10 +6,9 @@ from typing import Any
 
 from kourou.broker.administration.admin_store import ENTRIES_MAX
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_consume_queue import decode_consume_queue
+from kourou.protocol.brokers import QueryConsumeQueueRequestHeader, decode_consume_queue
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual

@@ -12,23 +12,18 @@ import pytest
 from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies import (
-    TopicOffset,
-    decode_topic_config,
-    decode_topic_config_table,
-    decode_topic_list,
-    decode_topic_stats,
-    encode_data_version,
-    encode_topic_config_list,
-)
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_admin import (
+from kourou.protocol.data_version import encode_data_version
+from kourou.protocol.stats import GetTopicStatsInfoRequestHeader, TopicOffset, decode_topic_stats
+from kourou.protocol.topic_table import GetAllTopicConfigRequestHeader, decode_topic_config_table
+from kourou.protocol.topics import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
+    decode_topic_config,
+    decode_topic_list,
+    encode_topic_config_list,
 )
 from kourou.remoting.runtime import Offload
 from kourou.testing.clock import EPOCH_MS

@@ -10,14 +10,17 @@ from kourou.broker.administration.broker_metrics import SIZE_BOUNDS
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.statistics.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.bodies_broker import BrokerStatsItem, decode_broker_stats
-from kourou.protocol.bodies_replicas import HARuntimeInfo
-from kourou.protocol.bodies_route import decode_kv_table
+from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
-from kourou.protocol.headers_send import ConsumerSendMsgBackRequestHeader
 from kourou.protocol.json_records import decode_record
+from kourou.protocol.kv_config import decode_kv_table
+from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
+from kourou.protocol.stats import (
+    BrokerStatsItem,
+    ViewBrokerStatsDataRequestHeader,
+    decode_broker_stats,
+)
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends

@@ -20,7 +20,9 @@ from kourou.errors import SystemBusyError
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_locks import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand
+from kourou.protocol.queue_assignment import (
     MessageRequestMode,
     QueryAssignment,
     SetMessageRequestMode,
@@ -29,8 +31,6 @@ from kourou.protocol.bodies_locks import (
     encode_message_request_mode,
     encode_query_assignment,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.state.config_file import ConfigFile
 from kourou.testing.broker_parts import BrokerParts, run_with_parts

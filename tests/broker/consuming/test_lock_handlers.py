@@ -16,14 +16,14 @@ from kourou.model.group import SubscriptionGroup
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TIMER_TOPIC, TopicConfig
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.queue_assignment import (
     LockBatch,
     decode_lock_batch,
     decode_locked_queues,
     encode_lock_batch,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, request
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool

@@ -12,7 +12,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_consume import (
+from kourou.protocol.offsets import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )

@@ -14,7 +14,7 @@ from kourou.broker.delays.delay_offsets import FILE_NAME, parse_delay_offsets
 from kourou.errors import MalformedBodyError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.sysflag import COMPRESSED
-from kourou.protocol.bodies import DataVersion
+from kourou.protocol.data_version import DataVersion
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from tests.broker.delays.delay_rig import bodies, messages, run, saved_offsets

@@ -15,9 +15,8 @@ from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.filter.bloom import BloomFilter
 from kourou.filter.sql92 import compile_sql
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies_consume_queue import decode_consume_queue
+from kourou.protocol.brokers import QueryConsumeQueueRequestHeader, decode_consume_queue
 from kourou.protocol.consumer_filter_file import decode_consumer_filters, encode_consumer_filters
-from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.protocol.message_decoding import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.queues.queue_extension import ExtensionUnit, decode_unit, unit_position

@@ -14,7 +14,7 @@ from kourou.model.group import MessageModel, SubscriptionGroup
 from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import PERM_WRITE, TopicConfig
-from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_messages

@@ -11,7 +11,7 @@ from kourou.broker.pulling.held_pulls import SUSPEND_MAX_MS
 from kourou.filter.tags import parse_tags
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig
-from kourou.protocol.bodies_client import ConsumerData, HeartbeatData, encode_heartbeat
+from kourou.protocol.clients import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_decoding import decode_messages

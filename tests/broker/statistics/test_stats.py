@@ -10,7 +10,7 @@ from kourou.broker.message_type import DELAY, FIFO, NORMAL, message_type
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.statistics.stats_samples import Window
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.bodies_broker import BrokerStatsItem
+from kourou.protocol.stats import BrokerStatsItem
 from kourou.store.message_store import AppendedRecord
 
 CLUSTER = "DefaultCluster"

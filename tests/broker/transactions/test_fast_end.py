@@ -12,7 +12,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, request
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.headers_transaction import EndTransactionRequestHeader
+from kourou.protocol.sending import EndTransactionRequestHeader
 from kourou.testing.lone_connection import LoneConnection
 from tests.broker.transactions.transaction_rig import (
     COMMIT,

@@ -22,12 +22,12 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_transaction import (
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.sending import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
-from kourou.protocol.message_decoding import decode_message
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk

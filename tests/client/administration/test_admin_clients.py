@@ -15,8 +15,8 @@ from kourou.errors import (
 )
 from kourou.model.group import ConsumeType, MessageModel
 from kourou.model.message import MessageExt
-from kourou.protocol.bodies import ConsumeResult
 from kourou.protocol.codes import LanguageCode
+from kourou.protocol.running_info import ConsumeResult
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording

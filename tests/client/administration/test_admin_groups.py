@@ -7,7 +7,7 @@ import pytest
 from kourou.client.administration.calls_admin_groups import create_group
 from kourou.errors import GroupNotFoundError, NoRouteError
 from kourou.model.group import SubscriptionGroup
-from kourou.protocol.bodies import decode_subscription_group
+from kourou.protocol.groups import decode_subscription_group
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording

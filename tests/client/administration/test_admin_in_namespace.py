@@ -15,9 +15,10 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere, SubscriptionGroup
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import ConsumeResult, MessageRequestMode, decode_consumer_status
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_admin_offsets import GetConsumerStatusRequestHeader
+from kourou.protocol.offsets import GetConsumerStatusRequestHeader, decode_consumer_status
+from kourou.protocol.queue_assignment import MessageRequestMode
+from kourou.protocol.running_info import ConsumeResult
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 

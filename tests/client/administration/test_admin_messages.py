@@ -21,7 +21,7 @@ from kourou.model.message import Message, MessageExt
 from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.queue import MessageQueue
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_consume import QueryMessageRequestHeader
+from kourou.protocol.pulling import QueryMessageRequestHeader
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 

@@ -14,9 +14,9 @@ from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_topics import ORDER_TOPIC_CONFIG
 from kourou.errors import NoRouteError, RemoteError, TopicNotFoundError
 from kourou.model.topic import PERM_READ, PERM_WRITE, TopicConfig
-from kourou.protocol.bodies import TopicConfigTable, encode_topic_config_table
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.topic_table import TopicConfigTable, encode_topic_config_table
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 

@@ -13,9 +13,9 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import LockBatch, decode_locked_queues, encode_lock_batch
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
+from kourou.protocol.queue_assignment import LockBatch, decode_locked_queues, encode_lock_batch
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool

@@ -11,22 +11,20 @@ from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.listening.ordered_calls import OrderlyContext
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
-    ConsumeResult,
-    decode_consume_directly_result,
-    decode_consumer_running_info,
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.offsets import (
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
     decode_consumer_status,
     encode_reset_offsets,
 )
-from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_admin_clients import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResultRequestHeader,
+    ConsumeResult,
     GetConsumerRunningInfoRequestHeader,
-)
-from kourou.protocol.headers_admin_offsets import (
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
+    decode_consume_directly_result,
+    decode_consumer_running_info,
 )
 from kourou.remoting.connection import Connection
 from kourou.testing.loop import run_virtual

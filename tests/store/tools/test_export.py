@@ -9,7 +9,7 @@ import pytest
 
 from kourou.errors import InvalidMessageError, StoreFullError, StoreLockedError
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
-from kourou.protocol.bodies_topics import decode_topic_config_table
+from kourou.protocol.topic_table import decode_topic_config_table
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.check import check_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.protocol.bodies_topics import decode_topic_config_table
+from kourou.protocol.topic_table import decode_topic_config_table
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.paths import TOPICS
 from kourou.store.state.config_file import ConfigFile

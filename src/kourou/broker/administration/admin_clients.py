@@ -15,27 +15,25 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.clock import Clock
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
-from kourou.protocol.bodies_connections import (
+from kourou.protocol.codes import ResponseCode, language_of
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.connections import (
     Connection,
     ConsumerConnection,
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
     GroupSubscription,
     ProducerInfo,
+    QuerySubscriptionByConsumerRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     encode_consumer_connection,
     encode_group_list,
     encode_group_subscription,
     encode_producer_connection,
     encode_producer_table,
 )
-from kourou.protocol.bodies_route import encode_topic_list
-from kourou.protocol.codes import ResponseCode, language_of
-from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_clients import (
-    GetConsumerConnectionListRequestHeader,
-    GetProducerConnectionListRequestHeader,
-    QuerySubscriptionByConsumerRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
-    QueryTopicsByConsumerRequestHeader,
-)
+from kourou.protocol.topics import encode_topic_list
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address
 from kourou.remoting.steady_time import steady_ms

@@ -27,23 +27,21 @@ from kourou.errors import (
 )
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import check_group
-from kourou.protocol.bodies_groups import (
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.data_version import decode_data_version
+from kourou.protocol.groups import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupResponseHeader,
+    GetSubscriptionGroupConfigRequestHeader,
     GroupForbidden,
+    UpdateGroupForbiddenRequestHeader,
     decode_subscription_group,
     decode_subscription_group_list,
     encode_group_forbidden,
     encode_subscription_group,
 )
-from kourou.protocol.bodies_topics import decode_data_version
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin import (
-    DeleteSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupResponseHeader,
-    GetSubscriptionGroupConfigRequestHeader,
-)
-from kourou.protocol.headers_admin_broker import UpdateGroupForbiddenRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 

@@ -33,16 +33,13 @@ from kourou.errors import (
 )
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_offsets import (
-    DelayOffsetTable,
-    encode_delay_offset_table,
-    encode_reset_offsets,
-)
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.offset_table import DelayOffsetTable, encode_delay_offset_table
+from kourou.protocol.offsets import (
     CloneGroupOffsetRequestHeader,
     ResetOffsetRequestHeader,
+    encode_reset_offsets,
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies

@@ -25,21 +25,20 @@ from kourou.clock import Clock
 from kourou.errors import TopicNotFoundError
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_broker import (
-    ConsumeStatsList,
-    QueueTimeSpan,
-    encode_consume_stats_list,
-    encode_consume_time_spans,
-)
-from kourou.protocol.bodies_offsets import encode_correction_offsets
-from kourou.protocol.bodies_stats import ConsumeOffset, ConsumeStats, encode_consume_stats
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin import GetConsumeStatsRequestHeader
-from kourou.protocol.headers_admin_broker import GetConsumeStatsInBrokerHeader
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.offsets import QueryCorrectionOffsetHeader, encode_correction_offsets
+from kourou.protocol.stats import (
+    ConsumeOffset,
+    ConsumeStats,
+    ConsumeStatsList,
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
-    QueryCorrectionOffsetHeader,
+    QueueTimeSpan,
+    encode_consume_stats,
+    encode_consume_stats_list,
+    encode_consume_time_spans,
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies

@@ -21,8 +21,9 @@ from kourou.errors import RemoteSystemError, StoreError
 from kourou.filter.tags import matches_code
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_system_topic
-from kourou.protocol.bodies_consume_queue import (
+from kourou.protocol.brokers import (
     ConsumeQueueData,
+    QueryConsumeQueueRequestHeader,
     QueryConsumeQueueResponse,
     encode_consume_queue,
 )
@@ -30,7 +31,6 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.consumer_filter_file import consumer_filter_to_json
 from kourou.protocol.fastjson import dumps
-from kourou.protocol.headers_admin_broker import QueryConsumeQueueRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload

@@ -41,24 +41,26 @@ from kourou.errors import (
 from kourou.model.queue import MessageQueue
 from kourou.model.route import QUEUE_NUMS_MAX
 from kourou.model.topic import PERM_MAX, SYSTEM_TOPICS, TopicConfig, check_topic, is_system_topic
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.data_version import decode_data_version
+from kourou.protocol.stats import (
+    GetTopicStatsInfoRequestHeader,
     TopicOffset,
     TopicStatsTable,
-    decode_data_version,
+    encode_topic_stats,
+)
+from kourou.protocol.topic_table import (
+    GetAllTopicConfigRequestHeader,
+    GetAllTopicConfigResponseHeader,
+)
+from kourou.protocol.topics import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
     decode_topic_config_list,
     encode_topic_config,
     encode_topic_list,
-    encode_topic_stats,
-)
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin import (
-    CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
-    GetAllTopicConfigResponseHeader,
-    GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
 )
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies

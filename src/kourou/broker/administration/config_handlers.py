@@ -16,9 +16,9 @@ from typing import Final
 
 from kourou.broker.live_config import LiveConfig
 from kourou.clock import Clock
-from kourou.protocol.bodies import encode_data_version
+from kourou.protocol.brokers import GetBrokerConfigResponseHeader
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_broker import GetBrokerConfigResponseHeader
+from kourou.protocol.data_version import encode_data_version
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 from kourou.remoting.connection import Request
 

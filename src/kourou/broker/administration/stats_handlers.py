@@ -22,14 +22,17 @@ from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.bodies_broker import BrokerStatsData, encode_broker_stats
-from kourou.protocol.bodies_replicas import HARuntimeInfo
-from kourou.protocol.bodies_route import encode_kv_table
+from kourou.protocol.brokers import HARuntimeInfo
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_broker import ViewBrokerStatsDataRequestHeader
 from kourou.protocol.json_records import encode_record
+from kourou.protocol.kv_config import encode_kv_table
 from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.stats import (
+    BrokerStatsData,
+    ViewBrokerStatsDataRequestHeader,
+    encode_broker_stats,
+)
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload

@@ -21,7 +21,7 @@ from typing import Final
 
 from kourou.model.allocation import Allocate, allocate_averagely, allocate_by_circle
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies_locks import MessageRequestMode, SetMessageRequestMode
+from kourou.protocol.queue_assignment import MessageRequestMode, SetMessageRequestMode
 
 STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType(
     {"AVG": allocate_averagely, "AVG_BY_CIRCLE": allocate_by_circle}

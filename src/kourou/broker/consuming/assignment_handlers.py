@@ -24,7 +24,9 @@ from kourou.errors import GroupNotFoundError, NoPermissionError, RemoteError, To
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import is_retry_topic
-from kourou.protocol.bodies_locks import (
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.queue_assignment import (
     Assignments,
     MessageQueueAssignment,
     MessageRequestMode,
@@ -34,8 +36,6 @@ from kourou.protocol.bodies_locks import (
     decode_query_assignment,
     encode_assignments,
 )
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.log_rate import LogRate

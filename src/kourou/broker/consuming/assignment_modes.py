@@ -15,13 +15,13 @@ import msgspec
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.errors import SystemBusyError
-from kourou.protocol.bodies_locks import (
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.queue_assignment import (
     MessageRequestModes,
     SetMessageRequestMode,
     decode_message_request_modes,
     encode_message_request_modes,
 )
-from kourou.protocol.codes import ResponseCode
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,9 @@ from kourou.errors import KourouError, TopicNotFoundError
 from kourou.model.queue import MessageQueue
 from kourou.model.route import subscribe_queues
 from kourou.model.topic import is_readable
-from kourou.protocol.bodies import decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.response_errors import raise_for_response
 

@@ -28,12 +28,11 @@ from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, Tex
 from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
 from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
-from kourou.protocol.bodies import DataVersion, data_version_from_json
+from kourou.protocol.data_version import DataVersion, data_version_from_json
 from kourou.protocol.encoded_members import compact
-from kourou.protocol.fast_offsets import try_decode_offsets
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
-from kourou.protocol.offset_table_encoder import encode_offset_table_parts
+from kourou.protocol.offset_table import encode_offset_table_parts, try_decode_offsets
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX

@@ -16,14 +16,14 @@ from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.errors import InvalidParameterError
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import ResponseCode
+from kourou.protocol.command import RemotingCommand, response
+from kourou.protocol.queue_assignment import (
     LockBatch,
     LockedQueues,
     decode_lock_batch,
     encode_locked_queues,
 )
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand, response
 from kourou.remoting.connection import Request
 from kourou.remoting.steady_time import steady_ms
 

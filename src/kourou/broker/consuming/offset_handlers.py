@@ -14,7 +14,7 @@ from kourou.broker.reserved import check_not_reserved
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_consume import (
+from kourou.protocol.offsets import (
     TOPIC_BEGIN_FIELD,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,

@@ -52,11 +52,8 @@ from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.bodies import (
-    DelayOffsetTable,
-    encode_delay_offset_table,
-)
 from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.offset_table import DelayOffsetTable, encode_delay_offset_table
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms

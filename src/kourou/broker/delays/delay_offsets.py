@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.broker.config_saver import SavedFile
-from kourou.protocol.bodies import DataVersion, decode_delay_offset_table
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.offset_table import decode_delay_offset_table
 
 FILE_NAME: Final = "config/delayOffset.json"
 

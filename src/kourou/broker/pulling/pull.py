@@ -39,7 +39,7 @@ from kourou.filter.tags import matches_code
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
-from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import reply_error

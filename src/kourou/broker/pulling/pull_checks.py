@@ -47,7 +47,7 @@ from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_consume import PullMessageRequestHeader
+from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address
 

@@ -20,7 +20,7 @@ from kourou.errors import RemoteSystemError
 from kourou.model.topic import ROCKSDB_TRANS_HALF_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_consume import (
+from kourou.protocol.offsets import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -29,8 +29,8 @@ from kourou.protocol.headers_consume import (
     GetMinOffsetResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
-    ViewMessageRequestHeader,
 )
+from kourou.protocol.pulling import ViewMessageRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload

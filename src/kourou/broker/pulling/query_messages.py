@@ -14,7 +14,7 @@ from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.errors import SystemBusyError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_consume import QueryMessageRequestHeader, QueryMessageResponseHeader
+from kourou.protocol.pulling import QueryMessageRequestHeader, QueryMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload

@@ -2,7 +2,7 @@
 
 A header of any other form fails to decode, and the general path serves the frame.
 
-Source: see `kourou.protocol.headers_send` and `kourou.protocol.frame`.
+Source: see `kourou.protocol.sending` and `kourou.protocol.frame`.
 """
 
 from __future__ import annotations

@@ -58,11 +58,7 @@ from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.command import request as command_of
-from kourou.protocol.headers_send import (
-    ReplyMessageRequestHeader,
-    SendHeader,
-    SendMessageResponseHeader,
-)
+from kourou.protocol.sending import ReplyMessageRequestHeader, SendHeader, SendMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.network import format_address

@@ -72,12 +72,9 @@ from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.headers_send import (
-    SendHeader,
-    SendMessageResponseHeader,
-)
 from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.sending import SendHeader, SendMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload

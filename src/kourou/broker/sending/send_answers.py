@@ -10,7 +10,7 @@ from kourou.broker.writing.put import CODES, PutStatus
 from kourou.model import properties as names
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_send import DURABILITY_FIELD, SendMessageResponseHeader
+from kourou.protocol.sending import DURABILITY_FIELD, SendMessageResponseHeader
 
 _BUSY_REMARK: Final = "[OVERLOAD]system busy, start flow control for a while: "
 _DISK: Final = "DISK"

@@ -76,12 +76,8 @@ from kourou.model.topic import (
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
-from kourou.protocol.headers_send import (
-    SendHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-)
 from kourou.protocol.message_batch import BatchItem
+from kourou.protocol.sending import SendHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 

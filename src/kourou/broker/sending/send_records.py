@@ -10,8 +10,8 @@ from random import Random
 from kourou.broker.writing.placement import Placement
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
-from kourou.protocol.headers_send import SendHeader
 from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.sending import SendHeader
 
 
 def queue_of(header: SendHeader, topic: TopicConfig, random: Random) -> int:

@@ -37,7 +37,7 @@ from kourou.broker.statistics.stats_samples import Sampler, StatsItem, Window
 from kourou.broker.statistics.stats_sets import MESSAGES, SETS, Unit
 from kourou.broker.statistics.store_stats import StoreStats
 from kourou.model.topic import SCHEDULE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic
-from kourou.protocol.bodies_broker import BrokerStatsItem
+from kourou.protocol.stats import BrokerStatsItem
 from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.put import PutResult
 from kourou.clock import Clock
 from kourou.errors import CorruptRecordError
-from kourou.protocol.bodies import DataVersion
-from kourou.protocol.bodies_timer import TimerMetric, TimerMetrics
+from kourou.protocol.brokers import TimerMetric, TimerMetrics
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms

@@ -35,12 +35,12 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.properties import encode_properties
 from kourou.model.recall_handle import RecallHandle, decode_recall_handle
-from kourou.protocol.bodies_timer import encode_timer_check_point
+from kourou.protocol.brokers import encode_timer_check_point
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_send import RecallMessageRequestHeader, RecallMessageResponseHeader
 from kourou.protocol.json_records import encode_record
 from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.sending import RecallMessageRequestHeader, RecallMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 

@@ -14,8 +14,8 @@ from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.bodies import DataVersion
-from kourou.protocol.bodies_timer import TimerCheckPoint
+from kourou.protocol.brokers import TimerCheckPoint
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.message_layout import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.log.property_search import position_before

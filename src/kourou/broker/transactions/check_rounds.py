@@ -46,8 +46,8 @@ from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_transaction import CheckTransactionStateRequestHeader
 from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.sending import CheckTransactionStateRequestHeader
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore
 

@@ -23,7 +23,7 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_transaction import ResumeCheckHalfMessageRequestHeader
+from kourou.protocol.sending import ResumeCheckHalfMessageRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 

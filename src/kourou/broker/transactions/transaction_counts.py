@@ -15,8 +15,7 @@ from typing import Final
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.transactions.ledger import State
 from kourou.clock import Clock
-from kourou.protocol.bodies import DataVersion
-from kourou.protocol.bodies_topics import data_version_from_json
+from kourou.protocol.data_version import DataVersion, data_version_from_json
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_values import as_integer, as_object, get_object
 from kourou.remoting.runtime import Offload

@@ -15,12 +15,9 @@ from kourou.client.administration.admin_calls import AdminCalls, Server, call_al
 from kourou.client.administration.plain_names import own_names
 from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
 from kourou.model.topic import is_dlq_topic, is_retry_topic
-from kourou.protocol.bodies import (
-    BrokerStatsData,
-    ConsumeStatsList,
-    decode_topic_list,
-)
 from kourou.protocol.codes import RequestCode
+from kourou.protocol.stats import BrokerStatsData, ConsumeStatsList
+from kourou.protocol.topics import decode_topic_list
 
 TOPICS_AT_A_TIME: Final = 16
 """Maximum number of topics whose rates are requested concurrently."""

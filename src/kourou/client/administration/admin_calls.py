@@ -14,10 +14,14 @@ from kourou.client.lifetime import CallingClient
 from kourou.errors import NoRouteError, TopicNotFoundError
 from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import check_topic
-from kourou.protocol.bodies import ClusterInfo, decode_cluster_info, decode_topic_route
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_route import GetRouteInfoRequestHeader
+from kourou.protocol.routes import (
+    ClusterInfo,
+    GetRouteInfoRequestHeader,
+    decode_cluster_info,
+    decode_topic_route,
+)
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime

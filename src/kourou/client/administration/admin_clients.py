@@ -12,14 +12,9 @@ from kourou.client.administration.admin_calls import AdminCalls, Server, call_al
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import check_group
-from kourou.protocol.bodies import (
-    Connection,
-    ConsumeMessageDirectlyResult,
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    ProducerInfo,
-)
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.connections import Connection, ConsumerConnection, ProducerInfo
+from kourou.protocol.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from kourou.remoting.network import format_address
 
 

@@ -13,8 +13,8 @@ from kourou.errors import ConsumerNotOnlineError, GroupNotFoundError, RemoteSyst
 from kourou.model.group import SubscriptionGroup
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group
-from kourou.protocol.bodies import ConsumeOffset
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.stats import ConsumeOffset
 
 GROUPS_AT_A_TIME: Final = 16
 """Maximum number of groups that are described concurrently."""

@@ -16,7 +16,7 @@ from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.headers_consume import QueryMessageRequestHeader
+from kourou.protocol.pulling import QueryMessageRequestHeader
 from kourou.remoting.network import format_address
 
 MESSAGES_DEFAULT: Final = 64

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from kourou.client.administration import calls_admin_namesrv as calls
 from kourou.client.administration.admin_calls import AdminCalls
 from kourou.errors import QueryNotFoundError
-from kourou.protocol.bodies import decode_kv_table
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_kv import (
+from kourou.protocol.kv_config import (
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
+    decode_kv_table,
 )
 
 

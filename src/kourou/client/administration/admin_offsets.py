@@ -30,8 +30,8 @@ from kourou.errors import (
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.topic import check_group, check_topic
-from kourou.protocol.bodies import ConsumeOffset, ConsumeStats
 from kourou.protocol.codes import ResponseCode
+from kourou.protocol.stats import ConsumeOffset, ConsumeStats
 
 _EARLIEST_MS: Final = 0
 

@@ -8,13 +8,13 @@ from kourou.client.administration.admin_calls import AdminCalls, call_all
 from kourou.client.administration.plain_names import own_entries
 from kourou.errors import ConfigError, NoRouteError
 from kourou.model.topic import check_group
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.queue_assignment import (
     MessageRequestMode,
     SetMessageRequestMode,
     decode_message_request_modes,
     encode_message_request_mode,
 )
-from kourou.protocol.codes import RequestCode
 
 
 class RequestModeAdmin(AdminCalls):

@@ -22,10 +22,11 @@ from kourou.errors import (
 from kourou.model.namespace import with_namespace
 from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_topic_conf
 from kourou.model.topic import TopicConfig, check_topic, is_system_topic
-from kourou.protocol.bodies import TopicStatsTable, decode_topic_list
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.headers_kv import GetKVConfigRequestHeader, GetKVConfigResponseHeader
-from kourou.protocol.headers_route import GetTopicsByClusterRequestHeader
+from kourou.protocol.kv_config import GetKVConfigRequestHeader, GetKVConfigResponseHeader
+from kourou.protocol.routes import GetTopicsByClusterRequestHeader
+from kourou.protocol.stats import TopicStatsTable
+from kourou.protocol.topics import decode_topic_list
 
 T = TypeVar("T")
 

@@ -10,21 +10,18 @@ from dataclasses import replace
 
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import counter_key, own_entries, with_plain_names
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.connections import QueryTopicConsumeByWhoRequestHeader, decode_group_list
+from kourou.protocol.kv_config import decode_kv_table
+from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.stats import (
     BrokerStatsData,
     ConsumeStatsList,
-    decode_broker_stats,
-    decode_consume_stats_list,
-    decode_group_list,
-    decode_kv_table,
-)
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_admin_broker import (
     GetConsumeStatsInBrokerHeader,
     ViewBrokerStatsDataRequestHeader,
+    decode_broker_stats,
+    decode_consume_stats_list,
 )
-from kourou.protocol.headers_admin_clients import QueryTopicConsumeByWhoRequestHeader
-from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 
 
 async def runtime_info(broker: Server) -> dict[str, str]:

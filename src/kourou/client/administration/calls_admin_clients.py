@@ -9,25 +9,25 @@ from dataclasses import replace
 
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import own_entries, with_plain_names, with_plain_texts
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.connections import (
     Connection,
-    ConsumeMessageDirectlyResult,
     ConsumerConnection,
-    ConsumerRunningInfo,
+    GetAllProducerInfoRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
     ProducerInfo,
-    decode_consume_directly_result,
     decode_consumer_connection,
-    decode_consumer_running_info,
     decode_producer_connection,
     decode_producer_table,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_admin_clients import (
+from kourou.protocol.running_info import (
+    ConsumeMessageDirectlyResult,
     ConsumeMessageDirectlyResultRequestHeader,
-    GetAllProducerInfoRequestHeader,
-    GetConsumerConnectionListRequestHeader,
+    ConsumerRunningInfo,
     GetConsumerRunningInfoRequestHeader,
-    GetProducerConnectionListRequestHeader,
+    decode_consume_directly_result,
+    decode_consumer_running_info,
 )
 
 

@@ -11,21 +11,16 @@ from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import own_entries, with_plain_names
 from kourou.model.group import SubscriptionGroup
 from kourou.model.namespace import with_namespace
-from kourou.protocol.bodies import (
-    ConsumeStats,
+from kourou.protocol.clients import GetConsumerListByGroupRequestHeader, decode_consumer_list
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.groups import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
     SubscriptionGroupTable,
-    decode_consume_stats,
-    decode_consumer_list,
     decode_subscription_group_table,
     encode_subscription_group,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_admin import (
-    DeleteSubscriptionGroupRequestHeader,
-    GetAllSubscriptionGroupRequestHeader,
-    GetConsumeStatsRequestHeader,
-)
-from kourou.protocol.headers_consume import GetConsumerListByGroupRequestHeader
+from kourou.protocol.stats import ConsumeStats, GetConsumeStatsRequestHeader, decode_consume_stats
 
 
 async def group_table(broker: Server) -> SubscriptionGroupTable:

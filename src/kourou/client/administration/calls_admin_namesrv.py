@@ -9,17 +9,14 @@ from collections.abc import Mapping
 
 from kourou.client.administration.admin_calls import Server
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_kv import (
-    DeleteKVConfigRequestHeader,
-    PutKVConfigRequestHeader,
-)
-from kourou.protocol.headers_route import (
+from kourou.protocol.kv_config import DeleteKVConfigRequestHeader, PutKVConfigRequestHeader
+from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.routes import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
 
 
 async def get_config(name_server: Server) -> dict[str, str]:

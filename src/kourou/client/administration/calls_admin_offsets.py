@@ -11,11 +11,11 @@ from kourou.client import calls_consume
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import with_plain_names
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.offsets import (
     CloneGroupOffsetRequestHeader,
     ResetOffsetRequestHeader,
+    decode_reset_offsets,
 )
 
 END_OF_QUEUE: Final = -1

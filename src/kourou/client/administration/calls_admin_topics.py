@@ -11,22 +11,20 @@ from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.plain_names import own_entries, with_plain_names
 from kourou.errors import RequestNotSupportedError, TopicNotFoundError
 from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig
-from kourou.protocol.bodies import (
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.connections import QueryTopicConsumeByWhoRequestHeader, decode_group_list
+from kourou.protocol.stats import (
+    GetTopicStatsInfoRequestHeader,
     TopicStatsTable,
-    decode_group_list,
-    decode_topic_config,
-    decode_topic_config_table,
     decode_topic_stats,
 )
-from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.headers_admin import (
+from kourou.protocol.topic_table import GetAllTopicConfigRequestHeader, decode_topic_config_table
+from kourou.protocol.topics import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
-    GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
-    GetTopicStatsInfoRequestHeader,
+    decode_topic_config,
 )
-from kourou.protocol.headers_admin_clients import QueryTopicConsumeByWhoRequestHeader
 
 
 async def put_topic(

@@ -25,26 +25,24 @@ from kourou.client.namespacing import remove_namespace
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import (
-    ConsumeMessageDirectlyResult,
-    ConsumerRunningInfo,
-    ConsumerStatus,
-    decode_reset_offsets,
-    encode_consume_directly_result,
-    encode_consumer_running_info,
-    encode_consumer_status,
-)
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.headers_admin_clients import (
-    ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-)
-from kourou.protocol.headers_admin_offsets import (
+from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.offsets import (
+    ConsumerStatus,
     GetConsumerStatusRequestHeader,
     ResetOffsetRequestHeader,
+    decode_reset_offsets,
+    encode_consumer_status,
 )
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.running_info import (
+    ConsumeMessageDirectlyResult,
+    ConsumeMessageDirectlyResultRequestHeader,
+    ConsumerRunningInfo,
+    GetConsumerRunningInfoRequestHeader,
+    encode_consume_directly_result,
+    encode_consumer_running_info,
+)
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler, reply_error
 

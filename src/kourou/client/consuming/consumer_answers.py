@@ -19,7 +19,7 @@ from kourou.client.instance import ClientInstance
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,

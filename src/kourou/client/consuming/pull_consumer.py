@@ -24,7 +24,7 @@ from kourou.model.group import ConsumeType
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import check_client_group, check_topic
-from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.clients import ConsumerData
 from kourou.remoting.runtime import Runtime
 
 __all__ = ["PullConsumer", "PullResult", "PullStatus"]

@@ -54,7 +54,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import check_client_group
-from kourou.protocol.bodies import ConsumerData
+from kourou.protocol.clients import ConsumerData
 from kourou.remoting.runtime import Offload, Runtime
 
 __all__ = ["Listener", "PushConsumer"]

@@ -26,7 +26,7 @@ from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.compression import decompress
-from kourou.protocol.headers_send import ReplyMessageRequestHeader
+from kourou.protocol.sending import ReplyMessageRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import parse_address

@@ -54,7 +54,7 @@ from kourou.model.topic import (
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request as command_of
 from kourou.protocol.compression import compress
-from kourou.protocol.headers_send import RecallMessageRequestHeader
+from kourou.protocol.sending import RecallMessageRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.runtime import Runtime
 

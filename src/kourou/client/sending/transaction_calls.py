@@ -17,10 +17,7 @@ from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.headers_transaction import (
-    CheckTransactionStateRequestHeader,
-    EndTransactionRequestHeader,
-)
+from kourou.protocol.sending import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 
 _DELAYS: Final = (
     names.DELAY,

@@ -20,8 +20,8 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError, StoreError
 from kourou.model.topic import TopicConfig
-from kourou.protocol.bodies_topics import (
-    DataVersion,
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.topic_table import (
     TopicConfigTable,
     decode_topic_config_table,
     encode_topic_config_table,

@@ -19,7 +19,7 @@ from kourou.errors import UsageError
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import decode_reset_offsets
+from kourou.protocol.offsets import decode_reset_offsets
 from kourou.remoting.runtime import Runtime
 from kourou.store.state.config_seal import unseal
 from kourou.testing.disk import SimDisk

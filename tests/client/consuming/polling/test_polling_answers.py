@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from kourou.protocol.bodies import (
-    ConsumeResult,
-    decode_consume_directly_result,
-    decode_consumer_running_info,
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.command import request
+from kourou.protocol.offsets import (
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
     decode_consumer_status,
     encode_reset_offsets,
 )
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
-from kourou.protocol.headers_admin_clients import (
+from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResultRequestHeader,
+    ConsumeResult,
     GetConsumerRunningInfoRequestHeader,
-)
-from kourou.protocol.headers_admin_offsets import (
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
+    decode_consume_directly_result,
+    decode_consumer_running_info,
 )
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording

@@ -24,7 +24,7 @@ from typing import Final
 from kourou.errors import UsageError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.message import MessageExt
-from kourou.protocol.headers_send import REASON_CHARS_MAX
+from kourou.protocol.sending import REASON_CHARS_MAX
 
 LEVEL_MAX: Final = 100
 """Highest delay level that may be requested; a broker applies its own highest to those above it."""

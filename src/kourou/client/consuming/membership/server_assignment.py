@@ -24,7 +24,7 @@ from kourou.model.allocation import strategy_name
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.topic import is_retry_topic, retry_topic
-from kourou.protocol.bodies import MessageRequestMode, QueryAssignment
+from kourou.protocol.queue_assignment import MessageRequestMode, QueryAssignment
 
 
 class ServerAssignment:

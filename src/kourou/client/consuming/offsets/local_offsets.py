@@ -28,8 +28,8 @@ from kourou.disk import Disk, OsDisk
 from kourou.errors import CorruptRecordError, StoreLockedError, UsageError
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
-from kourou.protocol.bodies import decode_reset_offsets
 from kourou.protocol.fastjson import dumps
+from kourou.protocol.offsets import decode_reset_offsets
 from kourou.remoting.runtime import Offload
 from kourou.store.state.config_file import ConfigFile
 

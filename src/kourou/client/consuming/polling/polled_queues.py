@@ -23,7 +23,7 @@ from kourou.errors import RemoteError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import ProcessQueueInfo
+from kourou.protocol.running_info import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.pull_result import PullResult
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.bodies import ProcessQueueInfo
+from kourou.protocol.running_info import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 

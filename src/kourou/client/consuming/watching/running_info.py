@@ -15,7 +15,7 @@ from typing import Final
 from kourou.client.consuming.consumer_config import ConsumerConfig, PushConsumerConfig
 from kourou.client.consuming.watching.consume_stats import TopicStats
 from kourou.model.group import ConsumeType
-from kourou.protocol.bodies import ConsumeStatus
+from kourou.protocol.running_info import ConsumeStatus
 
 VERSION_NAME: Final = "V5_5_0"
 """Java's name of version 513, which our requests carry."""

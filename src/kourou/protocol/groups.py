@@ -1,0 +1,306 @@
+"""Consumer groups: one group's configuration, and the table of all groups.
+
+The table is the response body of 201 and the content of config/subscriptionGroup.json.
+
+Source: SubscriptionGroupConfig.java, SubscriptionGroupWrapper.java, SubscriptionGroupList.java,
+GroupForbidden.java, and the header classes of the same names in
+org.apache.rocketmq.remoting.protocol.header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.errors import MalformedBodyError
+from kourou.model.group import SubscriptionGroup
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.data_version import DataVersion, data_version_from_json, data_version_to_json
+from kourou.protocol.encoded_members import EncodedMembers
+from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.fields import Int, RpcHeader, TopicHeader
+from kourou.protocol.json_records import decode_record, encode_record
+from kourou.protocol.json_values import (
+    Json,
+    as_integer,
+    as_object,
+    as_stored_object,
+    get_boolean,
+    get_integer,
+    get_list,
+    get_object,
+    get_text,
+    get_text_map,
+)
+from kourou.protocol.request_spec import BodyCodec, RequestSpec, record_codec
+
+_TABLE: Final = "subscriptionGroupTable"
+
+Forbidden = Mapping[str, Mapping[str, int]]
+"""See `SubscriptionGroupTable`."""
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupRequestHeader:
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups or one page; has a response body."""
+
+    group_seq: Int | None = None
+    data_version: str | None = None
+    max_group_num: Int | None = None
+
+
+@dataclass(slots=True)
+class GetAllSubscriptionGroupResponseHeader:
+    """The number of groups on all pages."""
+
+    total_group_num: Int | None = None
+
+
+@dataclass(slots=True)
+class DeleteSubscriptionGroupRequestHeader(RpcHeader):
+    """DELETE_SUBSCRIPTIONGROUP (207); with `clean_offset`, the group's offsets are deleted too."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+@dataclass(slots=True)
+class GetSubscriptionGroupConfigRequestHeader(RpcHeader):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (352); has a response body."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class UpdateGroupForbiddenRequestHeader(TopicHeader):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353): a group's read permission; has a response body.
+
+    Attributes:
+        readable: the new permission; None only queries it.
+    """
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupTable:
+    """A broker's consumer groups, by name, and their version.
+
+    Attributes:
+        forbidden: group to topic to the bits of the operations forbidden to the group.
+    """
+
+    groups: Mapping[str, SubscriptionGroup] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+    forbidden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForbidden:
+    """Response body of UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic."""
+
+    group: str
+    topic: str
+    readable: bool = True
+
+
+def subscription_group_to_json(group: SubscriptionGroup) -> dict[str, object]:
+    """Return the JSON object of a group."""
+    subscriptions = group.subscription_datas
+    return {
+        "attributes": dict(group.attributes),
+        "brokerId": group.broker_id,
+        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeEnable": group.consume_enable,
+        "consumeFromMinEnable": group.consume_from_min_enable,
+        "consumeMessageOrderly": group.consume_message_orderly,
+        "consumeTimeoutMinute": group.consume_timeout_minute,
+        "groupName": group.group_name,
+        "groupRetryPolicy": dict(group.group_retry_policy),
+        "groupSysFlag": group.group_sys_flag,
+        "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
+        "retryMaxTimes": group.retry_max_times,
+        "retryQueueNums": group.retry_queue_nums,
+        "subscriptionDataSet": None if subscriptions is None else list(map(dict, subscriptions)),
+        "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
+    }
+
+
+def subscription_group_from_json(data: Json) -> SubscriptionGroup:
+    """Return the group of a JSON object; missing members take SubscriptionGroup's defaults.
+
+    Raises:
+        MalformedBodyError: the group name is missing, or a member has the wrong type.
+    """
+    name = get_text(data, "groupName")
+    if not name:
+        raise MalformedBodyError("groupName is missing")
+    default = SubscriptionGroup(name)
+    return SubscriptionGroup(
+        name,
+        get_boolean(data, "consumeEnable", default=default.consume_enable),
+        get_boolean(data, "consumeFromMinEnable", default=default.consume_from_min_enable),
+        get_boolean(data, "consumeBroadcastEnable", default=default.consume_broadcast_enable),
+        get_boolean(data, "consumeMessageOrderly", default=default.consume_message_orderly),
+        get_integer(data, "retryQueueNums", default.retry_queue_nums),
+        get_integer(data, "retryMaxTimes", default.retry_max_times),
+        as_stored_object(data.get("groupRetryPolicy"), "groupRetryPolicy")
+        or default.group_retry_policy,
+        get_integer(data, "brokerId", default.broker_id),
+        get_integer(data, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly),
+        get_boolean(
+            data,
+            "notifyConsumerIdsChangedEnable",
+            default=default.notify_consumer_ids_changed_enable,
+        ),
+        get_integer(data, "groupSysFlag", default.group_sys_flag),
+        get_integer(data, "consumeTimeoutMinute", default.consume_timeout_minute),
+        None
+        if data.get("subscriptionDataSet") is None
+        else tuple(
+            as_stored_object(subscription, "subscriptionDataSet")
+            for subscription in get_list(data, "subscriptionDataSet")
+        ),
+        get_text_map(data, "attributes"),
+    )
+
+
+def encode_subscription_group(group: SubscriptionGroup) -> bytes:
+    """Return the request body of 200, which is also the response body of 352."""
+    return dumps(subscription_group_to_json(group))
+
+
+def decode_subscription_group(body: bytes) -> SubscriptionGroup:
+    """Return the group decoded from a body.
+
+    Raises:
+        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
+    """
+    return subscription_group_from_json(as_object(loads(body), "subscription group"))
+
+
+def encode_subscription_group_list(groups: Sequence[SubscriptionGroup]) -> bytes:
+    """Return the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+    return dumps({"groupConfigList": [subscription_group_to_json(group) for group in groups]})
+
+
+def decode_subscription_group_list(body: bytes) -> list[SubscriptionGroup]:
+    """Return the groups decoded from a body.
+
+    Raises:
+        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
+    """
+    groups = get_list(as_object(loads(body), "subscription group list"), "groupConfigList")
+    return [subscription_group_from_json(as_object(group, "groupConfigList")) for group in groups]
+
+
+def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
+    """Return the response body of 353."""
+    return encode_record(forbidden)
+
+
+def decode_group_forbidden(body: bytes) -> GroupForbidden:
+    """Return the answer decoded from a body. Raises like `json_records.decode_record`."""
+    return decode_record(GroupForbidden, body)
+
+
+def encode_subscription_group_table(
+    table: SubscriptionGroupTable, *, pretty: bool = False
+) -> bytes:
+    """Return the response body of 201, or with `pretty` config/subscriptionGroup.json."""
+    return dumps(
+        {
+            "dataVersion": data_version_to_json(table.data_version),
+            "forbiddenTable": {group: dict(topics) for group, topics in table.forbidden.items()},
+            "subscriptionGroupTable": {
+                name: subscription_group_to_json(group) for name, group in table.groups.items()
+            },
+        },
+        pretty=pretty,
+    )
+
+
+def decode_subscription_group_table(data: bytes) -> SubscriptionGroupTable:
+    """Return the table of a body or of config/subscriptionGroup.json.
+
+    Raises:
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
+    """
+    table = as_object(loads(data), "subscription group table")
+    groups = {}
+    for name, value in get_object(table, "subscriptionGroupTable").items():
+        group = as_object(value, "subscriptionGroupTable")
+        # Lookups use the key, so the key is the group's name.
+        groups[name] = subscription_group_from_json({**group, "groupName": name})
+    return SubscriptionGroupTable(
+        groups,
+        data_version_from_json(get_object(table, "dataVersion")),
+        {
+            group: {
+                topic: as_integer(bits, "forbiddenTable")
+                for topic, bits in as_object(topics, "forbiddenTable").items()
+            }
+            for group, topics in get_object(table, "forbiddenTable").items()
+        },
+    )
+
+
+class GroupTableEncoder:
+    """Builds the same bytes as `encode_subscription_group_table`, for the file and responses."""
+
+    def __init__(self) -> None:
+        self._members = EncodedMembers()
+
+    def put(self, group: SubscriptionGroup) -> None:
+        """Add or replace a group."""
+        self._members.put(group.group_name, subscription_group_to_json(group))
+
+    def remove(self, name: str) -> None:
+        """Remove a group; an unknown name is ignored."""
+        self._members.remove(name)
+
+    def encode(self, version: DataVersion, forbidden: Forbidden) -> bytes:
+        """Return the text of the file."""
+        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.pretty(
+            encode_subscription_group_table(empty_table, pretty=True), _TABLE
+        )
+
+    def encode_body(
+        self, version: DataVersion, forbidden: Forbidden, names: Iterable[str] | None = None
+    ) -> bytes:
+        """Return the response body with all groups, or with those in `names`."""
+        empty_table = SubscriptionGroupTable({}, version, forbidden)
+        return self._members.compact(encode_subscription_group_table(empty_table), _TABLE, names)
+
+
+_GROUP: Final = BodyCodec(decode_subscription_group, encode_subscription_group)
+
+SPECS: Final = (
+    RequestSpec(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, request_body=_GROUP),
+    RequestSpec(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        request_body=BodyCodec(decode_subscription_group_list, encode_subscription_group_list),
+        body_bytes_max=32 * 1024,
+    ),
+    RequestSpec(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequestHeader),
+    RequestSpec(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        GetSubscriptionGroupConfigRequestHeader,
+        response_body=_GROUP,
+    ),
+    RequestSpec(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        GetAllSubscriptionGroupRequestHeader,
+        GetAllSubscriptionGroupResponseHeader,
+        response_body=BodyCodec(decode_subscription_group_table, encode_subscription_group_table),
+    ),
+    RequestSpec(
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        UpdateGroupForbiddenRequestHeader,
+        response_body=record_codec(GroupForbidden),
+    ),
+)

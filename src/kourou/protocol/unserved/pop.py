@@ -1,0 +1,276 @@
+"""Pop consumption: codes 200050 to 200056 and 200151, and the file config/consumerOrderInfo.json.
+
+Source: the header classes of the same names in org.apache.rocketmq.remoting.protocol.header;
+BatchAckMessageRequestBody.java, BatchAck.java; ConsumerOrderInfoManager.java and its OrderInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kourou.protocol.codes import RequestCode
+from kourou.protocol.fastjson import dumps
+from kourou.protocol.fields import Int, Long, TopicHeader
+from kourou.protocol.json_records import decode_record, to_json
+from kourou.protocol.request_spec import MESSAGES_CODEC, RequestSpec, record_codec
+
+
+@dataclass(slots=True)
+class PopMessageRequestHeader(TopicHeader):
+    """POP_MESSAGE (200050): receive messages, which are invisible to other clients for a time.
+
+    Attributes:
+        queue_id: -1 for all queues.
+        invisible_time: milliseconds until an unacknowledged message is redelivered.
+        poll_time: longest time to hold the request, in milliseconds from `born_time`.
+        born_time: in epoch milliseconds.
+        init_mode: start position of a new group: 0 the oldest message, 1 the end.
+        exp_type: TAG or SQL92: the type of the expression `exp`.
+        order: preserve the order of each queue.
+        attempt_id: id of one attempt; a repeated pop with the same id gets the same messages.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    invisible_time: Long
+    poll_time: Long
+    born_time: Long
+    init_mode: Int
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+@dataclass(slots=True)
+class PopMessageResponseHeader:
+    """Response to a pop, from which clients build the receipt handles of the messages.
+
+    Attributes:
+        pop_time: in epoch milliseconds.
+        revive_qid: the queue of the check points; 999 for an ordered pop.
+        rest_num: number of remaining messages.
+        start_offset_info: the check point's offset, by queue.
+        msg_offset_info: the offsets of all messages, by queue.
+        order_count_info: number of earlier pops of the messages.
+    """
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    rest_num: Long
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+@dataclass(slots=True)
+class AckMessageRequestHeader(TopicHeader):
+    """ACK_MESSAGE (200051): acknowledge a popped message.
+
+    Attributes:
+        topic: the topic that holds the message, which may be a retry topic.
+        extra_info: the message's receipt handle.
+        offset: its queue offset.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    lite_topic: str | None = None
+
+
+@dataclass(slots=True)
+class PeekMessageRequestHeader(TopicHeader):
+    """PEEK_MESSAGE (200052): read from the pop position without making messages invisible."""
+
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    consumer_group: str
+
+
+@dataclass(slots=True)
+class ChangeInvisibleTimeRequestHeader(TopicHeader):
+    """CHANGE_MESSAGE_INVISIBLETIME (200053): change the redelivery time of a popped message.
+
+    Attributes:
+        extra_info: the message's receipt handle; the client builds a new one from the response.
+        invisible_time: milliseconds from now.
+        suspend: for lite topics: the client sends no further pops for now.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    invisible_time: Long
+    lite_topic: str | None = None
+    suspend: bool = False
+
+
+@dataclass(slots=True)
+class ChangeInvisibleTimeResponseHeader:
+    """The parts of the new receipt handle."""
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+
+
+@dataclass(slots=True)
+class NotificationRequestHeader(TopicHeader):
+    """NOTIFICATION (200054): wait until a pop would return messages.
+
+    Attributes:
+        poll_time: longest time to hold the request, in milliseconds from `born_time`.
+        born_time: in epoch milliseconds.
+    """
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    poll_time: Long
+    born_time: Long
+    order: bool | None = None
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+@dataclass(slots=True)
+class NotificationResponseHeader:
+    """Availability of messages, and whether the broker already holds too many requests."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+@dataclass(slots=True)
+class PollingInfoRequestHeader(TopicHeader):
+    """POLLING_INFO (200055): the number of held pops of a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+
+
+@dataclass(slots=True)
+class PollingInfoResponseHeader:
+    """The number of held pops."""
+
+    polling_num: Int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Acknowledged messages of one pop; see `PopMessageResponseHeader`.
+
+    Attributes:
+        retry: "0" if `topic` itself holds them, "1" or "2" for a form of the retry topic.
+        bits: little-endian bits, one for each queue offset from `start_offset` on.
+        pop_time: in epoch milliseconds.
+        invisible_time: in milliseconds.
+    """
+
+    consumer_group: str = field(metadata={"wire": "c", "alias": "consumerGroup"})
+    topic: str = field(metadata={"wire": "t", "alias": "topic"})
+    retry: str = field(default="0", metadata={"wire": "r", "alias": "retry"})
+    start_offset: int = field(default=0, metadata={"wire": "so", "alias": "startOffset"})
+    queue_id: int = field(default=0, metadata={"wire": "q", "alias": "queueId"})
+    revive_queue_id: int = field(default=0, metadata={"wire": "rq", "alias": "reviveQueueId"})
+    pop_time: int = field(default=0, metadata={"wire": "pt", "alias": "popTime"})
+    invisible_time: int = field(default=0, metadata={"wire": "it", "alias": "invisibleTime"})
+    bits: bytes = field(default=b"", metadata={"wire": "b", "alias": "bitSet"})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAckMessages:
+    """The body of 200151."""
+
+    broker_name: str | None = None
+    acks: tuple[BatchAck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfo:
+    """The last ordered pop of a group from a queue; times are in epoch milliseconds.
+
+    Attributes:
+        invisible_time: milliseconds until the messages may be redelivered.
+        offsets: the first is a queue offset, the others are differences from it.
+        next_visible_times: queue offset to a redelivery time that replaces the pop's.
+        consumed_counts: queue offset to the number of earlier pops of the message, if any.
+        commit_bits: bit n is set if the n-th message is acknowledged; signed 64 bits.
+        attempt_id: id of the pop; a repeated pop with the same id gets the same messages.
+    """
+
+    pop_time: int = 0
+    invisible_time: int | None = field(default=None, metadata={"wire": "i"})
+    offsets: tuple[int, ...] = field(default=(), metadata={"wire": "o"})
+    next_visible_times: Mapping[int, int] | None = field(default=None, metadata={"wire": "ot"})
+    consumed_counts: Mapping[int, int] | None = field(default=None, metadata={"wire": "oc"})
+    last_consume_timestamp: int = field(default=0, metadata={"wire": "l"})
+    commit_bits: int = field(default=0, metadata={"wire": "cm"})
+    attempt_id: str | None = field(default=None, metadata={"wire": "a"})
+
+
+@dataclass(frozen=True, slots=True)
+class OrderInfoTable:
+    """The ordered pops of a broker: `topic@group` to queue id to the last ordered pop.
+
+    Attributes:
+        order_info_count: number of queues in the table. Derived by Java, never read.
+        ordered_consumption_level: always QUEUE. Derived by Java, never read.
+    """
+
+    table: Mapping[str, Mapping[int, OrderInfo]] = field(default_factory=dict)
+    order_info_count: int = 0
+    ordered_consumption_level: str = "QUEUE"
+
+
+def encode_order_info_table(table: OrderInfoTable, *, pretty: bool = True) -> bytes:
+    """Return the text of the file; compact if not `pretty`."""
+    return dumps(to_json(table), pretty=pretty)
+
+
+def decode_order_info_table(data: bytes) -> OrderInfoTable:
+    """Return the table of a file.
+
+    Raises:
+        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
+    """
+    return decode_record(OrderInfoTable, data, bare_keys_bytes_max=len(data))
+
+
+SPECS: Final = (
+    RequestSpec(
+        RequestCode.POP_MESSAGE,
+        PopMessageRequestHeader,
+        PopMessageResponseHeader,
+        response_body=MESSAGES_CODEC,
+    ),
+    RequestSpec(
+        RequestCode.PEEK_MESSAGE,
+        PeekMessageRequestHeader,
+        PopMessageResponseHeader,
+        response_body=MESSAGES_CODEC,
+    ),
+    RequestSpec(RequestCode.ACK_MESSAGE, AckMessageRequestHeader),
+    RequestSpec(RequestCode.BATCH_ACK_MESSAGE, request_body=record_codec(BatchAckMessages)),
+    RequestSpec(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        ChangeInvisibleTimeRequestHeader,
+        ChangeInvisibleTimeResponseHeader,
+    ),
+    RequestSpec(RequestCode.NOTIFICATION, NotificationRequestHeader, NotificationResponseHeader),
+    RequestSpec(RequestCode.POLLING_INFO, PollingInfoRequestHeader, PollingInfoResponseHeader),
+    RequestSpec(RequestCode.POP_ROLLBACK),
+)
