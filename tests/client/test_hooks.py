@@ -88,6 +88,27 @@ def test_filter_that_raises_passes_all_messages(
     assert any("message_filter.failed" in one.getMessage() for one in caplog.records)
 
 
+def test_filter_gets_redelivered_messages_under_their_original_topic() -> None:
+    topics: list[str] = []
+
+    def record(messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
+        topics.extend(message.topic for message in messages)
+        return messages
+
+    def fail_once(message: MessageExt) -> None:
+        if not message.reconsume_times:
+            raise ValueError
+
+    async def main() -> None:
+        async with recording() as w:
+            await w.send(b"1")
+            async with w.consumer(fail_once, message_filter=record):
+                await w.until_got(b"1", b"1")
+
+    run_virtual(main())
+    assert topics == [TOPIC, TOPIC]
+
+
 def test_poll_applies_filters() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:

@@ -12,7 +12,7 @@ from kourou.client.consuming.consumer_config import ConsumerConfig
 from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
-from kourou.client.consuming.pulling.pulled_messages import restore_topic
+from kourou.client.consuming.pulling.queue_fetcher import restore_topic
 from kourou.client.consuming.watching.consume_stats import ConsumerStats
 from kourou.client.consuming.watching.running_info import as_status, running_properties
 from kourou.client.instance import ClientInstance

@@ -40,7 +40,8 @@ from kourou.client.consuming.membership.server_assignment import ServerAssignmen
 from kourou.client.consuming.membership.subscriptions import Subscriptions
 from kourou.client.consuming.offsets.local_offsets import create_offsets
 from kourou.client.consuming.pulling.delivery import ReadyMessages
-from kourou.client.consuming.pulling.held_queues import HeldQueues
+from kourou.client.consuming.pulling.held_queues import HeldQueues, push_terms
+from kourou.client.consuming.pulling.queue_fetcher import FetchContext
 from kourou.client.consuming.watching.consume_watch import ConsumeWatch
 from kourou.client.consuming.watching.loop_watch import watch_loop
 from kourou.client.consuming.watching.queue_state import QueueState
@@ -190,16 +191,16 @@ class PushConsumer(Lifetime, Consumer):
             instance.runtime.clock,
             self._watch,
         )
-        self._held = HeldQueues(
-            instance,
-            self.group,
-            config,
-            subscriptions=self._subscriptions,
-            consumption=self._ready,
+        context = FetchContext(
+            instance=instance,
+            group=self.group,
+            config=config,
+            terms=push_terms(config),
             offsets=self._offsets,
             on_pulled=self._stats.count_pulled,
             store_dead_letter=self._acknowledgements.store_dead_letter,
         )
+        self._held = HeldQueues(context, config, self._subscriptions, self._ready)
         self._rebalance = RebalanceLoop(
             instance,
             self.group,
@@ -406,7 +407,8 @@ class PushConsumer(Lifetime, Consumer):
             self._listener.resize(config.consume_threads)
             if self._consumption is not None:
                 self._consumption.resize(config.consume_threads)
-        self._config = self._held.flow.config = config
+        self._config = config
+        self._held.reconfigure(config)
 
     async def start(self) -> None:
         """Join the group; return when this member holds its queues, or after a few seconds.

@@ -13,7 +13,7 @@ from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext
 from kourou.errors import ClosedError, KourouError, UsageError
 from kourou.model.group import ConsumeFromWhere
-from kourou.model.message import MessageExt
+from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
@@ -382,5 +382,21 @@ def test_hooks_and_statistics_see_polled_messages() -> None:
             stats = consumer.stats()[TOPIC]
             assert stats.pull_tps == pytest.approx(10 / 30, rel=0.1)
             assert stats.consume_ok_tps == pytest.approx(10 / 30, rel=0.1)
+
+    run_virtual(main())
+
+
+def test_a_sought_queue_keeps_the_filter_of_its_assignment() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w, w.cluster.producer() as producer:
+            for body in (b"a0", b"b0", b"a1", b"b1"):
+                message = Message(TOPIC, body, tags=body[:1].decode())
+                await producer.send(message, queue=(Q0, Q1)[int(body[1:])])
+            async with poller(w) as consumer:
+                await consumer.assign([Q0], tags="a")
+                await consumer.assign([Q0, Q1], tags="b")
+                assert sorted(await poll_bodies(consumer, 2)) == [b"a0", b"b1"]
+                await consumer.seek(Q0, 0)
+                assert await poll_bodies(consumer, 1) == [b"a0"]
 
     run_virtual(main())

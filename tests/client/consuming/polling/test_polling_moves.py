@@ -78,3 +78,20 @@ def test_a_member_that_does_not_poll_delays_a_move_by_half_a_second() -> None:
                 assert {one.queue_id for one in quick.queues if one.topic == TOPIC} == {1}
 
     run_virtual(main())
+
+
+def test_a_second_subscription_does_not_shorten_a_handover() -> None:
+    async def main() -> None:
+        async with recording(queues=2) as w:
+            await w.send(*[b"%d" % number for number in range(40)])
+            first, second = poller(w, "a"), poller(w, "b")
+            async with first, second:
+                await w.until(lambda: {q for q in second.queues if q.topic == TOPIC} != set())
+                [queue] = [one for one in second.queues if one.topic == TOPIC]
+                second.subscribe(TOPIC)
+                await asyncio.sleep(1.5)
+                assert second.position(queue) is None, "the previous owner may still commit"
+                await asyncio.sleep(1)
+                assert second.position(queue) is not None
+
+    run_virtual(main())

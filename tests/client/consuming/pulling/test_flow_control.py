@@ -281,14 +281,13 @@ def test_a_topic_s_byte_limit_is_divided_too() -> None:
         PushConsumerConfig(pull_threshold_topic_size_bytes=10, pull_threshold_size_bytes=1000)
     )
     queue = ProcessQueue(QUEUES[0])
-    flow.add(QUEUES[0])
-    queue.size_bytes = 10
-    assert not flow.is_full(queue)
-    flow.add(QUEUES[1])
-    assert flow.is_full(queue)
-    assert flow.size_limit_bytes("another") == 10
-    flow.remove(QUEUES[1])
-    assert not flow.is_full(queue)
+    with flow.sharing(QUEUES[0]):
+        queue.size_bytes = 10
+        assert not flow.is_full(queue)
+        with flow.sharing(QUEUES[1]):
+            assert flow.is_full(queue)
+            assert flow.size_limit_bytes("another") == 10
+        assert not flow.is_full(queue)
 
 
 def test_threads_of_blocking_listeners_grow_and_shrink() -> None:

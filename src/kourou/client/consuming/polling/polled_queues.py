@@ -1,118 +1,222 @@
-"""The queues that a pull consumer polls, each with its reading task."""
+"""The queues that a pull consumer polls, each with its held messages."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from kourou.client.background import failure_of
-from kourou.client.config import MIB
 from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.client.consuming.membership.rebalance import QueueChanges
-from kourou.client.consuming.offsets.offset_store import Offsets
+from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds
 from kourou.client.consuming.polling.polled_queue import PolledQueue
-from kourou.client.consuming.polling.queue_reader import QueueReader
 from kourou.client.consuming.polling.queue_turns import HANDOVER_S, QueueTurns
-from kourou.client.consuming.pulling.pulled_messages import OnPulled
-from kourou.client.instance import ClientInstance
-from kourou.errors import RemoteError, UsageError
+from kourou.client.consuming.pulling.assigned_queues import Assigned, AssignedQueues, BufferState
+from kourou.client.consuming.pulling.queue_fetcher import FetchContext, PullTerms, QueueFetcher
+from kourou.errors import ClosedError, KourouError, RemoteError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.running_info import ProcessQueueInfo
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = HANDOVER_S / 4
 """Seconds that a released queue waits for the poll that acknowledges its returned messages."""
 
-
-@dataclass(slots=True)
-class _Polled:
-    queue: PolledQueue
-    reader: QueueReader
-    reading: asyncio.Task[None]
-    turns: QueueTurns | None
+_HELD_BY_BROKER_EXTRA_MS: Final = 10_000
+"""Time that a pull may take beyond the time that the broker holds it (30 s and 20 s in Java)."""
 
 
-class PolledQueues:
-    """Starts and releases queues, and returns their messages.
+def poll_terms(config: PullConsumerConfig) -> PullTerms:
+    """Return the sizes and times of the pulls for `poll`."""
+    return PullTerms(
+        max_messages=config.poll_batch_size,
+        max_bytes=config.pull_bytes_max,
+        suspend_ms=config.wait_ms,
+        timeout_ms=config.wait_ms + _HELD_BY_BROKER_EXTRA_MS,
+        unheld_timeout_ms=_HELD_BY_BROKER_EXTRA_MS,
+        is_lite=True,
+    )
 
-    When a queue is released, its acknowledged offset is committed, so that the next owner starts
-    there.
+
+class PollBuffer:
+    """Holds the messages of one queue until polls return them.
 
     Args:
-        instance: the client's connections and routes.
-        group: the consumer group.
-        config: start position, limits and delays.
-        subscriptions: by topic.
-        offsets: offset store of the queues.
-        on_pulled: counts pulls that found messages.
-        turns_of: returns the turns of a queue with a callback, which is not pulled here, or None.
+        queue: the queue.
+        subscription: sent with each pull.
+        owner: the queues of the consumer.
+        starts_at_s: the loop's time at which the handover delay is over.
 
     Attributes:
-        request_pass: unused here: a queue whose offset the broker refuses recovers in its own task.
+        polled: the messages and offsets.
+        subscription: as given, or its replacement.
+        starts_at_s: as given.
+        turns: calls a user function instead of fetching; None: the queue is fetched.
+        max_offset: the queue offset of the next message to be stored; None before the first pull.
     """
 
     def __init__(
         self,
-        instance: ClientInstance,
-        group: str,
-        config: PullConsumerConfig,
-        *,
-        subscriptions: Mapping[str, SubscriptionData],
-        offsets: Offsets,
-        on_pulled: OnPulled,
-        turns_of: Callable[[PolledQueue], QueueTurns | None],
+        queue: MessageQueue,
+        subscription: SubscriptionData,
+        owner: PolledQueues,
+        starts_at_s: float,
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self._config = config
-        self._subscriptions = subscriptions
-        self._offsets = offsets
-        self._on_pulled = on_pulled
-        self._turns_of = turns_of
-        self._polled: dict[MessageQueue, _Polled] = {}
-        self._ready: deque[PolledQueue] = deque()  # queues with messages, paused ones too
-        self._arrived = asyncio.Event()
-        self._leaving: set[PolledQueue] = set()  # released with unacknowledged messages
-        self._acknowledged = asyncio.Event()
-        self._change_lock = asyncio.Lock()  # a queue must be released before it is restarted
-        self._is_closed = False
-        self._failure: RemoteError | None = None
-        self.request_pass: Callable[[], None] | None = None
+        self.polled = PolledQueue(queue)
+        self.subscription = subscription
+        self.starts_at_s = starts_at_s
+        self.turns: QueueTurns | None = None
+        self.max_offset: int | None = None
+        self._owner = owner
+        self._is_dropped = False
+        self._changed = asyncio.Event()  # resumed, or acknowledged
 
     @property
-    def queues(self) -> list[MessageQueue]:
-        """All queues, sorted."""
-        return sorted(self._polled)
+    def queue(self) -> MessageQueue:
+        """The queue."""
+        return self.polled.queue
+
+    @property
+    def next_offset(self) -> int | None:
+        """The queue offset to pull next; None until the start offset is known."""
+        return self.polled.next_offset
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the queue was released."""
+        return self._is_dropped
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the user has paused the queue."""
+        return self.polled.is_paused
+
+    async def resumed(self) -> None:
+        """Wait until the queue is not paused."""
+        while self.polled.is_paused:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def resume(self) -> None:
+        """Pull and poll the queue again."""
+        self.polled.is_paused = False
+        self._changed.set()
+
+    def is_full(self) -> bool:
+        """Return whether the messages of this queue, or of all queues, exceed a limit."""
+        held, config = self.polled, self._owner.config
+        return (
+            len(held) > config.pull_threshold_count
+            or held.size_bytes > config.pull_threshold_size_bytes
+            or held.span > config.consume_max_span
+            or self._owner.count > config.pull_threshold_all
+        )
+
+    def state(self) -> BufferState:
+        """Return the state, for health checks and administrators."""
+        held = self.polled
+        return BufferState(
+            len(held),
+            held.size_bytes,
+            held.position if len(held) else None,
+            held.highest,
+            held.done_offset,
+            held.polled_at_ms,
+        )
+
+    def commit_offset(self) -> int | None:
+        """Return None: only polls and commits acknowledge messages."""
+        return None
+
+    def committable(self) -> int | None:
+        """Return the offset below which all is acknowledged, unless a callback commits."""
+        return self.polled.committable if self.turns is None else None
+
+    def put(self, messages: list[MessageExt], next_offset: int) -> None:
+        """Hold messages for the next polls."""
+        self.polled.put(messages, next_offset)
+        if messages:
+            self._owner.note_arrived(self)
+
+    async def correct(self, offset: int | None) -> None:
+        """Continue at another offset, without the held messages.
+
+        Raises:
+            TransportError, RemoteError: the offset could not be determined; nothing was changed.
+        """
+        if offset is None:
+            offset = await self._owner.find_in_bounds(self.queue)
+        self.polled.move(offset)
+
+    def acknowledge(self) -> None:
+        """Acknowledge all returned messages."""
+        self.polled.acknowledge()
+        self._changed.set()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait for the poll that acknowledges the returned messages."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.polled.is_unacknowledged and not self._owner.is_closed:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False  # they are delivered again by the next owner
+        return True
+
+    def drop(self) -> None:
+        """Mark the queue as released."""
+        self._is_dropped = True
+
+
+class PolledQueues(AssignedQueues[PollBuffer]):
+    """The queues of a pull consumer; returns their messages.
+
+    A queue that another member may have held is held immediately, so that it can be sought and
+    paused, but its start offset is determined only after the handover delay.
+
+    Args:
+        context: the objects and settings of the consumer.
+        config: its limits and delays.
+        subscriptions: by topic.
+        turns_of: returns the turns of a queue with a callback, which is not pulled here, or None.
+
+    Attributes:
+        config: as given.
+        is_closed: `take` returns without waiting, and no queue is started.
+    """
+
+    def __init__(
+        self,
+        context: FetchContext,
+        config: PullConsumerConfig,
+        subscriptions: Mapping[str, SubscriptionData],
+        turns_of: Callable[[PolledQueue], QueueTurns | None],
+    ) -> None:
+        super().__init__(
+            context,
+            drain_s=_PATIENCE_S if config.auto_commit else 0.0,
+            is_auto_commit=config.auto_commit,
+        )
+        self.config = config
+        self._subscriptions = subscriptions
+        self._turns_of = turns_of
+        self._ready: deque[PollBuffer] = deque()  # queues with messages, paused ones too
+        self._arrived = asyncio.Event()
+        self.is_closed = False
+        self._failure: RemoteError | None = None
 
     @property
     def polled_queues(self) -> list[PolledQueue]:
         """The held messages and offsets of each queue."""
-        return [polled.queue for polled in self._polled.values()]
-
-    @property
-    def failing(self) -> list[MessageQueue]:
-        """The queues whose brokers do not answer pulls, sorted."""
-        return sorted(queue for queue, one in self._polled.items() if one.reader.is_failing)
+        return [held.buffer.polled for held in self._held.values()]
 
     @property
     def count(self) -> int:
         """Number of messages held of all queues."""
-        return sum(len(polled.queue) for polled in self._polled.values())
-
-    def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of one topic."""
-        return [queue for queue in self._polled if queue.topic == topic]
-
-    def topics(self) -> set[str]:
-        """Return the topics of all queues."""
-        return {queue.topic for queue in self._polled}
+        return sum(len(held.buffer.polled) for held in self._held.values())
 
     def get(self, queue: MessageQueue) -> PolledQueue:
         """Return the held messages and offsets of a queue.
@@ -120,61 +224,29 @@ class PolledQueues:
         Raises:
             UsageError: the queue is not assigned to this consumer.
         """
-        return self._get(queue).queue
+        return self._get(queue).polled
 
     def note_assigned(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Do nothing: a queue is held already during its handover delay, and a release ends it."""
 
-    async def apply(self, changes: QueueChanges) -> bool:
-        """Release queues and start others, whose start offsets are determined by their tasks."""
-        async with self._change_lock:
-            await self._apply(changes.released, changes.added, is_shared=changes.is_shared)
-        return True
-
     async def replace(self, queues: Collection[MessageQueue]) -> None:
         """Hold exactly these queues; those held already continue."""
         async with self._change_lock:
-            held = self._polled.keys()
-            await self._apply(sorted(held - set(queues)), sorted(set(queues) - held))
-
-    def problem(self, queue: MessageQueue) -> str | None:
-        """Return why the queue is not pulled, if for another reason than its broker's failure."""
-        polled = self._get(queue)
-        reason = failure_of(polled.reading)
-        if reason is not None:
-            return f"its reads have stopped: {reason}; restart the consumer"
-        return polled.reader.problem
+            held = self._held.keys()
+            released, added = sorted(held - set(queues)), sorted(set(queues) - held)
+            await asyncio.gather(*map(self._release, released))
+            await self._start(added, is_shared=False)
 
     def topic_begin(self, queue: MessageQueue) -> int | None:
         """Return the `TOPIC_BEGIN_FIELD` of the queue's offset; see `Offsets.topic_begin`."""
         return self._offsets.topic_begin(queue)
 
-    def infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """Return the state of each queue in the form reported to administrators."""
-        return {
-            queue: ProcessQueueInfo(
-                commit_offset=polled.queue.done_offset or 0,
-                cached_msg_min_offset=(polled.queue.position or 0) if len(polled.queue) else 0,
-                cached_msg_max_offset=polled.queue.highest or 0,
-                cached_msg_count=len(polled.queue),
-                cached_msg_size_in_mib=polled.queue.size_bytes // MIB,
-                last_pull_timestamp=polled.reader.last_pull_at_ms,
-                last_consume_timestamp=polled.queue.polled_at_ms,
-            )
-            for queue, polled in sorted(self._polled.items())
-        }
-
-    def offsets_of(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the done offset of each of the topic's queues; may be ahead of the committed."""
-        known = {queue: self._polled[queue].queue.done_offset for queue in self.of_topic(topic)}
-        return {queue: offset for queue, offset in sorted(known.items()) if offset is not None}
-
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue the held ones of these queues at other offsets, lower or higher."""
         async with self._change_lock:
-            queues = [queue for queue in offsets if queue in self._polled]
+            queues = [queue for queue in offsets if queue in self._held]
             for queue in queues:
-                if self._polled[queue].turns is None:
+                if self._held[queue].buffer.turns is None:
                     self.move(queue, offsets[queue])
                 self._offsets.overwrite(queue, offsets[queue])
                 log.info("offset.reset group=%s queue=%s to=%d", self._group, queue, offsets[queue])
@@ -183,9 +255,10 @@ class PolledQueues:
     def restart_pulls(self, topic: str) -> None:
         """Restart the pulls of the topic's queues with its new subscription; keep held messages."""
         for queue in self.of_topic(topic):
-            polled = self._polled[queue]
-            polled.reading.cancel()
-            self._read(polled.queue)
+            held = self._held[queue]
+            held.task.cancel()
+            held.buffer.subscription = self._subscriptions[topic]
+            self._poll(held.buffer)
 
     def move(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset immediately.
@@ -193,13 +266,13 @@ class PolledQueues:
         Raises:
             UsageError: the queue is not assigned to this consumer, or has a callback.
         """
-        polled = self._get(queue)
-        if polled.turns is not None:
+        buffer = self._get(queue)
+        if buffer.turns is not None:
             raise UsageError(f"{queue} has a callback, which chooses the offsets to read")
-        polled.reading.cancel()
-        polled.queue.move(offset)
-        self._drop_ready(polled.queue)
-        self._read(polled.queue)
+        self._held[queue].task.cancel()
+        self._drop_ready(buffer)
+        buffer.polled.move(offset)
+        self._poll(buffer)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Stop pulling and polling these queues; held messages stay held.
@@ -207,8 +280,8 @@ class PolledQueues:
         Raises:
             UsageError: one is not assigned to this consumer; nothing is changed.
         """
-        for polled in [self._get(queue) for queue in queues]:
-            polled.queue.is_paused = True
+        for buffer in [self._get(queue) for queue in queues]:
+            buffer.polled.is_paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Resume these queues.
@@ -216,9 +289,8 @@ class PolledQueues:
         Raises:
             UsageError: one is not assigned to this consumer; nothing is changed.
         """
-        for polled in [self._get(queue) for queue in queues]:
-            polled.queue.is_paused = False
-            polled.reader.resume()
+        for buffer in [self._get(queue) for queue in queues]:
+            buffer.resume()
         self._arrived.set()
 
     async def take(self, max_messages: int, timeout_s: float) -> list[MessageExt]:
@@ -238,7 +310,7 @@ class PolledQueues:
                 failure, self._failure = self._failure, None
                 raise failure
             taken = self._take(max_messages)
-            if taken or self._is_closed:
+            if taken or self.is_closed:
                 break
             self._arrived.clear()
             try:
@@ -253,146 +325,127 @@ class PolledQueues:
         self._failure = error
         self._arrived.set()
 
+    def note_arrived(self, buffer: PollBuffer) -> None:
+        """Return the messages of a queue by the pending or next `take`."""
+        if buffer not in self._ready:
+            self._ready.append(buffer)
+        self._arrived.set()
+
     def acknowledge(self) -> None:
         """Acknowledge all returned messages."""
-        for polled in self._polled.values():
-            polled.queue.acknowledge()
-        for leaving in self._leaving:
-            leaving.acknowledge()
-        self._leaving.clear()
-        acknowledged, self._acknowledged = self._acknowledged, asyncio.Event()
-        acknowledged.set()
+        for held in [*self._held.values(), *self._leaving.values()]:
+            held.buffer.acknowledge()
 
-    async def persist(self) -> None:
-        """Commit the acknowledged offsets of all queues. Failures are logged."""
-        await self._commit(self._polled.values())
+    async def find_in_bounds(self, queue: MessageQueue) -> int:
+        """Return the next offset to pull in a queue that ends before this member's offset."""
+        offset, _ = await find_offset_in_bounds(self._instance, self._offsets, queue, self.config)
+        return offset
 
     async def end_turns(self) -> None:
         """Start no more callback turns, and wait at most `LEAVE_S` for running ones."""
-        await self._stop([one for one in self._polled.values() if one.turns is not None])
+        await self._stop([held for held in self._held.values() if held.buffer.turns is not None])
 
     async def close(self) -> None:
         """Stop pulls and polls, and wait for their tasks."""
         self.stop_polls()
-        await self._stop(list(self._polled.values()))
+        await self._stop(list(self._held.values()))
 
     def stop_polls(self) -> None:
         """Make `take` return without waiting."""
-        self._is_closed = True
+        self.is_closed = True
         self._arrived.set()
 
     def abort(self) -> None:
         """Stop pulls and polls without waiting for their tasks."""
         self.stop_polls()
-        for polled in self._polled.values():
-            polled.reading.cancel()
+        for held in self._held.values():
+            held.task.cancel()
 
-    async def _apply(
-        self,
-        released: Iterable[MessageQueue],
-        added: Iterable[MessageQueue],
-        *,
-        is_shared: bool = False,
-    ) -> None:
-        await asyncio.gather(*map(self._release, released))
-        for queue in added:
+    async def _start(self, queues: Sequence[MessageQueue], *, is_shared: bool) -> bool:
+        starts_at_s = asyncio.get_running_loop().time() + (HANDOVER_S if is_shared else 0.0)
+        for queue in queues:
             # A topic may have been unsubscribed meanwhile.
-            if not self._is_closed and queue.topic in self._subscriptions:
+            if not self.is_closed and queue.topic in self._subscriptions:
+                self._leaving.pop(queue, None)  # its release was cancelled
                 self._offsets.forget(queue)  # another member may have committed since
-                self._read(PolledQueue(queue), is_shared=is_shared)
+                subscription = self._subscriptions[queue.topic]
+                self._poll(PollBuffer(queue, subscription, self, starts_at_s))
+        return True
 
-    async def _commit(self, some: Iterable[_Polled]) -> None:
-        chosen = []
-        for polled in some:
-            offset = polled.queue.committable
-            if offset is not None and polled.turns is None and not polled.reader.is_failing:
-                self._offsets.overwrite(polled.queue.queue, offset)
-                chosen.append(polled.queue.queue)
-        await self._offsets.persist(chosen)
+    def _poll(self, buffer: PollBuffer) -> None:
+        """Hold a queue, and start its fetcher or its turns."""
+        buffer.turns = turns = self._turns_of(buffer.polled)
+
+        async def run(fetcher: QueueFetcher) -> None:
+            # A sought queue does not wait for the offset of its previous owner.
+            if buffer.next_offset is None:
+                delay_s = buffer.starts_at_s - asyncio.get_running_loop().time()
+                await asyncio.sleep(max(0.0, delay_s))
+            if turns is not None:
+                await turns.run()
+                return
+            while buffer.next_offset is None:
+                await self._begin(buffer.polled)
+            await fetcher.run()
+
+        self._fetch(buffer, run)
+
+    async def _begin(self, polled: PolledQueue) -> None:
+        """Try to determine the start offset of a queue; wait after a failure."""
+        queue = polled.queue
+        try:
+            offset, is_committed = await self._find_start(queue)
+        except KourouError as error:
+            level = logging.DEBUG if isinstance(error, ClosedError) else logging.WARNING
+            log.log(level, "start_offset.unknown queue=%s reason=%s", queue, error)
+        except Exception:
+            log.exception("pull.broken queue=%s", queue)
+        else:
+            polled.begin(offset, is_committed=is_committed)
+            log.info("queue.acquired group=%s queue=%s offset=%d", self._group, queue, offset)
+            return
+        await asyncio.sleep(self.config.start_offset_retry_ms / 1000)
 
     def _take(self, max_messages: int) -> list[MessageExt]:
         taken: list[MessageExt] = []
         now_ms = self._instance.runtime.clock.now_ms()
         for _ in range(len(self._ready)):
-            polled = self._ready.popleft()
+            buffer = self._ready.popleft()
+            polled = buffer.polled
             if not polled.is_paused and len(polled):
                 taken += polled.take(max_messages - len(taken))
                 polled.polled_at_ms = now_ms
             if len(polled):
-                self._ready.append(polled)
+                self._ready.append(buffer)
             if len(taken) == max_messages:
                 break
         return taken
 
-    def _get(self, queue: MessageQueue) -> _Polled:
-        polled = self._polled.get(queue)
-        if polled is None:
+    def _get(self, queue: MessageQueue) -> PollBuffer:
+        held = self._held.get(queue)
+        if held is None:
             raise UsageError(f"{queue} is not assigned to this consumer: assign it first")
-        return polled
+        return held.buffer
 
-    def _read(self, polled: PolledQueue, *, is_shared: bool = False) -> None:
-        reader = QueueReader(
-            self._instance,
-            self._group,
-            self._config,
-            subscription=self._subscriptions[polled.queue.topic],
-            polled=polled,
-            offsets=self._offsets,
-            held_all=lambda: self.count,
-            on_arrived=self._on_arrived,
-            on_pulled=self._on_pulled,
-        )
-        turns = self._turns_of(polled)
-        delay_s = HANDOVER_S if is_shared else 0.0
-        work = _run_after(delay_s, reader) if turns is None else turns.run(delay_s)
-        reading = asyncio.create_task(work, name=f"read {polled.queue}")
-        self._polled[polled.queue] = _Polled(polled, reader, reading, turns)
+    async def _release(
+        self, queue: MessageQueue, *, timeout_s: float | None = None, is_last: bool = False
+    ) -> None:
+        held = self._held.get(queue)
+        if held is not None:
+            # From here on its messages are neither returned nor moved, even if this is cancelled
+            # before the end.
+            self._drop_ready(held.buffer)
+        await super()._release(queue, timeout_s=timeout_s, is_last=is_last)
 
-    def _on_arrived(self, polled: PolledQueue) -> None:
-        if polled not in self._ready:
-            self._ready.append(polled)
-        self._arrived.set()
+    def _drop_ready(self, buffer: PollBuffer) -> None:
+        if buffer in self._ready:
+            self._ready.remove(buffer)
 
-    async def _release(self, queue: MessageQueue) -> None:
-        polled = self._polled.pop(queue, None)
-        if polled is None:
-            return
-        # From here on its messages are neither returned nor moved, even if this is cancelled before
-        # the end.
-        self._drop_ready(polled.queue)
-        await self._stop([polled])
-        if self._config.auto_commit:
-            await self._await_acknowledgement(polled.queue)
-            await self._commit([polled])
-        self._offsets.forget(queue)
-        log.info("queue.released group=%s queue=%s", self._group, queue)
-
-    async def _await_acknowledgement(self, queue: PolledQueue) -> None:
-        """Wait at most `_PATIENCE_S` for the poll that acknowledges the queue's messages."""
-        if not queue.is_unacknowledged or self._is_closed:
-            return
-        self._leaving.add(queue)
+    async def _stop(self, some: Collection[Assigned[PollBuffer]]) -> None:
+        turns = [held.buffer.turns for held in some if held.buffer.turns is not None]
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._acknowledged.wait()
-        except TimeoutError:
-            pass  # they are delivered again by the next owner
+            await asyncio.gather(*(one.stop() for one in turns))
         finally:
-            self._leaving.discard(queue)
-
-    def _drop_ready(self, polled: PolledQueue) -> None:
-        if polled in self._ready:
-            self._ready.remove(polled)
-
-    async def _stop(self, some: Collection[_Polled]) -> None:
-        await asyncio.gather(*(one.turns.stop() for one in some if one.turns is not None))
-        for one in some:
-            one.reading.cancel()
-        await asyncio.gather(*(one.reading for one in some), return_exceptions=True)
-
-
-async def _run_after(delay_s: float, reader: QueueReader) -> None:
-    """Read a queue after its handover delay, so that a previous owner can release it."""
-    if delay_s:
-        await asyncio.sleep(delay_s)
-    await reader.run()
+            for held in some:
+                held.task.cancel()
+        await super()._stop(some)

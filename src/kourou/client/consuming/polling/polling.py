@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from enum import Enum, auto
 
+from kourou.client.consuming.acknowledging.acknowledgements import store_dead_letter
 from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.offsets.offset_store import RemoteOffsets, commit_each
 from kourou.client.consuming.polling.polled_queue import PolledQueue
-from kourou.client.consuming.polling.polled_queues import PolledQueues
+from kourou.client.consuming.polling.polled_queues import PolledQueues, poll_terms
 from kourou.client.consuming.polling.queue_access import MESSAGES_MAX, QueueAccess
 from kourou.client.consuming.polling.queue_turns import QueueCallback, QueueTurns
+from kourou.client.consuming.pulling.queue_fetcher import FetchContext
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeOutcome
 from kourou.client.consuming.watching.queue_state import QueueState
 from kourou.client.instance import ClientInstance
@@ -21,6 +23,7 @@ from kourou.errors import ClosedError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
+from kourou.protocol.message_decoding import UndecodableMessage
 
 
 class Mode(Enum):
@@ -48,15 +51,16 @@ class Polling(QueueAccess, Consumer):
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._queue_callbacks: dict[str, QueueCallback] = {}  # by topic
         self._threads: ListenerThreads | None = None
-        self._polled = PolledQueues(
-            instance,
-            group,
-            config,
-            subscriptions=self._subscriptions,
+        context = FetchContext(
+            instance=instance,
+            group=group,
+            config=config,
+            terms=poll_terms(config),
             offsets=RemoteOffsets(instance, group, config.request_timeout_ms),
             on_pulled=self._stats.count_pulled,
-            turns_of=self._turns_of,
+            store_dead_letter=self._store_dead_letter,
         )
+        self._polled = PolledQueues(context, config, self._subscriptions, self._turns_of)
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -269,15 +273,12 @@ class Polling(QueueAccess, Consumer):
             self._stats.count_consumed(topic, len(some), 0.0, is_ok=True)
 
     def _queue_states(self) -> Mapping[MessageQueue, QueueState]:
-        failing = set(self._polled.failing)
-        return {
-            one.queue: QueueState(
-                len(one),
-                one.size_bytes,
-                one.done_offset,
-                one.max_offset,
-                one.queue in failing,
-                self._polled.problem(one.queue),
-            )
-            for one in self._polled.polled_queues
-        }
+        return self._polled.states()
+
+    async def _store_dead_letter(
+        self, queue: MessageQueue, undecodable: UndecodableMessage
+    ) -> bool:
+        timeout_s = self._config.request_timeout_ms / 1000
+        return await store_dead_letter(
+            self._instance, self.group, queue, undecodable, timeout_s=timeout_s
+        )

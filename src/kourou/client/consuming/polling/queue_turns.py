@@ -58,9 +58,8 @@ class QueueTurns:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def run(self, delay_s: float = 0.0) -> None:
-        """Run turns until cancelled or `stop` is called, the first after `delay_s` seconds."""
-        await asyncio.sleep(delay_s)
+    async def run(self) -> None:
+        """Run turns until cancelled or `stop` is called."""
         while not self._is_stopping:
             delay_ms = self._delay_ms
             if not self._polled.is_paused:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
@@ -32,15 +33,17 @@ class PullFlow:
         self._is_paused = False
         self._resumed = asyncio.Event()
 
-    def add(self, queue: MessageQueue) -> None:
-        """Count a queue that this member pulls."""
-        self._queue_counts[queue.topic] += 1
-
-    def remove(self, queue: MessageQueue) -> None:
-        """Stop counting a queue."""
-        self._queue_counts[queue.topic] -= 1
-        if not self._queue_counts[queue.topic]:
-            del self._queue_counts[queue.topic]
+    @contextmanager
+    def sharing(self, queue: MessageQueue) -> Iterator[None]:
+        """Count a queue that this member pulls; it shares the limits of its topic."""
+        counts, topic = self._queue_counts, queue.topic
+        counts[topic] += 1
+        try:
+            yield
+        finally:
+            counts[topic] -= 1
+            if not counts[topic]:
+                del counts[topic]
 
     def count_limit(self, topic: str) -> int:
         """Return the number of held messages above which a queue of the topic is not pulled."""
