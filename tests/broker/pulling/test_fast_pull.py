@@ -79,11 +79,13 @@ def fast_path(parts: BrokerParts) -> FastPull:
     )
 
 
-def serve_fast(parts: BrokerParts, data: bytes, peer: Peer | None = None) -> bytes | None:
+def serve_fast(
+    parts: BrokerParts, data: bytes, peer: Peer | None = None, path: FastPull | None = None
+) -> bytes | None:
     """Return the frame of the answer; None if the fast path does not accept the request."""
     peer = peer or Peer()
     buffer = bytearray(b"before" + data + b"behind")
-    at = fast_path(parts)(cast(Connection, peer), buffer, 6, len(buffer))
+    at = (path or fast_path(parts))(cast(Connection, peer), buffer, 6, len(buffer))
     assert at == (6 + len(data) if peer.frames else 6)
     return peer.frames[0] if peer.frames else None
 
@@ -164,7 +166,7 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
     def run(*, is_fast: bool) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
         async def test(parts: BrokerParts) -> None:
             nonlocal fast_count
-            dice = random.Random(seed)
+            dice, path = random.Random(seed), fast_path(parts)
             await fill(parts, dice, 60)
             got: list[bytes | None] = []
             for number in range(180):
@@ -173,7 +175,7 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
                 if number == 120:
                     parts.offsets.reset("g", "T", 1, 2)
                 data = frame(differing(dice), opaque=number)
-                answer = serve_fast(parts, data) if is_fast else None
+                answer = serve_fast(parts, data, path=path) if is_fast else None
                 fast_count += answer is not None
                 got.append(await serve(parts, data) if answer is None else answer)
             answers.append(got)
@@ -207,6 +209,34 @@ def test_a_plain_pull_is_answered_with_the_stored_bytes() -> None:
     run_with_parts(test)
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"queueId": "9"}, "queue"),
+        ({"queueId": "x"}, "number"),
+        ({"queueOffset": "x"}, "offset"),
+        ({"queueOffset": "5", "commitOffset": "5"}, "messages"),
+        ({"topic": "V"}, "topic"),
+        ({"consumerGroup": "new"}, "group"),
+        ({"consumerGroup": "CID_RMQ_SYS_x"}, "reserved"),
+        ({"subscription": "TagA"}, "selection"),
+        ({"subscription": "a > 1", "expressionType": "SQL92"}, "filter"),
+        ({"subscription": "x" * 4096}, "size"),
+    ],
+)
+def test_declined_pulls_are_counted_by_reason(fields: dict[str, object], reason: str) -> None:
+    async def test(parts: BrokerParts) -> None:
+        await parts.store_messages([parts.draft()])
+        parts.groups.get_or_create("g")
+        path = fast_path(parts)
+
+        assert serve_fast(parts, frame(fields), path=path) is None
+        assert serve_fast(parts, frame({}), path=path) is not None
+        assert path.declined == {reason: 1}
+
+    run_with_parts(test)
+
+
 @pytest.mark.parametrize("fields", [{"commitOffset": "1"}, {"kourouTopicBegin": "0"}])
 def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[str, str]) -> None:
     async def test(parts: BrokerParts) -> None:
@@ -223,17 +253,21 @@ def test_a_member_is_served_by_its_groups_subscription() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
+        path = fast_path(parts)
         data = frame({"sysFlag": "2", "subscription": None, "subVersion": "1"})
+        newer = frame({"sysFlag": "2", "subVersion": "2"})
 
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
         subscribe(parts)
-        assert serve_fast(parts, data) == await serve(parts, data)
-        assert serve_fast(parts, frame({"sysFlag": "2", "subVersion": "2"})) is None
+        assert serve_fast(parts, data, path=path) == await serve(parts, data)
+        assert serve_fast(parts, newer, path=path) is None
         parts.groups.set_read_forbidden("g", "T", is_forbidden=True)
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
         parts.groups.set_read_forbidden("g", "T", is_forbidden=False)
+        assert serve_fast(parts, data, path=path) == await serve(parts, data)
         subscribe(parts, "TagA", 2)
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
+        assert path.declined == {"subscription": 2, "group": 1, "selection": 1}
 
     run_with_parts(test)
 
@@ -242,22 +276,23 @@ def test_a_change_takes_effect_with_the_next_pull() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft()])
         parts.groups.get_or_create("g")
-        data = frame({})
-        assert serve_fast(parts, data) is not None
+        data, path = frame({}), fast_path(parts)
+        assert serve_fast(parts, data, path=path) is not None
 
         parts.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE))
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
         parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
-        assert serve_fast(parts, data) == await serve(parts, data)
+        assert serve_fast(parts, data, path=path) == await serve(parts, data)
         parts.groups.put(SubscriptionGroup("g", consume_enable=False))
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
         parts.groups.put(SubscriptionGroup("g", group_sys_flag=1))
-        assert serve_fast(parts, data) == await serve(parts, data)
+        assert serve_fast(parts, data, path=path) == await serve(parts, data)
         parts.offsets.reset("g", "T", 0, 0)
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
         parts.offsets.take_reset("g", "T", 0)
         parts.live.update({"brokerPermission": "2"}, 1)
-        assert serve_fast(parts, data) is None
+        assert serve_fast(parts, data, path=path) is None
+        assert path.declined == {"topic": 1, "group": 1, "offset reset": 1, "broker": 1}
 
     run_with_parts(test)
 

@@ -7,8 +7,8 @@ than half of the latency of a message for which a pull is held. A frame is accep
 all of these properties:
 
     header      JSON, the fields that clients write, numbers in canonical form; not one-way
-    checks      all pass (`PullChecks.permit`), no offset reset is pending
-    messages    at least one; all match, were written by this process and are in memory. Or the
+    verdict     it is permitted and takes all messages (`verdicts.py`); no offset reset is pending
+    messages    at least one; all were written by this process and are in memory. Or the
                 pull's offset is the end of the queue, and the pull asks to be held
 
 All other frames are left to the general path (`pull.py`), which serves every request; nothing has
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
@@ -31,18 +32,25 @@ import msgspec
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
-from kourou.broker.pulling.message_filters import is_tag_expression
 from kourou.broker.pulling.pull import answer_fields
-from kourou.broker.pulling.pull_checks import PermittedPull, PlainPull, PullChecks
-from kourou.broker.reserved import reserved_reason
+from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.pulling.verdicts import (
+    PermittedPull,
+    PullFacts,
+    PullSpec,
+    Refusal,
+    judge_pull,
+    message_limit,
+    pull_spec,
+)
 from kourou.broker.statistics.stats import BrokerStats
-from kourou.errors import ProtocolError
-from kourou.model.subscription import SUB_ALL, SubscriptionData
-from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from kourou.errors import MalformedHeaderError, ProtocolError
+from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand
-from kourou.protocol.fields import parse_int, parse_long
+from kourou.protocol.fields import decode_fields
 from kourou.protocol.frame import FRAME_SIZE_MAX, decode_frame, encode_frame
+from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.store.message_store import FastGetResult, GetPlan, GetStatus, MessageStore
 
@@ -56,9 +64,10 @@ _FRAME_BYTES_MAX: Final = 4096
 """A typical frame has about 400 bytes."""
 _HEADER_BYTES_MAX: Final = 4096
 _DIGITS_MAX: Final = 18
-_ALL_EXPRESSIONS: Final = (None, "", SUB_ALL)
 _ALL_MESSAGES: Final = SubscriptionData("")
 _PULLS_MAX: Final = 16_384
+_EXPRESSION_LENGTH_MAX: Final = 256
+"""Verdicts with longer expressions are not cached: the cache could take too much memory."""
 _TEMPLATES_MAX: Final = 4096
 
 _NEXT: Final = 1_111_111_111_111_111_111
@@ -102,6 +111,25 @@ class _Header(msgspec.Struct, gc=False):
 _decode: Final = msgspec.json.Decoder(_Header).decode
 
 _Key = tuple[str, str, str, str, str, str, str, str | None, str | None, str | None, str | None]
+_KEY_FIELDS: Final = (
+    "consumerGroup", "topic", "queueId", "maxMsgNums", "sysFlag", "suspendTimeoutMillis",
+    "subVersion", "subscription", "expressionType", "maxMsgBytes", "requestSource",
+)  # fmt: skip
+
+
+class _CachedPull:
+    """A decoded pull without its offsets, and its verdict.
+
+    Attributes:
+        permitted: the verdict with these `facts`; None while there is none.
+    """
+
+    __slots__ = ("facts", "permitted", "spec")
+
+    def __init__(self, spec: PullSpec) -> None:
+        self.spec = spec
+        self.facts: PullFacts | None = None
+        self.permitted: PermittedPull | None = None
 
 
 class _Held:
@@ -118,7 +146,7 @@ class _Held:
         self,
         path: FastPull,
         connection: Connection,
-        pull: PlainPull,
+        pull: _CachedPull,
         offset: int,
         opaque: int,
         frame: bytes,
@@ -133,14 +161,18 @@ class _Held:
 
     @property
     def group(self) -> str:
-        return self.pull.group
+        return self.pull.spec.group
 
     def serve_again(self, reads: SharedReads) -> bytes | None:
         return self._path.serve_again(self, reads)
 
 
 class FastPull:
-    """Serves pulls on the fast path; a `FastPath` of connections."""
+    """Serves pulls on the fast path; a `FastPath` of connections.
+
+    Attributes:
+        declined: pulls left to the general path, by reason; for a refused pull that of its verdict.
+    """
 
     def __init__(
         self,
@@ -161,58 +193,73 @@ class FastPull:
         self._held = held
         self._stats = stats
         self._general_path = general_path
-        # Decoded header texts. Their meaning never changes, so the cache needs no invalidation.
-        self._pulls: dict[_Key, PlainPull] = {}
+        self.declined: Counter[str] = Counter()
+        self._pulls: dict[_Key, _CachedPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve the frame at `start`; return its end, or `start` if the path does not accept it."""
         if not buffer.startswith(_START, start + _START_AT, end):
             return start
+        next_at: int = start + 4 + _SIZES(buffer, start)[0]
+        reason = self._serve(connection, buffer, start, next_at) if next_at <= end else "cut off"
+        if not reason:
+            return next_at
+        self.declined[reason] += 1
+        return start
+
+    def _serve(
+        self, connection: Connection, buffer: bytearray, start: int, next_at: int
+    ) -> str | None:
+        """Answer or hold the pull between the two positions, as `_serve_pull` does."""
         size, header_size = _SIZES(buffer, start)
-        next_at: int = start + 4 + size
-        if size > _FRAME_BYTES_MAX or size > connection.limits.frame_bytes_max or next_at > end:
-            return start
+        if size > _FRAME_BYTES_MAX or size > connection.limits.frame_bytes_max:
+            return "size"
         header_end = start + _START_AT + header_size  # for other serializations, beyond the frame
         if header_end > next_at:
-            return start
+            return "header"
         try:
             header = _decode(buffer[start + _START_AT : header_end])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return start
+            return "header"
         if not connection.unanswered.has_room(size, 1):
-            return start
-        is_served = self._serve(connection, header, buffer[start:next_at])
-        return next_at if is_served else start
+            return "connection"
+        return self._serve_pull(connection, header, buffer[start:next_at])
 
-    def _serve(self, connection: Connection, header: _Header, frame: bytearray) -> bool:
-        """Answer or hold the pull; False, with no effect, if the general path must serve it."""
+    def _serve_pull(self, connection: Connection, header: _Header, frame: bytearray) -> str | None:
+        """Answer or hold the pull.
+
+        Returns:
+            None if it is done; the reason, with no effect, if the general path must serve the pull.
+        """
         fields, opaque = header.extFields, header.opaque
         offset, commit_offset = _number(fields.queue_offset), _number(fields.commit_offset)
-        pull = self._plain_pull(fields)
-        if pull is None or not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
-            return False  # the answer ends at `offset` or later, which bounds the commit offset
-        host = connection.remote_address[0]
+        cached = self._cached_pull(fields)
+        if cached is None:
+            return "number"
+        if not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
+            return "offset"  # the answer ends at `offset` or later, which bounds the commit offset
+        pull, host = cached.spec, connection.remote_address[0]
         if pull.is_committing and not self._offsets.has_room(pull.group, pull.topic, host):
-            return False
-        permitted = self._permit(pull)
-        if permitted is None:
-            return False
+            return "offset"
+        permitted = self._permit(cached)
+        if isinstance(permitted, str):
+            return permitted
         if pull.suspend_ms and self._store.max_offset(pull.topic, pull.queue_id) == offset:
             # The most frequent pull of consumers that have caught up: there is nothing to read.
-            if not self._hold(_Held(self, connection, pull, offset, opaque, bytes(frame))):
-                return False
+            if not self._hold(_Held(self, connection, cached, offset, opaque, bytes(frame))):
+                return "hold"
         else:
             answer = self._answer(pull, permitted, offset, opaque, None)
             if answer is None:
-                return False
+                return "messages"
             connection.send_frames(answer)
         if pull.is_committing:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset, host)
-        return True
+        return None
 
-    def _plain_pull(self, fields: _Fields) -> PlainPull | None:
-        """Return the decoded fields; None if a number is invalid or a name is reserved."""
+    def _cached_pull(self, fields: _Fields) -> _CachedPull | None:
+        """Return the decoded fields; None if a number is invalid."""
         key = (
             fields.consumer_group, fields.topic, fields.queue_id, fields.max_msg_nums,
             fields.sys_flag, fields.suspend_timeout_millis, fields.sub_version,
@@ -221,15 +268,26 @@ class FastPull:
         )  # fmt: skip
         return self._pulls.get(key) or self._decode_pull(key)
 
-    def _permit(self, pull: PlainPull) -> PermittedPull | None:
-        """Return topic and group of the pull; None if the general path must serve it."""
+    def _permit(self, cached: _CachedPull) -> PermittedPull | str:
+        """Return the verdict on a pull that takes all messages; otherwise the reason to decline."""
+        pull = cached.spec
         if self._offsets.is_reset(pull.group, pull.topic, pull.queue_id):
-            return None
-        return self._checks.permit(pull)
+            return "offset reset"
+        facts = self._checks.facts(pull)
+        if cached.permitted is not None and facts == cached.facts:
+            return cached.permitted
+        verdict = judge_pull(pull, facts)
+        if isinstance(verdict, Refusal):
+            return verdict.reason
+        if not verdict.takes_all:
+            return "selection"
+        if len(verdict.subscription.sub_string) <= _EXPRESSION_LENGTH_MAX:
+            cached.facts, cached.permitted = facts, verdict
+        return verdict
 
     def _answer(
         self,
-        pull: PlainPull,
+        pull: PullSpec,
         permitted: PermittedPull,
         offset: int,
         opaque: int,
@@ -255,13 +313,10 @@ class FastPull:
         # The only copy of the messages before the operating system takes them.
         return b"".join((sizes, header, *records))
 
-    def _find(
-        self, pull: PlainPull, offset: int, reads: SharedReads | None
-    ) -> FastGetResult | None:
+    def _find(self, pull: PullSpec, offset: int, reads: SharedReads | None) -> FastGetResult | None:
         """Read the messages, once for all pulls that share `reads`."""
         now = self._config.current
-        max_messages = max(1, min(pull.max_messages, now.pull_messages_max))
-        where = (pull.topic, pull.queue_id, offset, max_messages)
+        where = (pull.topic, pull.queue_id, offset, message_limit(pull, now))
         if reads is None:
             return self._store.get_fast(*where, now.pull_bytes_max)
         found = reads.get(where)
@@ -274,7 +329,7 @@ class FastPull:
 
     def _hold(self, held: _Held) -> bool:
         """Hold a pull that waits for the next message of its queue; return whether it is held."""
-        pull, offset = held.pull, held.offset
+        pull, offset = held.pull.spec, held.offset
         where = (pull.topic, pull.queue_id, offset)
         if not self._held.hold(held, where, _ALL_MESSAGES, pull.suspend_ms, len(held.frame)):
             return False
@@ -286,10 +341,11 @@ class FastPull:
     def serve_again(self, held: _Held, reads: SharedReads) -> bytes | None:
         """Return the answer to a held pull; None if the general path answers it."""
         try:
-            permitted = self._permit(held.pull)
-            answer = permitted and self._answer(
-                held.pull, permitted, held.offset, held.opaque, reads
-            )
+            answer, permitted = None, self._permit(held.pull)
+            if isinstance(permitted, str):
+                self.declined[permitted] += 1
+            else:
+                answer = self._answer(held.pull.spec, permitted, held.offset, held.opaque, reads)
         except Exception:  # a failure of one pull must not affect those woken with it
             log.exception("held_pull.failed")
             answer = None
@@ -304,34 +360,20 @@ class FastPull:
             self._general_path(Request(command, held.connection, held.size))
         return None
 
-    def _decode_pull(self, key: _Key) -> PlainPull | None:
-        """Decode and cache the fields; None if a number is invalid or a name is reserved."""
-        group, topic, queue_id, max_messages, sys_flag, suspend_ms, sub_version = key[:7]
-        subscription, expression_type, *optional = key[7:]
-        if reserved_reason(group, topic) is not None:
-            return None
+    def _decode_pull(self, key: _Key) -> _CachedPull | None:
+        """Decode and cache the fields; None if a number is invalid."""
+        fields = {
+            name: text for name, text in zip(_KEY_FIELDS, key, strict=True) if text is not None
+        }
+        fields |= {"queueOffset": "0", "commitOffset": "0"}  # these differ in every pull
         try:
-            held_ms = parse_long(suspend_ms)
-            for text in optional:  # unused here, but they must be numbers
-                parse_int("0" if text is None else text)
-            flags = parse_int(sys_flag)
-            pull = PlainPull(
-                group,
-                topic,
-                parse_int(queue_id),
-                parse_int(max_messages),
-                parse_long(sub_version),
-                held_ms if flags & PULL_SUSPEND else 0,
-                is_committing=bool(flags & PULL_COMMIT_OFFSET),
-                has_subscription=bool(flags & PULL_SUBSCRIPTION),
-                wants_all=is_tag_expression(expression_type) and subscription in _ALL_EXPRESSIONS,
-            )
-        except ValueError:
+            header = decode_fields(PullMessageRequestHeader, fields)
+        except MalformedHeaderError:
             return None
         if len(self._pulls) >= _PULLS_MAX:
             self._pulls.clear()
-        self._pulls[key] = pull
-        return pull
+        cached = self._pulls[key] = _CachedPull(pull_spec(header))
+        return cached
 
     def _template(self, permitted: PermittedPull) -> bytes:
         """Return an answer's header as a format for `bytes %`, cut from a sample and cached."""

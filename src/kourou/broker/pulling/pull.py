@@ -1,6 +1,6 @@
 """PULL_MESSAGE (11): return messages of one queue, or hold the request until some arrive.
 
-`pull_checks.py` decides whether the pull is permitted.
+`verdicts.py` has the rules of pulls: which are refused, and which messages a permitted one selects.
 
 Messages are sent as ranges of stored bytes, without an object for a message. Messages and queue
 entries that are not in memory are read off the event loop. A pull whose first message is damaged is
@@ -32,11 +32,11 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.filtered_reads import ArrivalFilter, FilteredReads
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull_checks import Pull, PullChecks
+from kourou.broker.pulling.verdicts import message_limit
 from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY, VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
 from kourou.filter.tags import matches_code
-from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.pulling import PullMessageRequestHeader
@@ -146,7 +146,7 @@ class PullHandler:
         if reset_to is not None:
             # The offset that the pull commits is from before the reset, and is ignored.
             return self._answer_reset(pull, reset_to)
-        if is_first and header.sys_flag & PULL_COMMIT_OFFSET and header.commit_offset >= 0:
+        if is_first and pull.spec.is_committing and header.commit_offset >= 0:
             end = self._store.max_offset(header.topic, header.queue_id)
             host = request.remote_address[0]
             self._offsets.commit_within(*key, header.commit_offset, end, host)
@@ -212,11 +212,11 @@ class PullHandler:
 
     def _read_request(self, pull: Pull) -> GetRequest:
         header, subscription = pull.header, pull.subscription
+        config = self._config.current
         return GetRequest(
             header.queue_offset,
-            # At least one message, as in Java, so that a group that asks for none makes progress.
-            max(1, min(header.max_msg_nums, self._config.current.pull_messages_max)),
-            self._config.current.pull_bytes_max,
+            message_limit(pull.spec, config),
+            config.pull_bytes_max,
             partial(matches_code, subscription) if subscription.code_set else None,
         )
 
@@ -238,13 +238,13 @@ class PullHandler:
     def _hold(self, pull: Pull) -> bool:
         """Hold the request if it asks for that and there is room; return whether it is held."""
         header, request = pull.header, pull.request
-        if not header.sys_flag & PULL_SUSPEND or request.is_oneway:
+        if request.is_oneway:
             return False
         is_held = self._held.hold(
             _Held(self, request, header),
             (header.topic, header.queue_id, header.queue_offset),
             pull.subscription,
-            header.suspend_timeout_millis,
+            pull.spec.suspend_ms,  # 0 if it does not ask to be held
             sum(len(name) + len(text) for name, text in request.command.ext_fields.items()),
             None if pull.filter is None else partial(self._arrival_filter.is_wanted, pull.filter),
             0 if pull.filter is None else pull.filter.cost(_PROPERTIES_SIZE_USUAL),
