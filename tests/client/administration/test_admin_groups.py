@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kourou.client.administration.calls_admin_groups import create_group
+from kourou.client.administration.admin_groups import create_group
 from kourou.errors import GroupNotFoundError, NoRouteError
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.groups import decode_subscription_group

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.client.administration import calls_admin_topics
+from kourou.client.administration import admin_topics
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_topics import ORDER_TOPIC_CONFIG
@@ -177,8 +177,8 @@ class _OldBroker:
 def test_broker_before_5_0_gets_the_request_for_all_topics() -> None:
     server = Server(_OldBroker(), "10.0.0.1:10911", 1.0)  # type: ignore[arg-type]
 
-    config = asyncio.run(calls_admin_topics.topic_config(server, "orders"))
+    config = asyncio.run(admin_topics.topic_config(server, "orders"))
 
     assert config.read_queue_nums == 3
     with pytest.raises(TopicNotFoundError, match=r"absent is not on 10\.0\.0\.1:10911"):
-        asyncio.run(calls_admin_topics.topic_config(server, "absent"))
+        asyncio.run(admin_topics.topic_config(server, "absent"))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from kourou.client.administration.admin_brokers import BrokerAdmin, TopicRates
 from kourou.client.administration.admin_clients import ClientAdmin
-from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, Redrive
+from kourou.client.administration.admin_dead_letters import DeadLetterAdmin, DeadMessage, Redrive
 from kourou.client.administration.admin_groups import GroupAdmin, GroupDescription
 from kourou.client.administration.admin_namesrv import NamesrvAdmin
 from kourou.client.administration.admin_offsets import OffsetAdmin, OffsetReset, QueueEnd
-from kourou.client.administration.admin_request_modes import RequestModeAdmin
 from kourou.client.administration.admin_topics import DEFAULT_QUEUES, TopicAdmin
 from kourou.client.administration.admin_traces import TraceAdmin, TraceStep
-from kourou.client.administration.dead_letters import DeadMessage
 
 __all__ = [
     "DEFAULT_QUEUES",
@@ -30,7 +28,6 @@ class AdminClient(
     TopicAdmin,
     GroupAdmin,
     OffsetAdmin,
-    RequestModeAdmin,
     DeadLetterAdmin,
     TraceAdmin,
     ClientAdmin,

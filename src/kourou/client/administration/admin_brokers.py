@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kourou.client.administration import calls_admin_brokers, calls_admin_groups
+from kourou.client.administration import admin_groups, admin_topics
 from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
-from kourou.client.administration.plain_names import own_names
+from kourou.client.administration.plain_names import (
+    counter_key,
+    own_entries,
+    own_names,
+)
 from kourou.errors import RemoteError, RemoteSystemError, TopicNotFoundError, UsageError
 from kourou.model.topic import is_dlq_topic, is_retry_topic
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.stats import BrokerStatsData, ConsumeStatsList
+from kourou.protocol.kv_config import decode_kv_table
+from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.stats import (
+    BrokerStatsData,
+    ConsumeStatsList,
+    GetConsumeStatsInBrokerHeader,
+    ViewBrokerStatsDataRequestHeader,
+    decode_broker_stats,
+    decode_consume_stats_list,
+)
 from kourou.protocol.topics import decode_topic_list
 
 TOPICS_AT_A_TIME: Final = 16
@@ -57,12 +70,12 @@ class BrokerAdmin(AdminCalls):
     async def runtime_info(self, address: str) -> dict[str, str]:
         """Return the runtime information of the broker at `host:port`: RocketMQ's key -> text."""
         self._instance.check_open()
-        return await calls_admin_brokers.runtime_info(self._server(address))
+        return await runtime_info(self._server(address))
 
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of the broker at `host:port`: RocketMQ's key -> text."""
         self._instance.check_open()
-        return await calls_admin_brokers.config(self._server(address))
+        return await broker_config(self._server(address))
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
         """Change settings of the running broker at `host:port`.
@@ -83,7 +96,7 @@ class BrokerAdmin(AdminCalls):
         self._instance.check_open()
         if not values or not all(name.strip() for name in values):
             raise UsageError("name at least one setting to change, and its value")
-        await calls_admin_brokers.update_config(self._server(address), values)
+        await update_broker_config(self._server(address), values)
 
     async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
         """Return one counter of the broker at `host:port` over the last minute, hour and day.
@@ -97,7 +110,7 @@ class BrokerAdmin(AdminCalls):
             RemoteSystemError: there is no such counter, as before its first count.
         """
         self._instance.check_open()
-        return await calls_admin_brokers.stats(self._server(address), name, key)
+        return await broker_stats(self._server(address), name, key)
 
     async def broker_consume_stats(
         self, address: str, *, ordered_only: bool = False
@@ -109,9 +122,7 @@ class BrokerAdmin(AdminCalls):
             ordered_only: only those in topics that were declared ordered.
         """
         self._instance.check_open()
-        return await calls_admin_brokers.consume_stats(
-            self._server(address), ordered_only=ordered_only
-        )
+        return await broker_consume_stats(self._server(address), ordered_only=ordered_only)
 
     async def all_stats(self, topics: Iterable[str] | None = None) -> list[TopicRates]:
         """Return the rates of topics, one row for each topic and group, sorted.
@@ -143,7 +154,7 @@ async def _rates(topic: str, masters: Mapping[str, Server]) -> list[TopicRates]:
     """Return the rows of one topic."""
     put, listed = await asyncio.gather(
         _total(masters, _PUT, topic),
-        call_all(masters, lambda server: calls_admin_brokers.topic_groups(server, topic)),
+        call_all(masters, lambda server: admin_topics.topic_groups(server, topic)),
     )
     groups = sorted({group for names in listed.values() for group in names})
     if not groups:
@@ -176,7 +187,7 @@ async def _total(masters: Mapping[str, Server], name: str, key: str) -> _Rate:
 
 async def _stats_or_none(server: Server, name: str, key: str) -> BrokerStatsData:
     try:
-        return await calls_admin_brokers.stats(server, name, key)
+        return await broker_stats(server, name, key)
     except RemoteSystemError:
         return _NO_COUNTS  # brokers answer with this error if there is no such counter
 
@@ -190,7 +201,7 @@ async def _lag(masters: Mapping[str, Server], group: str, topic: str) -> int | N
     """Return the number of messages not committed by the group; None if a broker refuses."""
     try:
         parts = await call_all(
-            masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+            masters, lambda server: admin_groups.consume_stats(server, group, topic)
         )
     except RemoteError:
         return None
@@ -199,3 +210,38 @@ async def _lag(masters: Mapping[str, Server], group: str, topic: str) -> int | N
         for part in parts.values()
         for at in part.offsets.values()
     )
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def runtime_info(broker: Server) -> dict[str, str]:
+    """Return the broker's runtime information: RocketMQ's key -> text."""
+    return decode_kv_table(await broker.request_body(RequestCode.GET_BROKER_RUNTIME_INFO))
+
+
+async def broker_config(broker: Server) -> dict[str, str]:
+    """Return the broker's settings: RocketMQ's key -> text."""
+    return decode_properties_text(await broker.request_body(RequestCode.GET_BROKER_CONFIG))
+
+
+async def update_broker_config(broker: Server, values: Mapping[str, str]) -> None:
+    """Change settings of the running broker."""
+    await broker.request_body(RequestCode.UPDATE_BROKER_CONFIG, body=encode_properties_text(values))
+
+
+async def broker_stats(broker: Server, name: str, key: str) -> BrokerStatsData:
+    """Return one counter; before its first count, the broker answers with an error of code 1."""
+    key = counter_key(broker.pool.namespace, name, key)
+    header = ViewBrokerStatsDataRequestHeader(name, key)
+    body = await broker.request_body(RequestCode.VIEW_BROKER_STATS_DATA, header)
+    return decode_broker_stats(body)
+
+
+async def broker_consume_stats(broker: Server, *, ordered_only: bool) -> ConsumeStatsList:
+    """Return the offsets of all groups at the broker, in all topics or only in ordered ones."""
+    header = GetConsumeStatsInBrokerHeader(is_order=ordered_only)
+    body = await broker.request_body(RequestCode.GET_BROKER_CONSUME_STATS, header)
+    found = decode_consume_stats_list(body)
+    return replace(found, stats=own_entries(broker.pool.namespace, found.stats))

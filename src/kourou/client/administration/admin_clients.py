@@ -6,15 +6,33 @@ A broker reports only its own connections. A client is connected to all brokers 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from kourou.client.administration import calls_admin_clients
 from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
+from kourou.client.administration.plain_names import own_entries, with_plain_names, with_plain_texts
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import check_group
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.connections import Connection, ConsumerConnection, ProducerInfo
-from kourou.protocol.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.connections import (
+    Connection,
+    ConsumerConnection,
+    GetAllProducerInfoRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    ProducerInfo,
+    decode_consumer_connection,
+    decode_producer_connection,
+    decode_producer_table,
+)
+from kourou.protocol.running_info import (
+    ConsumeMessageDirectlyResult,
+    ConsumeMessageDirectlyResultRequestHeader,
+    ConsumerRunningInfo,
+    GetConsumerRunningInfoRequestHeader,
+    decode_consume_directly_result,
+    decode_consumer_running_info,
+)
 from kourou.remoting.network import format_address
 
 
@@ -66,7 +84,7 @@ class ClientAdmin(AdminCalls):
             ConsumeTimeoutError: the consumer did not answer its broker.
         """
         server = await self._server_of(group, client_id)
-        return await calls_admin_clients.running_info(server, group, client_id, stack=stack)
+        return await running_info(server, group, client_id, stack=stack)
 
     async def consume_directly(
         self, group: str, client_id: str, msg_id: str
@@ -94,7 +112,7 @@ class ClientAdmin(AdminCalls):
         check_group(group)
         address, _ = decode_offset_msg_id(msg_id)
         server = self._server(format_address(address))
-        return await calls_admin_clients.consume_directly(server, group, client_id, msg_id)
+        return await consume_directly(server, group, client_id, msg_id)
 
     async def producer_connection(self, group: str, topic: str | None = None) -> list[Connection]:
         """Return the live producers of a group, sorted by client id; the list may be empty.
@@ -115,7 +133,7 @@ class ClientAdmin(AdminCalls):
     async def producers(self, address: str) -> dict[str, list[ProducerInfo]]:
         """Return the producers connected to the broker at `host:port`, by group, both sorted."""
         self._instance.check_open()
-        found = await calls_admin_clients.producers(self._server(address))
+        found = await producers(self._server(address))
         return {
             group: sorted(members, key=lambda one: one.client_id)
             for group, members in sorted(found.items())
@@ -159,13 +177,59 @@ def _merged(connections: Iterable[Connection]) -> list[Connection]:
 
 async def _connection_or_none(server: Server, group: str) -> ConsumerConnection | None:
     try:
-        return await calls_admin_clients.consumer_connection(server, group)
+        return await consumer_connection(server, group)
     except ConsumerNotOnlineError:
         return None
 
 
 async def _producers_or_none(server: Server, group: str) -> list[Connection]:
     try:
-        return await calls_admin_clients.producer_connection(server, group)
+        return await producer_connection(server, group)
     except RemoteSystemError:
         return []  # brokers answer with this error if the group has no live producer
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def consumer_connection(broker: Server, group: str) -> ConsumerConnection:
+    """Return the members of a group connected to the broker; if none, it answers with code 206."""
+    header = GetConsumerConnectionListRequestHeader(group)
+    body = await broker.request_body(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+    connection = with_plain_names(broker.pool.namespace, decode_consumer_connection(body))
+    return replace(
+        connection, differences=with_plain_texts(broker.pool.namespace, connection.differences)
+    )
+
+
+async def running_info(
+    broker: Server, group: str, client_id: str, *, stack: bool
+) -> ConsumerRunningInfo:
+    """Return the settings, queues and rates of a consumer, requested through a broker."""
+    header = GetConsumerRunningInfoRequestHeader(group, client_id, jstack_enable=stack)
+    body = await broker.request_body(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    return with_plain_names(broker.pool.namespace, decode_consumer_running_info(body))
+
+
+async def consume_directly(
+    broker: Server, group: str, client_id: str, msg_id: str
+) -> ConsumeMessageDirectlyResult:
+    """Deliver one message that the broker stores to a consumer's listener, once."""
+    header = ConsumeMessageDirectlyResultRequestHeader(group, client_id, msg_id)
+    body = await broker.request_body(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
+    return decode_consume_directly_result(body)
+
+
+async def producer_connection(broker: Server, group: str) -> list[Connection]:
+    """Return the producers of a group connected to the broker; if none, it answers with code 1."""
+    header = GetProducerConnectionListRequestHeader(group)
+    body = await broker.request_body(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+    return decode_producer_connection(body)
+
+
+async def producers(broker: Server) -> dict[str, list[ProducerInfo]]:
+    """Return all producers connected to the broker, by group."""
+    header = GetAllProducerInfoRequestHeader()
+    body = await broker.request_body(RequestCode.GET_ALL_PRODUCER_INFO, header)
+    return own_entries(broker.pool.namespace, decode_producer_table(body))

@@ -4,6 +4,17 @@ Progress is stored in two ways. `redrive_all` commits its offset for the group T
 dead-letter topic, and each redriven message has the id of its dead letter as a property. After a
 crash or an error the same call continues from the offset. Messages that were sent after the last
 commit are found by their ids, and are not sent again.
+
+A dead letter is a copy of the last delivered message, in the topic `%DLQ%<group>`. Its properties
+describe the origin:
+
+    RETRY_TOPIC           the topic to which the producer sent the message
+    ORIGIN_MESSAGE_ID     the offset message id in that topic
+    UNIQ_KEY              the unique id set by the producer, the same in every copy
+    KOUROU_DLQ_REASON     why the last delivery failed, if the consumer was Kourou's
+
+A redriven message keeps the body, keys, tag, user properties and unique id, so that an idempotent
+listener recognizes it. KOUROU_REDRIVEN_FROM is the offset message id of the dead letter.
 """
 
 from __future__ import annotations
@@ -14,10 +25,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.client import calls_consume
-from kourou.client.administration import calls_admin_messages, calls_admin_offsets
+from kourou.client.administration import admin_messages, admin_offsets
 from kourou.client.administration.admin_calls import Server
 from kourou.client.administration.admin_messages import MESSAGES_DEFAULT, MessageAdmin, lacks_index
-from kourou.client.administration.dead_letters import DeadMessage, redrive_message
 from kourou.client.calls_send import Outgoing, send_command, send_message
 from kourou.client.namespacing import remove_namespace
 from kourou.client.pull_result import PullResult, PullStatus
@@ -32,9 +42,11 @@ from kourou.errors import (
 )
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
+from kourou.model.properties import encode_properties
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID, publish_queues, subscribe_queues
-from kourou.model.topic import DLQ_PREFIX, TOOLS_GROUP, check_group, dlq_topic
+from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
+from kourou.model.topic import DLQ_PREFIX, TOOLS_GROUP, check_group, dlq_topic, retry_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.message_decoding import decode_messages
 
@@ -44,6 +56,41 @@ DEAD_LETTERS_DEFAULT: Final = 64
 _PULL_MAX: Final = 32
 """Messages between two commits of a redrive: at most this number must be found by id after a
 crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """One dead letter.
+
+    Attributes:
+        group: the consumer group that failed to consume the message.
+        message: the message as stored in the group's dead-letter topic.
+        is_redriven: `redrive_all` has sent it again. False does not exclude a call of `redrive`.
+    """
+
+    group: str
+    message: MessageExt
+    is_redriven: bool = False
+
+    @property
+    def topic(self) -> str:
+        """The topic to which the producer sent the message; the dead-letter topic if unknown."""
+        return self.message.properties.get(names.RETRY_TOPIC) or dlq_topic(self.group)
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why the last delivery failed; None if the consumer gave none."""
+        return self.message.properties.get(names.DLQ_REASON)
+
+    @property
+    def deliveries(self) -> int:
+        """The number of times that the message was sent back."""
+        return self.message.reconsume_times
+
+    @property
+    def died_at_ms(self) -> int:
+        """The time at which it became a dead letter, in epoch ms."""
+        return self.message.store_at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +160,10 @@ class DeadLetterAdmin(MessageAdmin):
             if server is None:
                 continue
             redriven_until = await self._redriven_until(server, queue)
-            at = await calls_admin_offsets.offset_at(server, queue, begin_ms)
+            at = await admin_offsets.offset_at(server, queue, begin_ms)
             letters: list[DeadMessage] = []
             while len(letters) < max_messages:
-                result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
+                result = await admin_messages.read_queue(server, queue, at, _PULL_MAX)
                 letters += [
                     DeadMessage(group, one, is_redriven=one.queue_offset < redriven_until)
                     for one in (result.all_messages if result.status is PullStatus.FOUND else ())
@@ -160,7 +207,7 @@ class DeadLetterAdmin(MessageAdmin):
         if server is None:
             raise NoRouteError(f"{queue.broker_name} has no master with {message.topic}")
         # Read it again to get the body as stored: decompressed, it may exceed the size limits.
-        result = await calls_admin_messages.read(server, queue, message.queue_offset, 1)
+        result = await admin_messages.read_queue(server, queue, message.queue_offset, 1)
         for one in _stored(result, server.pool.namespace):
             if one.queue_offset == message.queue_offset:
                 receipt, _ = await self._redrive(DeadMessage(group, one), to_topic, again=again)
@@ -232,7 +279,7 @@ class DeadLetterAdmin(MessageAdmin):
         total = Redrive()
         try:
             while at < backlog.end:
-                result = await calls_admin_messages.read(server, queue, at, _PULL_MAX)
+                result = await admin_messages.read_queue(server, queue, at, _PULL_MAX)
                 stored = [
                     one for one in _stored(result, namespace) if one.queue_offset < backlog.end
                 ]
@@ -244,7 +291,7 @@ class DeadLetterAdmin(MessageAdmin):
                     done = max(done, min(result.next_offset, backlog.end))
                 finally:
                     if done > at:
-                        await calls_admin_offsets.commit(server, TOOLS_GROUP, queue, done)
+                        await admin_offsets.commit_offset(server, TOOLS_GROUP, queue, done)
                         report(done - at)
                 if done <= at:
                     break
@@ -276,7 +323,7 @@ class DeadLetterAdmin(MessageAdmin):
                 f"message {dead.message.msg_id} does not contain its original topic: send it to "
                 "the group instead"
             )
-        outgoing = redrive_message(dead, to_topic=to_topic)
+        outgoing = _redrive_message(dead, to_topic=to_topic)
         was_sent = None if again else await self._was_sent(dead.message, outgoing.topic)
         if was_sent:
             return None, True
@@ -360,3 +407,30 @@ def _stored(result: PullResult, namespace: str) -> list[MessageExt]:
     for message in messages:
         message.broker_name = result.queue.broker_name
     return messages
+
+
+def _redrive_message(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
+    """Return the message by which a dead letter is redriven.
+
+    Args:
+        dead: the dead letter with its body as stored, possibly compressed.
+        to_topic: send to the original topic, for all its groups; otherwise to the group's retry
+            topic, for the group alone.
+    """
+    message = dead.message
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in names.DELIVERY_PROPERTIES
+    }
+    properties[names.REDRIVEN_FROM] = message.offset_msg_id
+    if to_topic:
+        properties.pop(names.RETRY_TOPIC, None)
+    return Outgoing(
+        dead.topic if to_topic else retry_topic(dead.group),
+        (message.msg_id,),
+        message.body,
+        encode_properties(properties).decode(),
+        message.flag,
+        message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+    )

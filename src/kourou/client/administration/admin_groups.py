@@ -1,4 +1,4 @@
-"""AdminClient methods for consumer groups."""
+"""AdminClient methods for consumer groups, and their request modes: pull or pop."""
 
 from __future__ import annotations
 
@@ -7,14 +7,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict, Unpack
 
-from kourou.client.administration import calls_admin_clients, calls_admin_groups
+from kourou.client.administration import admin_clients
 from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
-from kourou.errors import ConsumerNotOnlineError, GroupNotFoundError, RemoteSystemError
+from kourou.client.administration.plain_names import own_entries, with_plain_names
+from kourou.errors import (
+    ConfigError,
+    ConsumerNotOnlineError,
+    GroupNotFoundError,
+    NoRouteError,
+    RemoteSystemError,
+)
 from kourou.model.group import SubscriptionGroup
+from kourou.model.namespace import with_namespace
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import check_group
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.stats import ConsumeOffset
+from kourou.protocol.clients import GetConsumerListByGroupRequestHeader, decode_consumer_list
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.groups import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    SubscriptionGroupTable,
+    decode_subscription_group_table,
+    encode_subscription_group,
+)
+from kourou.protocol.queue_assignment import (
+    MessageRequestMode,
+    SetMessageRequestMode,
+    decode_message_request_modes,
+    encode_message_request_mode,
+)
+from kourou.protocol.stats import (
+    ConsumeOffset,
+    ConsumeStats,
+    GetConsumeStatsRequestHeader,
+    decode_consume_stats,
+)
 
 GROUPS_AT_A_TIME: Final = 16
 """Maximum number of groups that are described concurrently."""
@@ -68,14 +95,14 @@ class GroupChanges(TypedDict, total=False):
 
 
 class GroupAdmin(AdminCalls):
-    """Creates, deletes and describes consumer groups."""
+    """Creates, deletes and describes consumer groups, and sets their request modes."""
 
     async def group_list(self) -> list[SubscriptionGroup]:
         """Return the consumer groups of all brokers, sorted by name.
 
         For a group on several brokers, the settings of one of them are returned.
         """
-        tables = await call_all(await self._masters(), calls_admin_groups.group_table)
+        tables = await call_all(await self._masters(), group_table)
         groups = {name: found for part in tables.values() for name, found in part.groups.items()}
         return [groups[name] for name in sorted(groups)]
 
@@ -88,7 +115,7 @@ class GroupAdmin(AdminCalls):
         """
         check_group(group)
         # Request all groups: a request for one creates it on brokers with automatic creation.
-        tables = await call_all(await self._masters(), calls_admin_groups.group_table)
+        tables = await call_all(await self._masters(), group_table)
         known = {
             name: table.groups[group] for name, table in tables.items() if group in table.groups
         }
@@ -120,7 +147,7 @@ class GroupAdmin(AdminCalls):
             groups: the groups; unknown ones are left out. None: all groups.
         """
         masters = await self._masters()
-        tables = await call_all(masters, calls_admin_groups.group_table)
+        tables = await call_all(masters, group_table)
         known = {name for table in tables.values() for name in table.groups}
         semaphore = asyncio.Semaphore(GROUPS_AT_A_TIME)
 
@@ -154,7 +181,7 @@ class GroupAdmin(AdminCalls):
         check_group(group.group_name)
         masters = await self._masters(broker_name=broker_name, cluster=cluster)
         for server in masters.values():
-            await calls_admin_groups.create_group(server, group)
+            await create_group(server, group)
 
     async def update_group(
         self,
@@ -179,14 +206,14 @@ class GroupAdmin(AdminCalls):
         """
         check_group(group)
         masters = await self._masters(broker_name=broker_name, cluster=cluster)
-        tables = await call_all(masters, calls_admin_groups.group_table)
+        tables = await call_all(masters, group_table)
         known = {name: table.groups.get(group) for name, table in tables.items()}
         if not any(known.values()):
             raise _group_not_found(group)
         for name, current in known.items():
             if current is not None:
                 changed = replace(current, **changes)
-                await calls_admin_groups.create_group(masters[name], changed)
+                await create_group(masters[name], changed)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = False) -> None:
         """Delete a consumer group on all brokers; a group that does not exist is no error.
@@ -203,7 +230,71 @@ class GroupAdmin(AdminCalls):
         """
         check_group(group)
         for server in (await self._masters()).values():
-            await calls_admin_groups.delete_group(server, group, clean_offsets=clean_offsets)
+            await delete_group(server, group, clean_offsets=clean_offsets)
+
+    async def set_request_mode(
+        self,
+        topic: str,
+        group: str,
+        *,
+        is_pop: bool,
+        share_queues: int = 0,
+        broker_name: str | None = None,
+    ) -> list[str]:
+        """Set the request mode of a group for a topic: pull or pop.
+
+        It applies to members whose queues are assigned by brokers. Called setConsumeMode in Java.
+        The mode is durable on each broker in the result. Members get it by their next assignment
+        request, within 20 s.
+
+        Args:
+            topic: an existing topic; not a retry topic.
+            group: the consumer group.
+            is_pop: True for pop, which Kourou's own consumers do not support.
+            share_queues: with pop, the number of other members that read the queues of a member
+                too; 0: all.
+            broker_name: only on this broker; None: on all brokers of the topic.
+
+        Returns:
+            The names of the brokers, sorted.
+
+        Raises:
+            InvalidGroupError, InvalidTopicError: a name is not valid.
+            ConfigError: `share_queues` is negative.
+            TopicNotFoundError: the name servers do not have the topic.
+            NoRouteError: the topic is not on the named broker.
+            NoPermissionError: the topic is a retry topic.
+        """
+        check_group(group)
+        if share_queues < 0:
+            raise ConfigError(f"share_queues is {share_queues}: it must not be negative")
+        masters = await self._topic_masters(topic)
+        if broker_name is not None:
+            if broker_name not in masters:
+                raise NoRouteError(
+                    f"topic {topic} is not on {broker_name}, but on: {', '.join(masters)}"
+                )
+            masters = {broker_name: masters[broker_name]}
+        mode = MessageRequestMode.POP if is_pop else MessageRequestMode.PULL
+        body = encode_message_request_mode(SetMessageRequestMode(topic, group, mode, share_queues))
+        for server in masters.values():
+            await server.request_body(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)
+        return sorted(masters)
+
+    async def request_modes(
+        self,
+    ) -> dict[str, Mapping[str, Mapping[str, SetMessageRequestMode]]]:
+        """Return the request modes by broker name, topic and group."""
+        answers = await call_all(
+            await self._masters(),
+            lambda server: server.request_body(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
+        )
+        return {
+            name: own_entries(
+                self._config.namespace, decode_message_request_modes(body).message_request_mode_map
+            )
+            for name, body in answers.items()
+        }
 
 
 def _group_not_found(group: str) -> GroupNotFoundError:
@@ -215,7 +306,7 @@ def _group_not_found(group: str) -> GroupNotFoundError:
 async def _describe(group: str, brokers: Mapping[str, Server]) -> GroupDescription:
     """Return the members and offsets of a group that the given brokers have."""
     stats, members = await asyncio.gather(
-        call_all(brokers, lambda server: calls_admin_groups.consume_stats(server, group)),
+        call_all(brokers, lambda server: consume_stats(server, group)),
         call_all(brokers, lambda server: live_members(server, group)),
     )
     offsets = {queue: found for part in stats.values() for queue, found in part.offsets.items()}
@@ -230,7 +321,7 @@ async def _describe(group: str, brokers: Mapping[str, Server]) -> GroupDescripti
 async def _differences(server: Server, group: str) -> Sequence[str]:
     """Return the differences between subscriptions of members, as one broker reports them."""
     try:
-        return (await calls_admin_clients.consumer_connection(server, group)).differences
+        return (await admin_clients.consumer_connection(server, group)).differences
     except ConsumerNotOnlineError:
         return ()
 
@@ -238,6 +329,51 @@ async def _differences(server: Server, group: str) -> Sequence[str]:
 async def live_members(server: Server, group: str) -> list[str]:
     """Return the client ids of the group's members that are connected to one broker."""
     try:
-        return await calls_admin_groups.consumer_ids(server, group)
+        return await consumer_ids(server, group)
     except RemoteSystemError:
         return []  # brokers answer with this error if the group has no live member
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def group_table(broker: Server) -> SubscriptionGroupTable:
+    """Return all consumer groups of one broker."""
+    header = GetAllSubscriptionGroupRequestHeader()
+    body = await broker.request_body(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header)
+    table = decode_subscription_group_table(body)
+    return replace(table, groups=own_entries(broker.pool.namespace, table.groups))
+
+
+async def create_group(broker: Server, group: SubscriptionGroup) -> None:
+    """Create or change the group on one broker; attributes are added, existing ones are kept."""
+    changes = {f"+{name}": value for name, value in group.attributes.items()}
+    body = encode_subscription_group(replace(group, attributes=changes))
+    await broker.request_body(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+
+async def delete_group(broker: Server, group: str, *, clean_offsets: bool) -> None:
+    """Delete the group on one broker, optionally with its committed offsets."""
+    header = DeleteSubscriptionGroupRequestHeader(group, clean_offset=clean_offsets)
+    await broker.request_body(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+
+async def consume_stats(broker: Server, group: str, topic: str | None = None) -> ConsumeStats:
+    """Return the offsets of the group in the queues of one broker, of all topics or of one.
+
+    The topic is also sent in the list `topics`, so that the broker reports it even if the live
+    members do not subscribe to it.
+    """
+    namespace = broker.pool.namespace
+    topics = None if topic is None else f"{with_namespace(namespace, topic)};"
+    header = GetConsumeStatsRequestHeader(group, topic, topics)
+    body = await broker.request_body(RequestCode.GET_CONSUME_STATS, header)
+    return with_plain_names(namespace, decode_consume_stats(body))
+
+
+async def consumer_ids(broker: Server, group: str) -> list[str]:
+    """Return the client ids of the group's members connected to one broker."""
+    header = GetConsumerListByGroupRequestHeader(group)
+    body = await broker.request_body(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    return decode_consumer_list(body)

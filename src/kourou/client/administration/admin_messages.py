@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.client.administration import calls_admin_messages
-from kourou.client.administration.admin_calls import AdminCalls
-from kourou.client.pull_result import PullStatus
-from kourou.errors import QueryNotFoundError, TopicNotFoundError, TransportError, UsageError
+from kourou.client import calls_consume
+from kourou.client.administration.admin_calls import AdminCalls, Server
+from kourou.client.namespacing import remove_namespace
+from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import (
+    QueryNotFoundError,
+    RemoteSystemError,
+    TopicNotFoundError,
+    TransportError,
+    UsageError,
+)
+from kourou.filter.tags import parse_tags
 from kourou.model.message import MessageExt
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.queue import MessageQueue
-from kourou.protocol.codes import ResponseCode
-from kourou.protocol.pulling import QueryMessageRequestHeader
+from kourou.model.subscription import SUB_ALL
+from kourou.model.topic import TOOLS_GROUP
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.protocol.pulling import QueryMessageRequestHeader, ViewMessageRequestHeader
 from kourou.remoting.network import format_address
+
+_READ_BYTES_MAX: Final = 16 * 1024 * 1024
 
 MESSAGES_DEFAULT: Final = 64
 """Default maximum number of messages of a search by key, the same as mqadmin's."""
@@ -46,7 +59,7 @@ class MessageAdmin(AdminCalls):
         """
         host, physical_offset = decode_offset_msg_id(offset_msg_id)
         server = self._server(format_address(host))
-        message = await calls_admin_messages.message_at_byte(server, physical_offset)
+        message = await message_at_byte(server, physical_offset)
         message.broker_name = await self._broker_name(server.address)
         return message
 
@@ -68,7 +81,7 @@ class MessageAdmin(AdminCalls):
                 f"topic {queue.topic} is not on {queue.broker_name}, "
                 f"but on: {', '.join(sorted(masters)) or 'none'}",
             )
-        result = await calls_admin_messages.read(server, queue, offset, 1)
+        result = await read_queue(server, queue, offset, 1)
         found = result.messages if result.status is PullStatus.FOUND else []
         for message in found:
             if message.queue_offset == offset:
@@ -212,7 +225,7 @@ class MessageAdmin(AdminCalls):
         answers: dict[str, list[MessageExt] | QueryNotFoundError | TransportError] = {}
         for name, server in (await self._topic_masters(topic)).items():
             try:
-                messages = await calls_admin_messages.query(server, header)
+                messages = await query_messages(server, header)
             except (QueryNotFoundError, TransportError) as error:
                 answers[name] = error
                 continue
@@ -240,4 +253,54 @@ def lacks_index(error: QueryNotFoundError) -> bool:
 def _not_empty(messages: list[MessageExt], error_text: str) -> list[MessageExt]:
     if not messages:
         raise QueryNotFoundError(ResponseCode.QUERY_NOT_FOUND, error_text)
+    return messages
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def read_queue(
+    broker: Server, queue: MessageQueue, offset: int, max_messages: int
+) -> PullResult:
+    """Pull messages with any tag from the queue offset `offset` on, without long polling."""
+    return await calls_consume.pull(
+        broker.pool,
+        broker.address,
+        TOOLS_GROUP,
+        queue,
+        offset,
+        subscription=parse_tags(queue.topic, SUB_ALL),
+        max_messages=max_messages,
+        max_bytes=_READ_BYTES_MAX,
+        timeout_s=broker.timeout_s,
+    )
+
+
+async def message_at_byte(broker: Server, physical_offset: int) -> MessageExt:
+    """Return the message that begins at a byte of the broker's commit log.
+
+    Raises:
+        QueryNotFoundError: there is no message, or no longer.
+    """
+    header = ViewMessageRequestHeader(physical_offset)
+    try:
+        message = decode_message(await broker.request_body(RequestCode.VIEW_MESSAGE_BY_ID, header))
+    except RemoteSystemError as error:
+        # Brokers use this general code for a message that is not found.
+        raise QueryNotFoundError(
+            ResponseCode.QUERY_NOT_FOUND, f"{broker.address}: {error.remark}"
+        ) from error
+    remove_namespace(broker.pool.namespace, (message,))
+    return message
+
+
+async def query_messages(broker: Server, header: QueryMessageRequestHeader) -> list[MessageExt]:
+    """Return the messages that one broker finds by key or id.
+
+    Raises:
+        QueryNotFoundError: the broker finds none.
+    """
+    messages = decode_messages(await broker.request_body(RequestCode.QUERY_MESSAGE, header))
+    remove_namespace(broker.pool.namespace, messages)
     return messages

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from kourou.client.administration import calls_admin_groups, calls_admin_offsets
+from kourou.client import calls_consume
+from kourou.client.administration import admin_groups
 from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
 from kourou.client.administration.admin_groups import live_members
-from kourou.client.administration.calls_admin_offsets import END_OF_QUEUE
+from kourou.client.administration.plain_names import with_plain_names
 from kourou.errors import (
     ConsumerNotOnlineError,
     GroupNotFoundError,
@@ -30,8 +31,17 @@ from kourou.errors import (
 from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.topic import check_group, check_topic
-from kourou.protocol.codes import ResponseCode
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.offsets import (
+    CloneGroupOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+    decode_reset_offsets,
+)
 from kourou.protocol.stats import ConsumeOffset, ConsumeStats
+
+END_OF_QUEUE: Final = -1
+"""A special time that means the end of the queue."""
+_FAR_FUTURE_MS: Final = 253_402_300_799_000  # the year 9999
 
 _EARLIEST_MS: Final = 0
 
@@ -85,7 +95,7 @@ class OffsetAdmin(AdminCalls):
             check_topic(topic)
         masters = await self._masters()
         parts = await call_all(
-            masters, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+            masters, lambda server: admin_groups.consume_stats(server, group, topic)
         )
         offsets = {queue: at for part in parts.values() for queue, at in part.offsets.items()}
         return ConsumeStats(
@@ -168,7 +178,7 @@ class OffsetAdmin(AdminCalls):
         check_group(source)
         check_group(destination)
         for server in (await self._topic_masters(topic)).values():
-            await calls_admin_offsets.clone_offsets(server, source, destination, topic)
+            await clone_offsets(server, source, destination, topic)
 
     async def _topic_brokers(
         self, group: str, topic: str, queue: MessageQueue | None
@@ -199,7 +209,7 @@ class OffsetAdmin(AdminCalls):
         servers = {name: server for name, (server, _) in found.items()}
         await _check_known(group, servers)
         stats = await call_all(
-            servers, lambda server: calls_admin_groups.consume_stats(server, group, topic)
+            servers, lambda server: admin_groups.consume_stats(server, group, topic)
         )
         return [
             _TopicBroker(server, queues, stats[name].offsets)
@@ -219,7 +229,7 @@ class _TopicBroker:
         """Return the new offset of a queue: `offset` if given, else by time."""
         if offset is not None:
             return offset
-        return await calls_admin_offsets.offset_at(self.server, queue, at_ms)
+        return await offset_at(self.server, queue, at_ms)
 
     async def preview(self, at_ms: int, offset: int | None) -> dict[MessageQueue, int]:
         """Return the new offsets of all queues, without resetting them."""
@@ -229,13 +239,13 @@ class _TopicBroker:
     async def reset(self, group: str, topic: str, at_ms: int) -> dict[MessageQueue, int]:
         """Reset all queues by time; return the new offsets."""
         try:
-            return await calls_admin_offsets.reset_topic(self.server, group, topic, at_ms)
+            return await reset_topic(self.server, group, topic, at_ms)
         except (ConsumerNotOnlineError, RemoteSystemError) as error:
             if not await self._is_offline(group, error):
                 raise
             new = await self.preview(at_ms, None)
             for queue, offset in new.items():
-                await calls_admin_offsets.commit(self.server, group, queue, offset)
+                await commit_offset(self.server, group, queue, offset)
             return new
 
     async def reset_queue(
@@ -247,11 +257,11 @@ class _TopicBroker:
             RemoteSystemError: the broker is too old to do so for a group with live members.
         """
         try:
-            new = await calls_admin_offsets.reset_queue(self.server, group, queue, offset)
+            new = await reset_queue(self.server, group, queue, offset)
         except (ConsumerNotOnlineError, RemoteSystemError) as error:
             if not await self._is_offline(group, error):
                 raise
-            await calls_admin_offsets.commit(self.server, group, queue, offset)
+            await commit_offset(self.server, group, queue, offset)
             return {queue: offset}
         if new.get(queue) != offset:
             raise RemoteSystemError(
@@ -314,10 +324,69 @@ async def _check_known(group: str, servers: Mapping[str, Server]) -> None:
     Raises:
         GroupNotFoundError: one of the brokers does not have it.
     """
-    tables = await call_all(servers, calls_admin_groups.group_table)
+    tables = await call_all(servers, admin_groups.group_table)
     missing = [name for name, table in tables.items() if group not in table.groups]
     if missing:
         raise GroupNotFoundError(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"group {group} does not exist on {', '.join(sorted(missing))}",
         )
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def reset_topic(
+    broker: Server, group: str, topic: str, at_ms: int
+) -> dict[MessageQueue, int]:
+    """Reset the group's offsets by time in all queues of one broker; return the new offsets.
+
+    `at_ms` is in epoch milliseconds, or END_OF_QUEUE.
+    """
+    header = ResetOffsetRequestHeader(topic, group, at_ms, is_force=True)
+    return await _reset(broker, header)
+
+
+async def reset_queue(
+    broker: Server, group: str, queue: MessageQueue, offset: int
+) -> dict[MessageQueue, int]:
+    """Reset the group's offset in one queue; return the new offsets.
+
+    A broker older than 5.0 ignores the queue and the offset, and resets all queues by the time in
+    the request. That time is in the future and not forced, so such a broker keeps the offset of
+    each queue.
+    """
+    header = ResetOffsetRequestHeader(
+        queue.topic, group, _FAR_FUTURE_MS, is_force=False, queue_id=queue.queue_id, offset=offset
+    )
+    return await _reset(broker, header)
+
+
+async def clone_offsets(broker: Server, source: str, destination: str, topic: str | None) -> None:
+    """Copy the offsets of one group to another on one broker, in one topic or in all."""
+    header = CloneGroupOffsetRequestHeader(source, destination, topic, offline=True)
+    await broker.request_body(RequestCode.CLONE_GROUP_OFFSET, header)
+
+
+async def commit_offset(broker: Server, group: str, queue: MessageQueue, offset: int) -> None:
+    """Commit the group's offset in one queue, as a member would."""
+    await calls_consume.update_offset(
+        broker.pool, broker.address, group, queue, offset, timeout_s=broker.timeout_s
+    )
+
+
+async def offset_at(broker: Server, queue: MessageQueue, at_ms: int) -> int:
+    """Return the offset of the first message stored at a time or later, or the end of the queue."""
+    if at_ms == END_OF_QUEUE:
+        return await calls_consume.max_offset(
+            broker.pool, broker.address, queue, timeout_s=broker.timeout_s
+        )
+    return await calls_consume.search_offset(
+        broker.pool, broker.address, queue, at_ms, timeout_s=broker.timeout_s
+    )
+
+
+async def _reset(broker: Server, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    body = await broker.request_body(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    return with_plain_names(broker.pool.namespace, decode_reset_offsets(body))

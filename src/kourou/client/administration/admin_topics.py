@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from kourou.client.administration import calls_admin_namesrv, calls_admin_topics
+from kourou.client.administration import admin_namesrv
 from kourou.client.administration.admin_calls import AdminCalls, Server, call_all
-from kourou.client.administration.plain_names import own_names
+from kourou.client.administration.plain_names import own_entries, own_names, with_plain_names
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     InvalidTopicError,
@@ -21,12 +21,24 @@ from kourou.errors import (
 )
 from kourou.model.namespace import with_namespace
 from kourou.model.route import TopicRoute, format_order_topic_conf, parse_order_topic_conf
-from kourou.model.topic import TopicConfig, check_topic, is_system_topic
+from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig, check_topic, is_system_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.connections import QueryTopicConsumeByWhoRequestHeader, decode_group_list
 from kourou.protocol.kv_config import GetKVConfigRequestHeader, GetKVConfigResponseHeader
 from kourou.protocol.routes import GetTopicsByClusterRequestHeader
-from kourou.protocol.stats import TopicStatsTable
-from kourou.protocol.topics import decode_topic_list
+from kourou.protocol.stats import (
+    GetTopicStatsInfoRequestHeader,
+    TopicStatsTable,
+    decode_topic_stats,
+)
+from kourou.protocol.topic_table import GetAllTopicConfigRequestHeader, decode_topic_config_table
+from kourou.protocol.topics import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    decode_topic_config,
+    decode_topic_list,
+)
 
 T = TypeVar("T")
 
@@ -126,11 +138,11 @@ class TopicAdmin(AdminCalls):
         configs = {}
         for name, server in masters.items():
             try:
-                current = await calls_admin_topics.topic_config(server, topic)
+                current = await topic_config(server, topic)
             except TopicNotFoundError:
                 current = TopicConfig(topic, DEFAULT_QUEUES, DEFAULT_QUEUES)
             configs[name] = change.applied_to(current)
-            await calls_admin_topics.put_topic(server, configs[name], change.attributes)
+            await put_topic(server, configs[name], change.attributes)
         await self._wait_for_route(topic, configs)
         if order is not None or any(config.order for config in configs.values()):
             await self._store_order_conf(topic, configs, order)
@@ -182,12 +194,12 @@ class TopicAdmin(AdminCalls):
         """
         _check_own_topic(topic)
         for server in (await self._topic_masters(topic)).values():
-            await calls_admin_topics.delete_topic(server, topic)
+            await delete_topic(server, topic)
         if await self._order_conf(topic) is not None:
             await self._put_order_conf(topic, "")
         for address in await self._instance.name_servers.all():
             try:
-                await calls_admin_topics.forget_topic(self._server(address), topic)
+                await forget_topic(self._server(address), topic)
             except (RequestNotSupportedError, TransportError):
                 # Kourou's name server removes topics that brokers no longer register. One that is
                 # not reached gets all topics from the brokers when it is back.
@@ -200,9 +212,7 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        return await call_all(
-            masters, lambda server: calls_admin_topics.topic_config(server, topic)
-        )
+        return await call_all(masters, lambda server: topic_config(server, topic))
 
     async def topic_stats(self, topic: str) -> TopicStatsTable:
         """Return the offsets of the topic's queues on all brokers, sorted by queue.
@@ -211,9 +221,7 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        parts = await call_all(
-            masters, lambda server: calls_admin_topics.topic_stats(server, topic)
-        )
+        parts = await call_all(masters, lambda server: topic_stats(server, topic))
         offsets = {queue: found for part in parts.values() for queue, found in part.offsets.items()}
         return TopicStatsTable(
             dict(sorted(offsets.items())), sum(part.topic_put_tps for part in parts.values())
@@ -226,9 +234,7 @@ class TopicAdmin(AdminCalls):
             TopicNotFoundError: the name servers do not have the topic.
         """
         masters = await self._topic_masters(topic)
-        parts = await call_all(
-            masters, lambda server: calls_admin_topics.topic_groups(server, topic)
-        )
+        parts = await call_all(masters, lambda server: topic_groups(server, topic))
         return sorted({group for part in parts.values() for group in part})
 
     async def _wait_for_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
@@ -281,9 +287,9 @@ class TopicAdmin(AdminCalls):
 
         async def put(server: Server) -> None:
             if conf:
-                await calls_admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, key, conf)
+                await admin_namesrv.kv_put(server, ORDER_TOPIC_CONFIG, key, conf)
             else:
-                await calls_admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
+                await admin_namesrv.kv_delete(server, ORDER_TOPIC_CONFIG, key)
 
         await self._call_name_servers(put)
 
@@ -313,3 +319,84 @@ def _check_own_topic(topic: str) -> None:
     check_topic(topic)
     if is_system_topic(topic):
         raise InvalidTopicError(f"topic {topic} is a system topic, which cannot be changed")
+
+
+# Requests to one server, without retries. They raise TransportError if no answer arrives, and
+# RemoteError if the server refuses.
+
+
+async def put_topic(
+    broker: Server, config: TopicConfig, attributes: Mapping[str, str | None]
+) -> None:
+    """Create or change the topic, durably.
+
+    Args:
+        broker: the broker.
+        config: the topic config; its attributes are not sent.
+        attributes: attributes to set; a value of None removes one. Others are kept.
+    """
+    changes = (
+        f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items()
+    )
+    header = CreateTopicRequestHeader(
+        topic=config.name,
+        default_topic=AUTO_CREATE_TOPIC,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes=",".join(changes),
+    )
+    await broker.request_body(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+async def delete_topic(broker: Server, topic: str) -> None:
+    """Delete the topic and its messages on one broker."""
+    await broker.request_body(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic))
+
+
+async def forget_topic(name_server: Server, topic: str) -> None:
+    """Delete the topic's route; a broker that still has the topic registers it again."""
+    await name_server.request_body(
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRequestHeader(topic)
+    )
+
+
+async def topic_config(broker: Server, topic: str) -> TopicConfig:
+    """Return the config of the topic on one broker.
+
+    Raises:
+        TopicNotFoundError: the broker does not have the topic.
+    """
+    header = GetTopicConfigRequestHeader(topic)
+    try:
+        body = await broker.request_body(RequestCode.GET_TOPIC_CONFIG, header)
+        return with_plain_names(broker.pool.namespace, decode_topic_config(body))
+    except RequestNotSupportedError:
+        pass  # a broker before 5.0 has only the request for all topics
+    table = await broker.request_body(
+        RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
+    )
+    topics = decode_topic_config_table(table).topics
+    found = own_entries(broker.pool.namespace, topics).get(topic)
+    if found is None:
+        raise TopicNotFoundError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} is not on {broker.address}"
+        )
+    return found
+
+
+async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
+    """Return the offsets of the topic's queues on one broker."""
+    header = GetTopicStatsInfoRequestHeader(topic)
+    body = await broker.request_body(RequestCode.GET_TOPIC_STATS_INFO, header)
+    return with_plain_names(broker.pool.namespace, decode_topic_stats(body))
+
+
+async def topic_groups(broker: Server, topic: str) -> list[str]:
+    """Return the groups that consume the topic at one broker, or have committed there."""
+    header = QueryTopicConsumeByWhoRequestHeader(topic)
+    body = await broker.request_body(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+    return with_plain_names(broker.pool.namespace, decode_group_list(body))
