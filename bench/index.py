@@ -27,7 +27,7 @@ from rich.table import Table
 from kourou.disk import OsDisk
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.store.index.index_feed import IndexFeed
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.index.index_keys import KeyKind, key_hash

@@ -26,7 +26,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.server import FLUSH_PAUSE_MS
 from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from kourou.disk import OsDisk
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.store.state.checkpoint import read_checkpoint

@@ -26,10 +26,10 @@ from kourou.disk import OsDisk
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TopicConfig
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.read import read_checked
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
-from kourou.store.log.record_seal import read_checked
 from kourou.store.message_store import MessageStore
 
 _BATCH: Final = 200

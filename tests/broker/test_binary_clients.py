@@ -9,8 +9,8 @@ from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, SerializeType, request
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.pulling import PullMessageRequestHeader
+from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.sending import SendMessageRequestHeaderV2
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual

@@ -15,13 +15,13 @@ from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.offsets import (
     ConsumerStatus,
     GetConsumerStatusRequestHeader,
     decode_consumer_status,
     encode_consumer_status,
 )
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,

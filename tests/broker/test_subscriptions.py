@@ -16,7 +16,7 @@ from kourou.model.sysflag import PULL_SUSPEND
 from kourou.protocol.clients import ConsumerData, HeartbeatData, encode_heartbeat
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.running_info import ConsumerRunningInfo, encode_consumer_running_info
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer

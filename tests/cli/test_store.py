@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kourou.disk import OsDisk
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore
 from kourou.testing.process import Outcome

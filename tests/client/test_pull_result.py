@@ -15,8 +15,8 @@ from kourou.model.subscription import SubscriptionData
 from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.compression import CompressionType
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_pull_response
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.decode import decode_pull_response
+from kourou.protocol.record.encode import RecordDraft, encode_record
 
 
 def pulled(pulled_offset: int, subscription: SubscriptionData | None = None) -> PullResult:

@@ -18,8 +18,8 @@ from kourou.model.message import MessageExt
 from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import request
-from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.pulling import PullMessageRequestHeader, PullMessageResponseHeader
+from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime

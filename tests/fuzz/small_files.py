@@ -9,8 +9,7 @@ from kourou.broker.consuming.saved_locks import FILE_NAME as LOCKS_FILE
 from kourou.broker.consuming.saved_locks import SavedLocks, parse_locks
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.message_layout import RecordDraft
-from kourou.store.log.record_seal import encode_sealed
+from kourou.protocol.record.encode import RecordDraft, encode_sealed
 from kourou.store.state.config_file import ConfigFile
 from kourou.store.timer.layouts import (
     TimerCheck,

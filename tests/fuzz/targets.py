@@ -43,13 +43,12 @@ from kourou.protocol.fields import decode_fields, encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
-from kourou.protocol.message_decoding import decode_message, decode_messages
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.decode import decode_message, decode_messages
+from kourou.protocol.record.read import read_checked, read_record
 from kourou.protocol.topic_table import decode_register_body
 from kourou.protocol.trace_text import decode_traces, encode_trace
 from kourou.remoting.proxy_protocol import claimed_source, preamble_bytes
 from kourou.settings import load
-from kourou.store.log.record_seal import read_checked
 from kourou.store.timer.timer_record import read_timer_record
 from tests.fuzz import corpus, small_files
 from tests.protocol_modules import header_classes, protocol_modules

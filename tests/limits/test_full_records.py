@@ -16,8 +16,8 @@ from kourou.client.sending.transaction import TransactionState
 from kourou.model.message import MessageExt
 from kourou.model.properties import PROPERTIES_SIZE_MAX, encode_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
-from kourou.protocol.message_layout import RecordDraft
-from kourou.store.log.record_seal import SEAL_BYTES
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.store.message_store import MessageStore
 from kourou.store.timer.slot_choice import out_ms
 from kourou.testing.cluster import Cluster

@@ -14,8 +14,8 @@ import pytest
 
 from kourou.model.message import MessageExt
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_decoding import decode_message, decode_messages
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.decode import decode_message, decode_messages
+from kourou.protocol.record.encode import RecordDraft, encode_record
 
 PROPERTIES = {"TAGS": "eu", "KEYS": "o-1 o-2", "UNIQ_KEY": "7F00", "region": "north"}
 

@@ -12,7 +12,7 @@ from kourou.model.property_limits import (
     encode_fitting_properties,
     exceeds_send_limit,
 )
-from kourou.store.log.record_seal import SEAL_BYTES
+from kourou.protocol.record.layout import SEAL_BYTES
 
 
 def test_reserved_room_fits_all_added_properties() -> None:

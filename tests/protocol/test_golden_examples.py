@@ -7,8 +7,8 @@ from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.clients import decode_heartbeat
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
-from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.pulling import PullMessageRequestHeader, PullMessageResponseHeader
+from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.routes import decode_topic_route, encode_topic_route
 from kourou.protocol.sending import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from kourou.protocol.topic_table import decode_register_body

@@ -9,7 +9,7 @@ import pytest
 from kourou.client.pull_result import PullResult, PullStatus
 from kourou.errors import DataLossError, ProtocolError
 from kourou.model.queue import MessageQueue
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.spark.options import ReadOptions
 from kourou.spark.pulls import _advance, _Cursor
 

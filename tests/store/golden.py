@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.read import read_record
 from kourou.store.config import StoreConfig
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG

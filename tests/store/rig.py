@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_decoding import decode_messages
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.decode import decode_messages
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore
 from kourou.store.tools.check import check_store

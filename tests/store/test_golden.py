@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kourou.model.msgid import decode_offset_msg_id
-from kourou.protocol.message_layout import encode_record, read_record, record_size
+from kourou.protocol.record.encode import encode_record, record_size
+from kourou.protocol.record.read import read_record
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store

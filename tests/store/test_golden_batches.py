@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk

@@ -23,8 +23,9 @@ from kourou.model.sysflag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from kourou.protocol.message_decoding import decode_message
-from kourou.protocol.message_layout import MAGIC_V2, read_record
+from kourou.protocol.record.decode import decode_message
+from kourou.protocol.record.layout import MAGIC_V2
+from kourou.protocol.record.read import read_record
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.reading.get_plan import GetStatus

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import AppendedRecord
 from kourou.testing.disk import SECTOR, SimDisk

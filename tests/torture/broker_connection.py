@@ -12,7 +12,6 @@ from kourou.model.properties import encode_properties
 from kourou.model.sysflag import PULL_SUBSCRIPTION
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.offsets import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -22,6 +21,7 @@ from kourou.protocol.pulling import (
     PullMessageResponseHeader,
     QueryMessageRequestHeader,
 )
+from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime

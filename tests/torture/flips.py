@@ -17,8 +17,8 @@ from random import Random
 from typing import Final
 
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.message_layout import MAGIC_BLANK, read_record
-from kourou.store.formats import RECORD_START
+from kourou.protocol.record.layout import MAGIC_BLANK, RECORD_START
+from kourou.protocol.record.read import read_record
 from kourou.testing.disk import SimDisk
 from tests.torture.damage_judge import (
     BLOCKED,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kourou.model.properties import KEYS
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import KeyQuery
 from kourou.store.index.key_index import IndexStep

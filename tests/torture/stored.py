@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.model.message import MessageExt
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.message_store import GetRequest, MessageStore
 
 _ROUND: Final = 32

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Final
 
 from kourou.errors import KourouError
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.layout import BLANK_BYTES, RECORD_START
+from kourou.protocol.record.read import read_record
 from kourou.store.config import StoreConfig
-from kourou.store.formats import BLANK_BYTES, RECORD_START
 from kourou.store.message_store import AppendedRecord, MessageStore
 from kourou.store.tools.check import check_store
 from kourou.testing.disk import SimDisk

@@ -14,7 +14,7 @@ from __future__ import annotations
 from kourou.errors import NoPermissionError
 from kourou.model.topic import PENDING_TOPICS, TOOLS_GROUP, is_system_group
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 
 
 def reserved_reason(group: str, topic: str) -> str | None:

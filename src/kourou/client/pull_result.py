@@ -13,12 +13,12 @@ from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import (
+from kourou.protocol.pulling import PullMessageResponseHeader
+from kourou.protocol.record.decode import (
     DecodedResponse,
     UndecodableMessage,
     decode_pull_response,
 )
-from kourou.protocol.pulling import PullMessageResponseHeader
 
 _PULL_FIELDS: Final = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
 _DIGITS_PLAIN_MAX: Final = 18
@@ -48,7 +48,7 @@ class PullResult:
             decompressed, because of their total size.
         min_offset: the smallest queue offset stored.
         max_offset: the queue offset that the next message will have.
-        raw: the stored records, one after the other (`kourou.protocol.message_layout`).
+        raw: the stored records, one after the other (`kourou.protocol.record.layout`).
         suggested_broker_id: the replica of the broker to pull from next; 0 is the master.
     """
 

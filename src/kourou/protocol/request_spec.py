@@ -21,8 +21,8 @@ from kourou.protocol.json_records import (
     encode_record,
     encode_records,
 )
-from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from kourou.protocol.record.decode import decode_message, decode_messages
 
 BODY_BYTES_MAX: Final = 64 * 1024
 """Default limit for a request's body in bytes. Most requests have none, and all other clients wait

@@ -1,7 +1,6 @@
-"""Byte layouts that only the store reads: queue entry, blank, checkpoint. Big-endian.
+"""Byte layouts that only the store reads: queue entry, checkpoint. Big-endian.
 
-Source: ConsumeQueue.java CQ_STORE_UNIT_SIZE, CommitLog.java END_FILE_MIN_BLANK_LENGTH,
-StoreCheckpoint.java, apache/rocketmq 5.5.0.
+Source: ConsumeQueue.java CQ_STORE_UNIT_SIZE, StoreCheckpoint.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import struct
 import zlib
 from typing import Final, NamedTuple
-
-from kourou.protocol.message_layout import MAGIC_BLANK
 
 ENTRY: Final = struct.Struct(">qiq")
 """A consume queue entry: physical offset, record size, tags code."""
@@ -25,11 +22,6 @@ BATCH_ENTRY: Final = struct.Struct(">qiqqqhii")
 """A batch consume queue entry: physical offset, record size, tags code, store time, queue offset of
 the first message, number of messages, compacted offset (-1), 0."""
 BATCH_ENTRY_BYTES: Final = BATCH_ENTRY.size
-
-RECORD_START: Final = struct.Struct(">ii")
-"""Size and magic: the first fields of every record and every blank."""
-BLANK_BYTES: Final = RECORD_START.size
-"""Bytes that stay free after every record of a segment, so that a blank always fits."""
 
 _CHECKPOINT: Final = struct.Struct(">6q")
 _COPY: Final = struct.Struct(">4s9q")
@@ -90,11 +82,6 @@ class Checkpoint(NamedTuple):
     def java_values(self) -> Checkpoint:
         """The checkpoint with the values that only the copy has set to 0."""
         return Checkpoint._make((*self[:_JAVA_NUMBERS], 0, 0, 0))
-
-
-def encode_blank(rest: int) -> bytes:
-    """Return the blank that ends a segment with `rest` bytes left, the blank included."""
-    return RECORD_START.pack(rest, MAGIC_BLANK)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

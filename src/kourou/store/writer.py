@@ -15,21 +15,21 @@ from typing import Final
 
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.model.sysflag import INNER_BATCH
-from kourou.protocol.message_layout import RecordDraft, encode_record, record_size
+from kourou.protocol.record.encode import (
+    RecordDraft,
+    encode_record,
+    encode_sealed,
+    record_size,
+    sealed_size,
+    unsealed,
+)
+from kourou.protocol.record.keys import is_visible, message_count, queue_tags_code
 from kourou.store.config import StoreConfig
 from kourou.store.deletion import Pending
 from kourou.store.index.index_feed import IndexFeed
 from kourou.store.lifecycle import StoreFiles
-from kourou.store.log.record_seal import encode_sealed, sealed_size, unsealed
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import (
-    AppendedBatch,
-    AppendedRecord,
-    Arrival,
-    is_visible,
-    message_count,
-    queue_tags_code,
-)
+from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
 from kourou.store.queues.extended_queue import BitMapOf
 from kourou.store.queues.inner_batch import with_base
 from kourou.store.reader import StoreReader

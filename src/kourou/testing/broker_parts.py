@@ -49,8 +49,8 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_layout import RecordDraft
 from kourou.protocol.pulling import PullMessageRequestHeader
+from kourou.protocol.record.encode import RecordDraft
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms

@@ -19,7 +19,7 @@ from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.sending import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.dispatch import Handler
 from kourou.store.message_store import GetRequest

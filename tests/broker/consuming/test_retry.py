@@ -14,7 +14,7 @@ from kourou.model.message import MessageExt
 from kourou.model.topic import PERM_READ, SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.testing.broker_parts import (
     BROKER,

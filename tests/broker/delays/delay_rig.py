@@ -7,7 +7,7 @@ from typing import Any
 
 from kourou.broker.delays.delay_offsets import FILE_NAME, parse_delay_offsets
 from kourou.model.message import MessageExt
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 

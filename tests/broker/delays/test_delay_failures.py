@@ -13,7 +13,7 @@ from kourou.broker.delays.delay import FAILED_RETRY_MS
 from kourou.broker.delays.delay_offsets import FILE_NAME
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, small_config
 from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk

@@ -13,7 +13,7 @@ import pytest
 from kourou.errors import StoreError
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual

@@ -21,7 +21,7 @@ from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.connection import Connection
 from kourou.remoting.limits import ConnectionLimits
 from kourou.store.config import StoreConfig

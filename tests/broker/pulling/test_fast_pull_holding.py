@@ -13,7 +13,7 @@ from kourou.broker.writing.put import PutResult
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.lone_connection import LoneConnection
 from tests.broker.pulling.test_fast_pull import differing, fast_path, fill, frame, state_of

@@ -17,7 +17,7 @@ from kourou.filter.sql92 import compile_sql
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.brokers import QueryConsumeQueueRequestHeader, decode_consume_queue
 from kourou.protocol.consumer_filter_file import decode_consumer_filters, encode_consumer_filters
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.queues.queue_extension import ExtensionUnit, decode_unit, unit_position
 from kourou.store.state.config_file import ConfigFile

@@ -17,7 +17,7 @@ from kourou.model.topic import PERM_WRITE, TopicConfig
 from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual

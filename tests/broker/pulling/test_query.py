@@ -9,7 +9,6 @@ from typing import Any
 from kourou.broker.pulling.query import QueryHandlers
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.offsets import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -17,6 +16,7 @@ from kourou.protocol.offsets import (
     SearchOffsetRequestHeader,
 )
 from kourou.protocol.pulling import ViewMessageRequestHeader
+from kourou.protocol.record.decode import decode_message
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.runtime import call_directly
 from kourou.testing.send_rig import SendRig, run_sends

@@ -16,8 +16,8 @@ from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_messages
 from kourou.protocol.pulling import QueryMessageRequestHeader
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from tests.golden_exchanges import exchanges

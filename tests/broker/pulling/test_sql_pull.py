@@ -15,8 +15,8 @@ from kourou.model.subscription import SUB_ALL, SubscriptionData
 from kourou.model.sysflag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_messages
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.decode import decode_messages
+from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer

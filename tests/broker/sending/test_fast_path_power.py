@@ -12,7 +12,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.connection import Request
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import GetRequest, MessageStore

@@ -11,7 +11,7 @@ import pytest
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.topic import TopicConfig
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.protocol.sending import SendMessageResponseHeader
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, run_sends

@@ -18,7 +18,7 @@ from kourou.model.message import MessageExt
 from kourou.model.properties import decode_properties
 from kourou.model.topic import reply_topic
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.message_store import GetRequest
 from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk

@@ -18,7 +18,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.remoting.steady_time import steady_ms
 from kourou.testing.send_rig import SendRig, message, run_sends
 

@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.config import BrokerConfig
 from kourou.broker.timer.timer_config import TimerConfig
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.timer.timer_log import TIMER_LOG
 from kourou.store.timer.timer_rebuild import remove_timer_files

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.broker_parts import BrokerParts
 
 

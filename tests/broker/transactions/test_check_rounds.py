@@ -9,7 +9,7 @@ import pytest
 
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.testing.clock import LoopClock
 from tests.broker.transactions.transaction_rig import (
     COMMIT,

@@ -12,7 +12,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.sending import CheckTransactionStateRequestHeader
 from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.clock import EPOCH_MS

@@ -23,9 +23,9 @@ from kourou.model.properties import encode_properties
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft, encode_sealed
+from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.limits import ConnectionLimits
-from kourou.store.log.record_seal import SEAL_BYTES, encode_sealed
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.send_rig import message
 from tests.broker.transactions.test_fast_end import frame

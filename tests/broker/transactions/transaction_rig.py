@@ -22,7 +22,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.sending import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,

@@ -12,7 +12,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.writing.flusher import ThreadFlusher
 from kourou.broker.writing.group_commit import GroupCommit, PutStatus
 from kourou.disk import OsDisk
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.message_store import MessageStore, SyncPlan
 
 HOST = ("127.0.0.1", 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.writing.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.errors import StoreReadOnlyError
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import Arrival, MessageStore
 from kourou.testing.clock import EPOCH_MS

@@ -17,7 +17,7 @@ from kourou.broker.writing.kernel_flusher import KernelFlusher
 from kourou.disk import OsDisk
 from kourou.kernel_syncs import KernelSyncs
 from kourou.open_files import PinnedFile
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore, SyncPlan
 from kourou.store.state.abort_file import read_last_run

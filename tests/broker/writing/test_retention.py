@@ -17,7 +17,7 @@ from kourou.broker.config import BrokerConfig
 from kourou.broker.writing.index_follower import IndexFollower
 from kourou.broker.writing.retention import FIRST_RUN_MS
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.retention import RetentionConfig
 from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config

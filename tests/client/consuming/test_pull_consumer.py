@@ -20,7 +20,7 @@ from kourou.errors import (
     UsageError,
 )
 from kourou.model.queue import MessageQueue
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from kourou.testing.runtime import sim_runtime

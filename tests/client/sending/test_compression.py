@@ -11,7 +11,7 @@ from kourou.model.message import Message
 from kourou.model.msgid import decode_offset_msg_id
 from kourou.model.sysflag import COMPRESSED
 from kourou.protocol.compression import CompressionType
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.store.index import index_query
 from kourou.store.index.index_active import ActiveIndexFile
 from kourou.store.index.index_columns import KeyColumns

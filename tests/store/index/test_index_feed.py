@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kourou.protocol.message_layout import encode_record
+from kourou.protocol.record.encode import encode_record
 from kourou.store.index.index_feed import SLICE_MAX, FedBatch, FedRecord, IndexFeed
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.index.index_keys import KeyKind, key_hash

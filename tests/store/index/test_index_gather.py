@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kourou.model.host import Host
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.store.index import index_gather, index_keys
 from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_gather import ENTRIES_MAX, KeyGatherer

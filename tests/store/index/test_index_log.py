@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kourou.protocol.message_layout import encode_record
+from kourou.protocol.record.encode import encode_record
 from kourou.store.index.index_log import CHUNK_BYTES, LogCursor
 from kourou.store.log.commitlog import CommitLog
 from kourou.testing.disk import SimDisk

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kourou.protocol.message_layout import encode_record
+from kourou.protocol.record.encode import encode_record
 from kourou.store.index.index_file import IndexLayout, index_file_name
 from kourou.store.index.index_keys import KeyKind, key_hash
 from kourou.store.index.key_index import IndexStep, KeyIndex

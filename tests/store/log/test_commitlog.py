@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.errors import InvalidMessageError
-from kourou.protocol.message_layout import MAGIC_BLANK
-from kourou.store.formats import RECORD_START
+from kourou.protocol.record.layout import MAGIC_BLANK, RECORD_START
 from kourou.store.log.commitlog import CommitLog
 from kourou.testing.disk import SimDisk
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kourou.errors import CorruptRecordError, DamagedRecordError
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.store.message_store import GetRequest, MessageStore
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig, draft

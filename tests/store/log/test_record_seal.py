@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from kourou.errors import InvalidMessageError, MalformedMessageError
 from kourou.model.properties import decode_properties
 from kourou.protocol.hashing import crc32
-from kourou.protocol.message_decoding import decode_message
-from kourou.protocol.message_layout import encode_record, read_record
-from kourou.store.log.record_seal import (
-    SEAL_BYTES,
-    encode_seal,
-    encode_sealed,
-    is_sealed,
-    read_checked,
-    sealed_size,
-    unsealed,
-    without_seal,
-)
+from kourou.protocol.record.decode import decode_message
+from kourou.protocol.record.encode import encode_record, encode_sealed, sealed_size, unsealed
+from kourou.protocol.record.layout import SEAL_BYTES, encode_seal, is_sealed, without_seal
+from kourou.protocol.record.read import read_checked, read_record
 from tests.store.rig import CONFIG, Rig, draft
 
 

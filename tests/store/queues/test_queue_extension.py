@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.queues.queue_extension import (
     BIT_MAP_BYTES_MAX,

@@ -9,8 +9,8 @@ import pytest
 from kourou.errors import DamagedRecordError, InvalidMessageError
 from kourou.model.properties import encode_properties
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_messages
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.decode import decode_messages
+from kourou.protocol.record.encode import RecordDraft
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
 from kourou.store.message_store import AppendedRecord
 from kourou.store.reading.get_plan import Accepts, GetStatus

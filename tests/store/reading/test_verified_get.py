@@ -10,7 +10,7 @@ import pytest
 from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.filter.tags import matches_code, parse_tags
 from kourou.protocol.hashing import tags_code
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.formats import ENTRY, ENTRY_BYTES
 from kourou.store.message_store import GetRequest, GetStatus
 from kourou.store.reading import queue_repair

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kourou.disk import Disk
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.formats import ENTRY
 from kourou.store.message_store import GetRequest

@@ -27,7 +27,7 @@ from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.json_records import encode_record
 from kourou.protocol.kv_config import encode_kv_table
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.stats import (
     BrokerStatsData,
     ViewBrokerStatsDataRequestHeader,

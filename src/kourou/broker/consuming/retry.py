@@ -55,13 +55,14 @@ from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_decoding import decode_message
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.record.decode import decode_message
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.layout import without_seal
+from kourou.protocol.record.read import read_record
 from kourou.protocol.sending import REASON_CHARS_MAX, REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.runtime import Offload
-from kourou.store.log.record_seal import without_seal
 from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

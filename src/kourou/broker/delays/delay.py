@@ -52,8 +52,9 @@ from kourou.clock import Clock
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.message_layout import RecordDraft, read_record
 from kourou.protocol.offset_table import DelayOffsetTable, encode_delay_offset_table
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.read import read_record
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms

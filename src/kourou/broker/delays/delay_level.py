@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from kourou.protocol.record.check import ExpectedRecord
 from kourou.store.formats import QueueEntry
-from kourou.store.log.record_check import ExpectedRecord
 
 ARRIVALS_MAX: Final = 200
 _PARTS: Final = 100

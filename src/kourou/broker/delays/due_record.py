@@ -14,7 +14,8 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import TOPIC_LENGTH_MAX
-from kourou.protocol.message_layout import RecordDraft, draft_from_record, read_record
+from kourou.protocol.record.encode import RecordDraft, draft_from_record
+from kourou.protocol.record.read import read_record
 from kourou.store.log.property_search import is_set_aside
 
 _QUEUE_DIGITS_MAX: Final = 9

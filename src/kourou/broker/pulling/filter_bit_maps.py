@@ -14,7 +14,7 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.errors import MalformedMessageError
 from kourou.model.properties import decode_properties
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.store.message_store import MessageStore
 from kourou.store.queues.dispatch import AppendedRecord
 

@@ -17,9 +17,9 @@ from kourou.broker.pulling.message_filters import MessageFilter
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.errors import DamagedRecordError, MalformedMessageError
 from kourou.model.properties import decode_properties
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.keys import message_count
+from kourou.protocol.record.read import read_record
 from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus, MessageStore
-from kourou.store.queues.dispatch import message_count
 
 ENTRIES_MAX: Final = 800
 """Limit on queue entries that one read examines: Java's 16,000 bytes of them."""

@@ -23,10 +23,9 @@ from kourou.broker.sending.verdicts import judge_batched
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
-from kourou.protocol.message_layout import HEAD_V4
+from kourou.protocol.record.keys import queue_tags_code
+from kourou.protocol.record.layout import HEAD_V4, SEAL_BYTES
 from kourou.store.index.index_feed import ID_HEAD_CHARS
-from kourou.store.log.record_seal import SEAL_BYTES
-from kourou.store.queues.dispatch import queue_tags_code
 
 _ITEM: Final = struct.Struct(">i8xii")
 """Layout of a message's head in a batch: message size, flag, body size."""

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from kourou.protocol.message_layout import HEAD_V4
+from kourou.protocol.record.layout import HEAD_V4, SEAL_BYTES
 from kourou.store.formats import ENTRY
-from kourou.store.log.record_seal import SEAL_BYTES
 
 _CACHED_CHARS_MAX: Final = 4096
 _CACHED_COUNT_MAX: Final = 256

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 from kourou.broker.sending.batch_columns import BatchColumns
 from kourou.broker.sending.batch_layouts import layouts
 from kourou.protocol.hashing import crc32_all
-from kourou.protocol.message_layout import MAGIC_V1
+from kourou.protocol.record.layout import MAGIC_V1, encode_seal
 from kourou.store.index.index_feed import FedBatch
-from kourou.store.log.record_seal import encode_seal
 from kourou.store.message_store import AppendedBatch, SealedRun
 from kourou.store.queues.consumequeue import ConsumeQueue
 

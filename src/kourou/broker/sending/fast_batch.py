@@ -13,7 +13,7 @@ All other frames are left to the general path (`send.py`), which serves every re
 produce the same records, queue entries and answer; `tests/broker/sending/test_fast_batch.py`
 compares them.
 
-Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protocol.message_layout`.
+Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protocol.record.layout`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from kourou.model.host import Host
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import decode_properties
 from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.connection import Connection
-from kourou.store.log.record_seal import SEAL_BYTES
 from kourou.store.message_store import MessageStore, SealedRun
 
 _START: Final = b'{"code":320,'

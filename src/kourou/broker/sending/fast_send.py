@@ -22,7 +22,7 @@ All other frames are left to the general path (`send.py`), which serves every re
 produce the same record, queue entry and answer; `tests/broker/sending/test_fast_send.py` compares
 them.
 
-Source: see `send.py` beside it, `kourou.protocol.message_layout`, `kourou.store.log.record_seal`.
+Source: see `send.py` beside it, `kourou.protocol.record`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
-from kourou.protocol.message_layout import HEAD_V4, MAGIC_V1
+from kourou.protocol.record.layout import HEAD_V4, MAGIC_V1, SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
 from kourou.remoting.connection import Connection, FastPath
-from kourou.store.log.record_seal import SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
 from kourou.store.message_store import AppendedRecord, MessageStore, SealedRun
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.protocol.message_layout import TOPIC_SIZE_V1_MAX
+from kourou.protocol.record.layout import TOPIC_SIZE_V1_MAX
 from kourou.protocol.sending import SendMessageResponseHeader
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import AppendedRecord

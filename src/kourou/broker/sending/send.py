@@ -73,7 +73,7 @@ from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.message_batch import BatchItem, decode_batch
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import SendHeader, SendMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.deferred_replies import DeferredReplies

@@ -77,9 +77,9 @@ from kourou.protocol.codes import VERSION_MAX_RECONSUME_TIMES, RequestCode, Resp
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.message_batch import BatchItem
+from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.protocol.sending import SendHeader, SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 _LONG_HEADERS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 _BATCH_MARKERS: Final = tuple(f"\x02{name}\x01".encode() for name in JUDGED_IN_BATCHES)

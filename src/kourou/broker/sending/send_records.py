@@ -10,7 +10,7 @@ from random import Random
 from kourou.broker.writing.placement import Placement
 from kourou.model.host import Host
 from kourou.model.topic import TopicConfig
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import SendHeader
 
 

@@ -39,7 +39,7 @@ from kourou.protocol.brokers import encode_timer_check_point
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.json_records import encode_record
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import RecallMessageRequestHeader, RecallMessageResponseHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler

@@ -16,7 +16,7 @@ from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.data_version import DataVersion
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.log.property_search import position_before
 from kourou.store.message_store import MessageStore

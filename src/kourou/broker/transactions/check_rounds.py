@@ -46,7 +46,7 @@ from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.protocol.sending import CheckTransactionStateRequestHeader
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore

@@ -16,7 +16,7 @@ from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import Done, PutResult
 from kourou.clock import Clock
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from kourou.model.topic import TOPIC_LENGTH_MAX, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import EndTransactionRequestHeader
 from kourou.remoting.connection import Connection, Request
 from kourou.remoting.deferred_replies import DeferredReplies

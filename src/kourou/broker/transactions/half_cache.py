@@ -10,7 +10,7 @@ from typing import Final
 from kourou.broker.transactions.half_messages import HalfMessage, read_half
 from kourou.broker.transactions.plain_halves import PlainHalf
 from kourou.errors import MalformedMessageError
-from kourou.protocol.message_layout import RecordDraft, encode_record
+from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import AppendedRecord, MessageStore
 

@@ -36,7 +36,8 @@ from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import RecordDraft, draft_from_record, read_record
+from kourou.protocol.record.encode import RecordDraft, draft_from_record
+from kourou.protocol.record.read import read_record
 
 HALF_QUEUE: Final = 0
 """Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""

@@ -17,7 +17,8 @@ from kourou.model import properties as names
 from kourou.model.host import Host
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.topic import TRANS_OP_HALF_TOPIC
-from kourou.protocol.message_layout import RecordDraft, read_record
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.read import read_record
 
 REMOVED_TAG: Final = "d"
 _PROPERTIES: Final = encode_properties({names.TAGS: REMOVED_TAG, names.WAIT: "true"})

@@ -10,7 +10,7 @@ committed message differs from it only in known parts:
 
 So a commit, like the send, decodes neither properties nor body.
 
-Source: see `kourou.broker.transactions.half_messages`, `kourou.protocol.message_layout`.
+Source: see `kourou.broker.transactions.half_messages`, `kourou.protocol.record.layout`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from kourou.model.properties import encode_properties
 from kourou.model.sysflag import TRANSACTION_COMMIT
 from kourou.model.topic import TRANS_HALF_TOPIC, TopicConfig
 from kourou.protocol.hashing import crc32
-from kourou.protocol.message_layout import HEAD_V4
-from kourou.store.log.record_seal import SEAL_BYTES, encode_seal
+from kourou.protocol.record.layout import HEAD_V4, SEAL_BYTES, encode_seal
 
 HALF_TOPIC_BYTES: Final = bytes((len(TRANS_HALF_TOPIC),)) + TRANS_HALF_TOPIC.encode()
 """Size and name of the topic as encoded in the record of a half message."""

@@ -38,7 +38,7 @@ from kourou.model.topic import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetRequest, MessageStore
 

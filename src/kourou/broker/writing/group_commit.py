@@ -33,7 +33,7 @@ from kourou.broker.writing.flusher import Flusher
 from kourou.broker.writing.put import Done, PendingPuts, PutResult, PutStatus, PutWaiter, Waiter
 from kourou.broker.writing.queue_syncs import QueueSyncs
 from kourou.errors import InvalidMessageError, StoreError, TopicRefusedError
-from kourou.protocol.message_layout import RecordDraft, record_size
+from kourou.protocol.record.encode import RecordDraft, record_size
 from kourou.store.message_store import Arrival, MessageStore, SyncPlan, TopicDeletion
 
 __all__ = ["Done", "GroupCommit", "PutResult", "PutStatus"]

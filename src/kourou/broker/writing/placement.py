@@ -20,7 +20,8 @@ from kourou.model.properties import PROPERTIES_SIZE_MAX, decode_properties
 from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_layout import RecordDraft, RecordHeader
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.layout import RecordHeader
 
 SET_ASIDE_MS: Final = 60_000
 """Shortest delay of a message whose topic refused it when it was due."""

@@ -48,7 +48,7 @@ from kourou.model.route import MASTER_ID, publish_queues, subscribe_queues
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
 from kourou.model.topic import DLQ_PREFIX, TOOLS_GROUP, check_group, dlq_topic, retry_topic
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.message_decoding import decode_messages
+from kourou.protocol.record.decode import decode_messages
 
 DEAD_LETTERS_DEFAULT: Final = 64
 """Default number of dead letters that are listed."""

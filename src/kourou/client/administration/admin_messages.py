@@ -26,8 +26,8 @@ from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SUB_ALL
 from kourou.model.topic import TOOLS_GROUP
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.message_decoding import decode_message, decode_messages
 from kourou.protocol.pulling import QueryMessageRequestHeader, ViewMessageRequestHeader
+from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.remoting.network import format_address
 
 _READ_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -27,7 +27,6 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
-from kourou.protocol.message_decoding import decode_message
 from kourou.protocol.offsets import (
     ConsumerStatus,
     GetConsumerStatusRequestHeader,
@@ -35,6 +34,7 @@ from kourou.protocol.offsets import (
     decode_reset_offsets,
     encode_consumer_status,
 )
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumeMessageDirectlyResultRequestHeader,

@@ -27,7 +27,7 @@ from kourou.client.sending.user_calls import UserCalls
 from kourou.client.user_functions import ends_caller
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
-from kourou.protocol.message_decoding import decode_message
+from kourou.protocol.record.decode import decode_message
 from kourou.protocol.sending import CheckTransactionStateRequestHeader
 from kourou.remoting.connection import Request
 from kourou.remoting.network import format_address

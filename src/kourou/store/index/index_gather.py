@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from kourou.model.properties import CRC32, KEYS, TAGS, UNIQ_KEY
 from kourou.model.sysflag import TRANSACTION_ROLLBACK
-from kourou.protocol.message_layout import MAGIC_V1
+from kourou.protocol.record.layout import MAGIC_V1
 from kourou.store.index.index_columns import NO_COLUMNS, KeyColumns
 from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_keys import KeyHashes, TopicHashes, is_indexed, short_start

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
-from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from kourou.protocol.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from kourou.store.log.commitlog import CommitLog
 
 log = logging.getLogger(__name__)

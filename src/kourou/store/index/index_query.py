@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kourou.errors import StoreError
-from kourou.protocol.message_layout import read_record
+from kourou.protocol.record.read import read_record
 from kourou.store.index.index_keys import KeyKind, has_key, is_indexed, key_hash
 from kourou.store.index.index_log import LogCursor
 from kourou.store.index.key_index import KeyIndex

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kourou.disk import Disk
 from kourou.errors import InvalidMessageError
-from kourou.store.formats import BLANK_BYTES, encode_blank
+from kourou.protocol.record.layout import BLANK_BYTES, encode_blank
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.log.zeros_ahead import ZEROS, ZerosAhead
 from kourou.store.paths import COMMITLOG

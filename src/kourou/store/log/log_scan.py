@@ -18,28 +18,26 @@ then and stops before the durable end; the caller must refuse the log.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, RecordHeader, read_record
-from kourou.store.formats import BLANK_BYTES, RECORD_START
+from kourou.protocol.record.layout import (
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    RECORD_START,
+    SIZE_BYTES,
+    RecordHeader,
+)
+from kourou.protocol.record.read import read_checked, read_record
+from kourou.protocol.record.scan import MAGIC_BYTES, Fields, candidates, ordinary_records
 from kourou.store.log.damage import DamagedSpan
-from kourou.store.log.fast_scan import Fields, ordinary_records
-from kourou.store.log.record_seal import read_checked
 from kourou.store.log.segment_list import SegmentList
 
 _READ_BYTES: Final = 1024 * 1024
 _FIRST_READ_BYTES: Final = 4096
 _PAGE_BYTES: Final = 4096
-_MAGIC_AT: Final = 4
-_RECORD_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
-"""The first bytes of both versions' magic."""
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
-_MAGICS: Final = re.escape(_RECORD_MAGIC) + b"|" + re.escape(_BLANK_MAGIC)
-_OWN_POSITION_AT: Final = 28
 
 
 class LogScan:
@@ -224,7 +222,7 @@ class LogScan:
         at = self._require(size) if size <= left - BLANK_BYTES else None
         if at is None or size < RECORD_START.size:
             return None
-        data = size.to_bytes(4, "big") + self._buffer[at + _MAGIC_AT : at + size]
+        data = size.to_bytes(SIZE_BYTES, "big") + self._buffer[at + SIZE_BYTES : at + size]
         try:
             header = read_checked(data, 0)
         except MalformedMessageError:
@@ -292,27 +290,16 @@ class LogScan:
             data = self._disk.read(name, data_at, min(_READ_BYTES, max(end - at, 0)))
             if not data:
                 return None
-            for candidate in _candidates(data, at):
+            for candidate in candidates(data, at):
                 if start <= candidate < end and self._continues_at(candidate):
                     return candidate
-            if len(data) <= len(_BLANK_MAGIC):
+            if len(data) <= MAGIC_BYTES:
                 return None
-            at += len(data) - len(_BLANK_MAGIC)
+            at += len(data) - MAGIC_BYTES
         return None
 
 
-def _candidates(data: bytes, position: int) -> Iterator[int]:
-    """Yield the positions of possible records and blanks in `data`, read from `position`."""
-    for magic in re.finditer(_MAGICS, data):
-        at = magic.start() - _MAGIC_AT
-        own = data[at + _OWN_POSITION_AT : at + _OWN_POSITION_AT + 8] if at >= 0 else b""
-        is_elsewhere = len(own) == 8 and int.from_bytes(own, "big") != position + at
-        if magic.group() == _BLANK_MAGIC or not is_elsewhere:
-            yield position + at
-
-
 def _fields(header: RecordHeader, buffer: bytes) -> Fields:
-    start = header.properties_start
     return (
         header.physical_offset,
         header.total_size,
@@ -321,7 +308,7 @@ def _fields(header: RecordHeader, buffer: bytes) -> Fields:
         header.sys_flag,
         header.store_at_ms,
         header.topic.encode(),
-        buffer[start : start + header.properties_size],
+        header.properties(buffer),
     )
 
 

@@ -21,9 +21,16 @@ from typing import Final, NamedTuple
 
 from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RecordHeader
-from kourou.store.formats import BLANK_BYTES, RECORD_START
-from kourou.store.log.record_seal import read_checked
+from kourou.protocol.record.layout import (
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    POSITION,
+    RECORD_MAGICS,
+    RECORD_START,
+    RecordHeader,
+)
+from kourou.protocol.record.read import read_checked
+from kourou.protocol.record.scan import candidates
 from kourou.store.paths import COMMITLOG, file_name
 from kourou.store.state.store_sizes import LogFile
 
@@ -31,10 +38,6 @@ Progress = Callable[[int, int], None]
 """Called at intervals with (bytes of the log read, bytes of all its files)."""
 
 _READ_BYTES: Final = 1024 * 1024
-_POSITION_AT: Final = 28
-_HEAD_BYTES: Final = _POSITION_AT + 8
-_MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _PROGRESS_PIECES: Final = 4096
 
 
@@ -177,12 +180,12 @@ class _FileWalk:
             return "", LogPiece(PieceKind.BLANK, position, size)
         if size == 0 and magic == 0:
             return "zeros", None
-        if magic not in _MAGICS or not _HEAD_BYTES <= size <= left - BLANK_BYTES:
+        if magic not in RECORD_MAGICS or not POSITION.size <= size <= left - BLANK_BYTES:
             return f"size {size} with {left} bytes left, magic {magic & 0xFFFF_FFFF:#x}", None
-        at = self._require(position, _HEAD_BYTES)
+        at = self._require(position, POSITION.size)
         if at is None:
             return self._short_problem(), None
-        own = int.from_bytes(self._buffer[at + _POSITION_AT : at + _HEAD_BYTES], "big", signed=True)
+        own = POSITION.unpack_from(self._buffer, at)[0]
         if own != position:
             return f"it claims to be at {own}", None
         at = self._require(position, size)
@@ -225,11 +228,9 @@ class _FileWalk:
             data = self._read(position, _READ_BYTES)
             if len(data) < RECORD_START.size:
                 return None
-            at = 0
-            while (found := _next_magic(data, at)) is not None:
-                if self._piece(position + found)[1] is not None:
-                    return position + found
-                at = found + 1
+            for found in candidates(data, position):
+                if found >= position and self._piece(found)[1] is not None:
+                    return found
             position += len(data) - RECORD_START.size + 1
         return None
 
@@ -251,12 +252,3 @@ class _FileWalk:
         except OSError:
             self._is_readable = False
             return b""
-
-
-_BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
-
-
-def _next_magic(data: bytes, at: int) -> int | None:
-    """Return the start of the next possible record or blank, by the magic in its bytes 4 to 7."""
-    found = [data.find(_MAGIC_START, at + 4), data.find(_BLANK_MAGIC, at + 4)]
-    return min((one - 4 for one in found if one >= 0), default=None)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kourou.disk import Disk
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files

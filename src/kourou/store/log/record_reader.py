@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from kourou.errors import CorruptRecordError, MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_V1, MAGIC_V2
-from kourou.store.formats import RECORD_START
+from kourou.protocol.record.layout import RECORD_MAGICS, RECORD_START
+from kourou.protocol.record.read import read_checked
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_seal import read_checked
 
 _READ_WORTH_BYTES: Final = 32 * 1024
 """The bytes that can be copied from the page cache in the time of one more system call."""
@@ -79,7 +78,7 @@ def read_record_at(log: CommitLog, physical_offset: int, end: int) -> bytes | No
             return None
         size, magic = RECORD_START.unpack(start)
         room = min(end, log.segment_end(physical_offset)) - physical_offset
-        if magic not in (MAGIC_V1, MAGIC_V2) or not 0 < size <= room:
+        if magic not in RECORD_MAGICS or not 0 < size <= room:
             return None
         data = log.read(physical_offset, size)
         header = read_checked(data, 0)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Final, NamedTuple
 
 from kourou.disk import Disk
+from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import batch_queue_directory
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import INNER_MESSAGES_MAX, AppendedRecord
+from kourou.store.queues.dispatch import AppendedRecord
 
 _NOT_COMPACTED: Final = -1
 _UNWRITTEN: Final = QueueEntry(0, 0, 0)

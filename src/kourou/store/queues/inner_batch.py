@@ -17,10 +17,10 @@ from kourou.model.properties import (
     decode_properties,
     encode_properties,
 )
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import INNER_MESSAGES_MAX
 
 
 def with_base(draft: RecordDraft, queue: ConsumeQueue) -> RecordDraft:

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kourou.errors import CorruptRecordError
+from kourou.protocol.record.check import ExpectedRecord
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BATCH_ENTRY_BYTES
-from kourou.store.log.record_check import ExpectedRecord
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.batch_queue import BatchEntry, BatchQueue, batch_entries
 from kourou.store.reading.get_plan import (

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from kourou.protocol.record.check import ExpectedRecord, RecordCheck
+from kourou.protocol.record.check_columns import ColumnCheck, EntryColumns
 from kourou.store.config import BELIEVED_BYTES
 from kourou.store.formats import ENTRY_BYTES
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.column_check import ColumnCheck, EntryColumns
 from kourou.store.reading.entry_cache import EntryCache
 from kourou.store.reading.get_plan import get_bytes_max
 from kourou.store.reading.verified_ranges import VerifiedRanges

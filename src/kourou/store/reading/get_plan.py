@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from kourou.protocol.record.check import ExpectedRecord
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
-from kourou.store.log.record_check import ExpectedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 _GET_BYTES_MIN: Final = 100

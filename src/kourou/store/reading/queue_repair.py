@@ -20,11 +20,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kourou.errors import MalformedMessageError
-from kourou.protocol.message_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RecordHeader
-from kourou.store.formats import BLANK_BYTES, ENTRY, ENTRY_BYTES, QueueEntry
+from kourou.protocol.record.check import ExpectedRecord, RecordCheck
+from kourou.protocol.record.keys import LIGHT_TOPIC_PREFIX
+from kourou.protocol.record.layout import MAGIC_BLANK, RecordHeader
+from kourou.protocol.record.read import read_checked
+from kourou.protocol.record.scan import LOG_HEAD, candidates, may_be_record
+from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import HEAD, LIGHT_TOPIC_PREFIX, ExpectedRecord, RecordCheck
-from kourou.store.log.record_seal import read_checked
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 SEARCH_BYTES_MAX: Final = 1024 * 1024 * 1024
@@ -34,8 +36,6 @@ RUN_ENTRIES_MAX: Final = 1024
 with it; a page holds 205."""
 
 _READ_BYTES: Final = 1024 * 1024
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
-_MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 
 
 class Damage(NamedTuple):
@@ -171,7 +171,7 @@ class QueueRepair:
             return False
         expected = ExpectedRecord(queue_offset, *entry)
         try:
-            if not self._check.may_match(log.read(position, HEAD.size), expected):
+            if not self._check.may_match(log.read(position, LOG_HEAD.size), expected):
                 return False
             self._check.check(log.read(position, size), 0, expected)
         except (OSError, MalformedMessageError):
@@ -260,7 +260,7 @@ class _Walk:
             if fields is not None and fields[1] == MAGIC_BLANK and fields[0] == segment_end - at:
                 at = segment_end
                 continue
-            if fields is not None and _is_record(fields, at, segment_end):
+            if fields is not None and may_be_record(fields, at, segment_end):
                 yield at, fields[0], fields[2], fields[3]
                 last, at = at, at + fields[0]
                 continue
@@ -281,39 +281,30 @@ class _Walk:
         stop = min(self._end, segment_end)
         while at < stop:
             data = self._read(at, min(_READ_BYTES, segment_end - at))
-            if len(data) < HEAD.size:
+            if len(data) < LOG_HEAD.size:
                 break
-            found = 0
-            while (found := data.find(_MAGIC_START, found + 1)) >= 0:
-                candidate = at + found - 4
-                if candidate < at or found - 4 + HEAD.size > len(data):
+            for candidate in candidates(data, at):
+                if not at <= candidate <= at + len(data) - LOG_HEAD.size:
                     continue
-                if _is_record(HEAD.unpack_from(data, found - 4), candidate, segment_end):
+                if may_be_record(
+                    LOG_HEAD.unpack_from(data, candidate - at), candidate, segment_end
+                ):
                     return candidate
-            at += len(data) - HEAD.size + 1
+            at += len(data) - LOG_HEAD.size + 1
         return segment_end
 
     def _head(self, position: int) -> tuple[int, ...] | None:
         at = position - self._buffer_start
-        if at < 0 or at + HEAD.size > len(self._buffer):
+        if at < 0 or at + LOG_HEAD.size > len(self._buffer):
             left = self._log.segment_end(position) - position
             self._buffer = self._read(position, min(_READ_BYTES, left))
             self._buffer_start, at = position, 0
-            if len(self._buffer) < HEAD.size:
-                self._buffer = self._buffer.ljust(HEAD.size, b"\0")  # a blank may be shorter
-        return HEAD.unpack_from(self._buffer, at)
+            if len(self._buffer) < LOG_HEAD.size:
+                self._buffer = self._buffer.ljust(LOG_HEAD.size, b"\0")  # a blank may be shorter
+        return LOG_HEAD.unpack_from(self._buffer, at)
 
     def _read(self, position: int, size: int) -> bytes:
         try:
             return self._log.read(position, size)
         except OSError:
             return b""
-
-
-def _is_record(fields: tuple[int, ...], position: int, segment_end: int) -> bool:
-    size, magic, _, _, own_position, _ = fields
-    return (
-        magic in _MAGICS
-        and own_position == position
-        and HEAD.size <= size <= segment_end - position - BLANK_BYTES
-    )

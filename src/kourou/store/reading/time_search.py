@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from kourou.errors import MalformedMessageError
+from kourou.protocol.record.read import read_checked
 from kourou.store.formats import QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_seal import read_checked
 from kourou.store.queues.consumequeue import ConsumeQueue
 
 _NO_TIME_RUN_MAX: Final = 1024

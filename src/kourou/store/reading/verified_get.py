@@ -21,15 +21,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kourou.errors import CorruptRecordError, DamagedRecordError
+from kourou.protocol.record.check import ExpectedRecord, RecordCheck
+from kourou.protocol.record.check_columns import ColumnCheck, EntryColumns
+from kourou.protocol.record.layout import RECORD_START
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
-from kourou.store.formats import ENTRY, ENTRY_BYTES, RECORD_START, QueueEntry
+from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
-from kourou.store.log.record_check import ExpectedRecord, RecordCheck
 from kourou.store.log.record_reader import read_resident_ranges
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit
-from kourou.store.reading.column_check import ColumnCheck, EntryColumns
 from kourou.store.reading.get_plan import (
     Accepts,
     GetPlan,

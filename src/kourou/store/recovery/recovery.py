@@ -40,6 +40,7 @@ from functools import partial
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
+from kourou.protocol.record.keys import is_visible
 from kourou.store.config import StoreConfig
 from kourou.store.formats import BLANK_ENTRY_SIZE, Checkpoint, QueueEntry
 from kourou.store.log.commitlog import CommitLog
@@ -48,7 +49,7 @@ from kourou.store.log.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import AppendedRecord, is_visible
+from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.recovery.deletions import finish_deletions
 from kourou.store.recovery.queue_totals import has_other_begins, lacks_files
 from kourou.store.recovery.replay import Replay

@@ -19,19 +19,14 @@ from typing import Final
 from kourou.model.properties import INNER_MULTI_QUEUE_OFFSET, TAGS
 from kourou.model.sysflag import INNER_BATCH, TRANSACTION_PREPARED
 from kourou.model.topic import SCHEDULE_TOPIC
+from kourou.protocol.record.keys import is_visible, light_queues, message_count, queue_tags_code
+from kourou.protocol.record.scan import Fields, ScannedRecord
 from kourou.store.config import StoreConfig
 from kourou.store.log.damage import DamagedSpan
-from kourou.store.log.fast_scan import Fields, ScannedRecord
 from kourou.store.log.log_scan import LogScan
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import (
-    AppendedRecord,
-    is_visible,
-    light_queues,
-    message_count,
-    queue_tags_code,
-)
+from kourou.store.queues.dispatch import AppendedRecord
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.formats import Checkpoint, QueueEntry
 from kourou.store.log.log_scan import LogScan
 from kourou.store.log.segment_list import SegmentList

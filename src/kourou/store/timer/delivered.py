@@ -13,7 +13,7 @@ from kourou.disk import Disk
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.property_search import is_set_aside, records_with_property
 
 DeliveryKey = tuple[str, str, str, str]

@@ -22,7 +22,7 @@ from kourou.errors import MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import Progress, walk_log
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.store_sizes import log_files

@@ -14,8 +14,9 @@ from kourou.model.properties import decode_properties
 from kourou.model.property_limits import encode_fitting_properties
 from kourou.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from kourou.protocol.hashing import java_string_hash
-from kourou.protocol.message_layout import RecordDraft, RecordHeader, draft_from_record
-from kourou.store.log.record_seal import read_checked
+from kourou.protocol.record.encode import RecordDraft, draft_from_record
+from kourou.protocol.record.layout import RecordHeader
+from kourou.protocol.record.read import read_checked
 from kourou.store.timer.delivered import DeliveryKey, delivery_key
 from kourou.store.timer.layouts import KIND_DEFAULT, KIND_DELETE, PRECISION_MS, TimerUnit
 from kourou.store.timer.slot_choice import SlotChoice, exact_due_ms

@@ -26,7 +26,8 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.errors import KourouError
 from kourou.protocol import fastjson
-from kourou.store.formats import COPY_AT, RECORD_START
+from kourou.protocol.record.layout import RECORD_START
+from kourou.store.formats import COPY_AT
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.log.log_walk import Progress
 from kourou.store.log.segment_list import SegmentList

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 from kourou.disk import Disk
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.keys import is_visible, light_queues, message_count, queue_tags_code
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.formats import QueueEntry
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import is_safe_topic
-from kourou.store.queues.dispatch import is_visible, light_queues, message_count, queue_tags_code
 from kourou.store.state.store_sizes import LogFile
 from kourou.store.tools.check_batch_queue import BatchQueueCheck
 from kourou.store.tools.check_queue import QueueCheck

@@ -23,7 +23,7 @@ from kourou.errors import CorruptRecordError, KourouError, MalformedMessageError
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import read_log_record
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.timer.layouts import (

@@ -45,11 +45,12 @@ from kourou.model.sysflag import (
     TRANSACTION_MASK,
 )
 from kourou.model.topic import is_system_topic
-from kourou.protocol.message_decoding import decode_messages
-from kourou.protocol.message_layout import RecordDraft, RecordHeader
+from kourou.protocol.record.decode import decode_messages
+from kourou.protocol.record.encode import RecordDraft
+from kourou.protocol.record.keys import is_visible
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
-from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile

@@ -13,7 +13,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.model.topic import TIMER_TOPIC
-from kourou.protocol.message_layout import RecordHeader
+from kourou.protocol.record.layout import RecordHeader
 from kourou.store.formats import BATCH_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log, with_damage
 from kourou.store.paths import (

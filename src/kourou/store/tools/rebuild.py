@@ -23,9 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kourou.disk import Disk
+from kourou.protocol.record.keys import LIGHT_TOPIC_PREFIX, is_visible, light_queues
 from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import PieceKind, Progress, walk_log, with_damage
-from kourou.store.log.record_check import LIGHT_TOPIC_PREFIX
 from kourou.store.paths import (
     BATCH_CONSUMEQUEUE,
     COMMITLOG,
@@ -36,7 +36,6 @@ from kourou.store.paths import (
     is_safe_topic,
     queue_directory,
 )
-from kourou.store.queues.dispatch import is_visible, light_queues
 from kourou.store.queues.topic_names import named_topics
 from kourou.store.state.store_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile

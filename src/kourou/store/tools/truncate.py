@@ -21,10 +21,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kourou.disk import Disk
+from kourou.protocol.record.keys import is_visible
 from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
-from kourou.store.queues.dispatch import is_visible
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.store.state.store_sizes import LogFile, find_sizes, log_files
 from kourou.store.timer.timer_rebuild import remove_timer_files

@@ -18,7 +18,7 @@ from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import CompressionType, compress
-from kourou.protocol.message_layout import RecordDraft
+from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 

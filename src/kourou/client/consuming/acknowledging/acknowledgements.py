@@ -28,7 +28,7 @@ from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import INNER_BATCH
-from kourou.protocol.message_decoding import UndecodableMessage
+from kourou.protocol.record.decode import UndecodableMessage
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from kourou.errors import ClosedError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.message_decoding import UndecodableMessage
+from kourou.protocol.record.decode import UndecodableMessage
 
 
 class Mode(Enum):

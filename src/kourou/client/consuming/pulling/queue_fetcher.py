@@ -35,7 +35,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import MASTER_ID
 from kourou.model.subscription import SubscriptionData
 from kourou.model.topic import is_retry_topic
-from kourou.protocol.message_decoding import UndecodableMessage
+from kourou.protocol.record.decode import UndecodableMessage
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import pytest
 
 from kourou.errors import MalformedMessageError
 from kourou.model.properties import encode_properties
-from kourou.protocol.message_layout import encode_record
-from kourou.store.log.fast_scan import ScannedRecord, ordinary_records
-from kourou.store.log.record_seal import encode_sealed, read_checked
+from kourou.protocol.record.encode import encode_record, encode_sealed
+from kourou.protocol.record.read import read_checked
+from kourou.protocol.record.scan import ScannedRecord, ordinary_records
 from tests.store.rig import draft
 
 SEGMENT_END = 1 << 20

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedMessageError
 from kourou.model.message import MessageExt
-from kourou.protocol import message_decoding
-from kourou.protocol.message_decoding import decode_message, decode_messages
+from kourou.protocol.record import decode
+from kourou.protocol.record.decode import decode_message, decode_messages
 from tests.model.test_lazy_message import record
 
 _RECORD = record()
@@ -47,7 +47,7 @@ def test_fast_path_and_general_path_agree_on_changed_records(
     data = data[: len(data) - cut] + more
     expected, error = _outcome(bytes(data))
     plain: list[MessageExt] = []
-    end = message_decoding._decode_plain(bytes(data), 0, len(data), plain)
+    end = decode._decode_plain(bytes(data), 0, len(data), plain)
     if plain:
         assert (plain[0], end) == (expected, plain[0].store_size)
     else:
@@ -64,9 +64,9 @@ def test_fast_path_stops_at_the_first_record_that_is_not_plain() -> None:
     v6 = record(born="::1")
     data = _RECORD * 3 + v6 + _RECORD
     taken: list[MessageExt] = []
-    assert message_decoding._decode_plain(data, size, len(data), taken) == 3 * size
+    assert decode._decode_plain(data, size, len(data), taken) == 3 * size
     assert taken == [plain, plain]
-    assert message_decoding._decode_plain(data, 3 * size, len(data), taken) == 3 * size
+    assert decode._decode_plain(data, 3 * size, len(data), taken) == 3 * size
     assert decode_messages(data) == [plain, plain, plain, decode_message(v6), plain]
 
 

@@ -1,7 +1,7 @@
 """Verifies that stored bytes are the whole record that a queue entry refers to.
 
-A record that ends in a seal (`kourou.store.log.record_seal`) takes about 1.2 us plus 50 ns a KB;
-one without a seal, as Java writes by default, about 5 us. Without a seal only the body has a
+A record that ends in a seal takes about 1.2 us plus 50 ns a KB; one without a seal, as Java writes
+by default, about 5 us. Without a seal only the body has a
 checksum. The check then compares the record's position, sizes, topic, queue and tag with the queue
 entry and requires the properties to be UTF-8, as Java writes them; any other flipped bit in the
 properties stays undetected.
@@ -9,31 +9,38 @@ properties stays undetected.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kourou.errors import MalformedMessageError
-from kourou.model.properties import TAGS
-from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import crc32, tags_code
-from kourou.protocol.message_layout import MAGIC_V1
-from kourou.store.log.record_seal import SEAL_BYTES, encode_seal, is_sealed, read_checked
-from kourou.store.queues.dispatch import light_queues, queue_tags_code
+from kourou.protocol.record.keys import (
+    LIGHT_TOPIC_PREFIX,
+    TAGS_START,
+    light_queues,
+    queue_tags_code,
+)
+from kourou.protocol.record.layout import (
+    HEAD_BYTES,
+    HOST_FLAGS,
+    MAGIC_V1,
+    PAIR_END,
+    PROPERTIES_SIZE_BYTES,
+    SEAL_BYTES,
+    encode_seal,
+    head_struct,
+    is_sealed,
+    topic_field,
+)
+from kourou.protocol.record.read import read_checked
+from kourou.protocol.record.scan import LOG_HEAD
 
-HEAD: Final = struct.Struct(">ii4xi4xqqi")
-"""Size, magic, queue id, queue offset, own position, sys flag: the start of every record."""
-
-_FIELDS: Final = struct.Struct(">ii4xi4xqqi44xi").unpack_from
-"""The fields of `HEAD` and the body size, in a record with two IPv4 hosts."""
-_BODY_AT: Final = 88
-_TAG_START: Final = f"{TAGS}\x01".encode()
-_PAIR_END: Final = 2
-_PAIR_END_BYTE: Final = b"\x02"
-_V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_FIELDS: Final = head_struct(
+    "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "body_size"
+).unpack_from
+_PAIR_END_NUMBER: Final = PAIR_END[0]
 _LIGHT_QUEUE_ID: Final = 0
-LIGHT_TOPIC_PREFIX: Final = "%LMQ%"
 _EXTENSION_BELOW: Final = -(1 << 31)
 """Smaller codes are addresses in extension files, an option of Java's."""
 _NO_ADDRESSES: Final = -(1 << 63)
@@ -77,9 +84,7 @@ class RecordCheck:
         self._addresses_below = _EXTENSION_BELOW if has_extension else _NO_ADDRESSES
         self._is_schedule = topic == SCHEDULE_TOPIC
         self._codes: dict[bytes, int] = {}
-        name = topic.encode()
-        # As in a record of the first version; longer names take the general path.
-        self._topic_field = bytes((min(len(name), 255),)) + name
+        self._topic_field = topic_field(topic.encode())  # longer names take the general path
 
     def check(self, data: bytes, at: int, expected: ExpectedRecord) -> None:
         """Verify that the record at byte `at` is the expected one.
@@ -117,7 +122,7 @@ class RecordCheck:
         queue_offset, physical_offset, size, code = expected
         end = at + size
         seal_at = end - SEAL_BYTES
-        if seal_at < at + _BODY_AT or end > len(data):
+        if seal_at < at + HEAD_BYTES or end > len(data):
             return False
         own_size, magic, queue_id, own_offset, own_position, sys_flag, body_size = _FIELDS(data, at)
         if (
@@ -126,22 +131,25 @@ class RecordCheck:
             or own_size != size
             or magic != MAGIC_V1
             or queue_id != self.queue_id
-            or sys_flag & _V6_HOSTS
+            or sys_flag & HOST_FLAGS
             or data[seal_at:end] != encode_seal(crc32(view[at:seal_at]))
         ):
             return False
-        topic_at = at + _BODY_AT + body_size
+        topic_at = at + HEAD_BYTES + body_size
         if not data.startswith(self._topic_field, topic_at):
             return False
         if self._is_schedule:
             return False  # due times are rare enough for the general path
-        tag_at = data.rfind(_TAG_START, topic_at, seal_at)
+        tag_at = data.rfind(TAGS_START, topic_at, seal_at)
         if tag_at < 0:
             return code == 0 or code < self._addresses_below
-        if data[tag_at - 1] != _PAIR_END and tag_at != topic_at + len(self._topic_field) + 2:
+        if (
+            data[tag_at - 1] != _PAIR_END_NUMBER
+            and tag_at != topic_at + len(self._topic_field) + PROPERTIES_SIZE_BYTES
+        ):
             return False  # it is the end of a longer property name
-        tag_at += len(_TAG_START)
-        tag = data[tag_at : data.find(_PAIR_END_BYTE, tag_at)]
+        tag_at += len(TAGS_START)
+        tag = data[tag_at : data.find(PAIR_END, tag_at)]
         return code == self._code_of(tag) or code < self._addresses_below
 
     def _code_of(self, tag: bytes) -> int:
@@ -158,8 +166,7 @@ class RecordCheck:
         if header.total_size != expected.size:
             raise MalformedMessageError(f"it has {header.total_size} bytes, not {expected.size}")
         queue_fields = (header.topic, header.queue_id, header.queue_offset)
-        start = header.properties_start
-        properties = bytes(data[start : start + header.properties_size])
+        properties = header.properties(data)
         if (
             queue_fields != (self.topic, self.queue_id, expected.queue_offset)
             and self.light_offset(properties) != expected.queue_offset
@@ -177,9 +184,9 @@ class RecordCheck:
 
     def may_match(self, head: bytes, expected: ExpectedRecord) -> bool:
         """Tell from a record's first bytes whether it may be the expected one."""
-        if len(head) < HEAD.size:
+        if len(head) < LOG_HEAD.size:
             return False
-        size, _, queue_id, queue_offset, physical_offset, _ = HEAD.unpack_from(head)
+        size, _, queue_id, queue_offset, physical_offset, _ = LOG_HEAD.unpack_from(head)
         if (size, physical_offset) != (expected.size, expected.physical_offset):
             return False
         is_own = (queue_id, queue_offset) == (self.queue_id, expected.queue_offset)

@@ -1,7 +1,7 @@
 """Decoder of the message records in a response to a pull.
 
 Most records are plain (v1, IPv4 hosts, uncompressed body) and are decoded on a fast path.
-`message_layout` decodes all others and reports malformed records.
+`read` decodes all others and reports malformed records.
 
 Source: MessageDecoder.decode, decodeMessagesFromInnerBatch, apache/rocketmq 5.5.0.
 """
@@ -17,25 +17,26 @@ from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, decompress
 from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.message_batch import decode_batch
-from kourou.protocol.message_layout import (
+from kourou.protocol.record.layout import (
+    CRC_MASK,
+    HEAD_BYTES,
     HEAD_V4,
     HOST_FLAGS,
     MAGIC_V1,
-    TAIL_SIZE_V1,
+    PROPERTIES_SIZE_BYTES,
+    TAIL_BYTES_V1,
     TOPIC_SIZE_V1_MAX,
     Buffer,
     RecordHeader,
-    read_record,
 )
+from kourou.protocol.record.read import read_record
 
 _unpack_head_v4: Final = HEAD_V4.unpack_from
 _UNWRAP_FLAGS: Final = NEED_UNWRAP | INNER_BATCH
 _COUNT_DIGITS_MAX: Final = 5
 _NOT_AS_SENT: Final = _UNWRAP_FLAGS | COMPRESSED
 _NOT_PLAIN: Final = _NOT_AS_SENT | HOST_FLAGS
-_HEAD_SIZE: Final = HEAD_V4.size
-_PLAIN_MIN: Final = HEAD_V4.size + TAIL_SIZE_V1
-_CRC_MASK: Final = 0x7FFF_FFFF
+_PLAIN_MIN: Final = HEAD_BYTES + TAIL_BYTES_V1
 
 DECOMPRESSED_TOTAL_MAX: Final = 4 * DECOMPRESSED_SIZE_MAX
 """Largest decompressed size of all bodies in one response together, in bytes."""
@@ -180,18 +181,18 @@ def _decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) ->
     topic_bytes, topic = b"", ""
     while end - at >= _PLAIN_MIN:
         fields = _unpack_head_v4(data, at)
-        body_start = at + _HEAD_SIZE
+        body_start = at + HEAD_BYTES
         body_end = body_start + fields[16]
         record_end = at + fields[0]
         if (
             fields[1] != MAGIC_V1
             or fields[7] & _NOT_PLAIN
             or record_end > end
-            or not body_start <= body_end <= record_end - TAIL_SIZE_V1
+            or not body_start <= body_end <= record_end - TAIL_BYTES_V1
         ):
             break
         topic_end = body_end + 1 + data[body_end]
-        properties_start = topic_end + 2
+        properties_start = topic_end + PROPERTIES_SIZE_BYTES
         if properties_start > record_end or topic_end - body_end > TOPIC_SIZE_V1_MAX + 1:
             break
         properties_size = data[topic_end] << 8 | data[topic_end + 1]
@@ -199,7 +200,7 @@ def _decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) ->
         if (
             properties_size > PROPERTIES_SIZE_MAX
             or properties_start + properties_size != record_end
-            or unmasked_crc32(body) & _CRC_MASK != fields[2]
+            or unmasked_crc32(body) & CRC_MASK != fields[2]
         ):
             break
         topic_field = data[body_end + 1 : topic_end]

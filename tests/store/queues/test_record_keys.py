@@ -18,7 +18,7 @@ from kourou.model.sysflag import (
 )
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
-from kourou.store.queues.dispatch import is_visible, light_queues, queue_tags_code
+from kourou.protocol.record.keys import is_visible, light_queues, queue_tags_code
 from tests.store.rig import Rig, draft
 
 LATER = SCHEDULE_TOPIC.encode()

@@ -9,9 +9,8 @@ import pytest
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
-from kourou.protocol.message_layout import RecordDraft, encode_record
-from kourou.store.log.record_check import ExpectedRecord, RecordCheck
-from kourou.store.log.record_seal import encode_sealed
+from kourou.protocol.record.check import ExpectedRecord, RecordCheck
+from kourou.protocol.record.encode import RecordDraft, encode_record, encode_sealed
 from tests.store.rig import draft
 
 CHECK = RecordCheck("T", 0, (1_000, 5_000))

@@ -10,10 +10,9 @@ import pytest
 
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code
-from kourou.protocol.message_layout import RecordDraft, encode_record
-from kourou.store.log.record_check import ExpectedRecord, RecordCheck
-from kourou.store.log.record_seal import encode_sealed
-from kourou.store.reading.column_check import ColumnCheck, EntryColumns
+from kourou.protocol.record.check import ExpectedRecord, RecordCheck
+from kourou.protocol.record.check_columns import ColumnCheck, EntryColumns
+from kourou.protocol.record.encode import RecordDraft, encode_record, encode_sealed
 from tests.store.rig import draft
 
 FIRST = 7

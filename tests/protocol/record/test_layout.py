@@ -31,22 +31,16 @@ from kourou.model.sysflag import (
     NEED_UNWRAP,
     STORE_HOST_V6,
 )
-from kourou.protocol import message_decoding
 from kourou.protocol.compression import compress
 from kourou.protocol.hashing import crc32
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.protocol.message_decoding import decode_message, decode_messages
-from kourou.protocol.message_layout import (
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RecordDraft,
-    encode_record,
-    read_record,
-    record_size,
-)
+from kourou.protocol.record import decode
+from kourou.protocol.record.decode import decode_message, decode_messages
+from kourou.protocol.record.encode import RecordDraft, encode_record, record_size
+from kourou.protocol.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from kourou.protocol.record.read import read_record
 
-VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
+VECTORS = Path(__file__).parent.parent.parent / "golden" / "vectors"
 GOLDEN = json.loads((VECTORS / "message_encode.json").read_text())
 DRAFT = RecordDraft(
     topic=b"T",
@@ -374,7 +368,7 @@ def test_compressed_body_is_decompressed_and_the_flag_cleared() -> None:
 
 
 def test_bodies_of_one_response_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_decoding, "DECOMPRESSED_TOTAL_MAX", 10_000)
+    monkeypatch.setattr(decode, "DECOMPRESSED_TOTAL_MAX", 10_000)
     record = encode(replace(DRAFT, body=compress(bytes(5000)), sys_flag=COMPRESSED))
 
     assert len(decode_messages(record * 2)) == 2

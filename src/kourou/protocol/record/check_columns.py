@@ -18,23 +18,31 @@ from itertools import accumulate, islice, repeat
 from operator import add, contains, sub
 from typing import Final, NamedTuple
 
-from kourou.model.properties import TAGS
-from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
-from kourou.protocol.message_layout import HEAD_V4, MAGIC_V1, TAIL_SIZE_V1
-from kourou.store.log.record_seal import SEAL, SEAL_BYTES, SEAL_START
+from kourou.protocol.record.keys import TAGS_START
+from kourou.protocol.record.layout import (
+    CRC_MASK,
+    HEAD_BYTES,
+    HOST_FLAGS,
+    MAGIC_V1,
+    PAIR_END,
+    PROPERTIES_SIZE_BYTES,
+    SEAL_BACKWARDS,
+    SEAL_BYTES,
+    SEAL_START,
+    TAIL_BYTES_V1,
+    head_format,
+    topic_field,
+)
 
-_HEAD_FIELDS: Final = "ii4xi4xqqi44xi"
-"""Size, magic, queue id, queue offset, own position, sys flag, body size."""
-_HEAD: Final = struct.Struct(">" + _HEAD_FIELDS)
-_FIELDS: Final = 7
-_BODY_AT: Final = HEAD_V4.size
-_SIZE_MIN: Final = _BODY_AT + TAIL_SIZE_V1 + SEAL_BYTES
-_V6_HOSTS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_CRC_BITS: Final = 0x7FFF_FFFF
-_TAG_START: Final = f"{TAGS}\x01".encode()
-_PAIR_END: Final = b"\x02"
+_HEAD_NAMES: Final = (
+    "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "body_size",
+)  # fmt: skip
+_HEAD_FORMAT: Final = head_format(*_HEAD_NAMES)
+_HEAD: Final = struct.Struct(">" + _HEAD_FORMAT)
+_FIELDS: Final = len(_HEAD_NAMES)
+_SIZE_MIN: Final = HEAD_BYTES + TAIL_BYTES_V1 + SEAL_BYTES
 _RECORD_MARK: Final = b"\x0e"
 _TAG_MARK: Final = b"\x0f"
 _NO_MARKS: Final = bytes(set(range(256)) - {*_RECORD_MARK, *_TAG_MARK})
@@ -43,9 +51,7 @@ _TAGS_MAX: Final = 1024
 _EQUAL_MAX: Final = 64
 _LAYOUTS_MAX: Final = 32
 """The most cached layouts, each for at most `_EQUAL_MAX` records and up to 30 KB."""
-_SEAL_BACKWARDS: Final = (SEAL % b"%010d")[::-1].replace(b"d010%", b"%010d").decode()
-"""A format for a reversed seal: a seal has its digits in reverse order, so reversed it contains a
-number that `%` can format."""
+_SEAL_BACKWARDS: Final = SEAL_BACKWARDS.decode()
 
 
 class EntryColumns(NamedTuple):
@@ -95,7 +101,7 @@ class ColumnCheck:
             or own_offsets != offsets
             or magics.count(MAGIC_V1) != count
             or queue_ids.count(queue_id) != count
-            or (any(flags) and any(flag & _V6_HOSTS for flag in flags))
+            or (any(flags) and any(flag & HOST_FLAGS for flag in flags))
         ):
             return False
         field = _topic_field(topic)
@@ -119,12 +125,12 @@ class ColumnCheck:
             return _are_all_tagged(properties, tags[codes[0]])
         # Each record contains the tag of its code, the records together contain no further tags,
         # and no match is the end of a longer property name.
-        text = _PAIR_END.join((b"", *properties))
+        text = PAIR_END.join((b"", *properties))
         tagged = len(codes) - codes.count(_NO_TAG)
         return (
             all(map(contains, properties, [tags[code] for code in codes]))
-            and text.count(_TAG_START) == tagged
-            and text.count(_PAIR_END + _TAG_START) == tagged
+            and text.count(TAGS_START) == tagged
+            and text.count(PAIR_END + TAGS_START) == tagged
         )
 
     def _cache_tags(self, properties: Sequence[bytes], codes: Sequence[int]) -> dict[int, bytes]:
@@ -133,10 +139,10 @@ class ColumnCheck:
         if len(tags) + len(codes) > _TAGS_MAX:
             tags = self._tags = {_NO_TAG: b""}  # a new dict: another thread may read the old one
         for code, text in zip(codes, properties, strict=True):
-            at = text.find(_TAG_START)
+            at = text.find(TAGS_START)
             if at >= 0:
-                pair = text[at : text.find(_PAIR_END, at) + 1]
-                tag = pair[len(_TAG_START) : -1]
+                pair = text[at : text.find(PAIR_END, at) + 1]
+                tag = pair[len(TAGS_START) : -1]
                 if tag and code == tags_code(tag.decode(errors="replace")):
                     tags[code] = pair
         return tags
@@ -149,12 +155,12 @@ def _are_all_tagged(properties: Sequence[bytes], tag: bytes) -> bool:
     tag, which takes half the time of a search in each record. Properties that contain a mark byte
     themselves are not certain.
     """
-    text = (_RECORD_MARK + _PAIR_END).join((b"", *properties))
+    text = (_RECORD_MARK + PAIR_END).join((b"", *properties))
     if not tag:
-        return _TAG_START not in text
-    marks = text.replace(_PAIR_END + tag, _TAG_MARK).translate(None, _NO_MARKS)
+        return TAGS_START not in text
+    marks = text.replace(PAIR_END + tag, _TAG_MARK).translate(None, _NO_MARKS)
     count = len(properties)
-    return text.count(_TAG_START) == count and marks == (_RECORD_MARK + _TAG_MARK) * count
+    return text.count(TAGS_START) == count and marks == (_RECORD_MARK + _TAG_MARK) * count
 
 
 def _heads(body: bytes, sizes: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
@@ -177,11 +183,11 @@ def _tails(
         fields = _equal_tails(count, sizes[0], body_size, topic_size).unpack(body)
         return fields[0::3], fields[1::3], fields[2::3]
     ends = list(accumulate(sizes))
-    topic_ats = list(map(add, accumulate(sizes[:-1], initial=_BODY_AT), body_sizes))
+    topic_ats = list(map(add, accumulate(sizes[:-1], initial=HEAD_BYTES), body_sizes))
     return (
         [body[at : at + topic_size] for at in topic_ats],
         [
-            body[at + topic_size + 2 : end - SEAL_BYTES]
+            body[at + topic_size + PROPERTIES_SIZE_BYTES : end - SEAL_BYTES]
             for at, end in zip(topic_ats, ends, strict=True)
         ],
         [body[end - SEAL_BYTES : end] for end in ends],
@@ -191,15 +197,17 @@ def _tails(
 @lru_cache(_LAYOUTS_MAX)
 def _equal_heads(count: int, size: int) -> struct.Struct:
     """Return the layout of the headers of `count` records of equal size."""
-    return struct.Struct(">" + f"{_HEAD_FIELDS}{size - _BODY_AT}x" * count)
+    return struct.Struct(">" + f"{_HEAD_FORMAT}{size - HEAD_BYTES}x" * count)
 
 
 @lru_cache(_LAYOUTS_MAX)
 def _equal_tails(count: int, size: int, body_size: int, topic_size: int) -> struct.Struct:
     """Return the layout after the bodies of `count` records with equal sizes and body sizes."""
-    start = _BODY_AT + body_size
-    properties = size - start - topic_size - 2 - SEAL_BYTES
-    return struct.Struct(">" + f"{start}x{topic_size}s2x{properties}s{SEAL_BYTES}s" * count)
+    start = HEAD_BYTES + body_size
+    properties = size - start - topic_size - PROPERTIES_SIZE_BYTES - SEAL_BYTES
+    return struct.Struct(
+        ">" + f"{start}x{topic_size}s{PROPERTIES_SIZE_BYTES}x{properties}s{SEAL_BYTES}s" * count
+    )
 
 
 def _seals(body: bytes, sizes: tuple[int, ...]) -> bytes:
@@ -211,7 +219,7 @@ def _seals(body: bytes, sizes: tuple[int, ...]) -> bytes:
     view = memoryview(body)
     seal_ats = islice(accumulate(sizes, initial=-SEAL_BYTES), 1, None)
     sums = [
-        unmasked_crc32(view[start:end]) & _CRC_BITS
+        unmasked_crc32(view[start:end]) & CRC_MASK
         for start, end in zip(accumulate(sizes[:-1], initial=0), seal_ats, strict=True)
     ]
     sums.reverse()
@@ -220,6 +228,4 @@ def _seals(body: bytes, sizes: tuple[int, ...]) -> bytes:
 
 @lru_cache(_TAGS_MAX)
 def _topic_field(topic: str) -> bytes:
-    """Return a topic encoded as in a record of the first version; longer ones match no record."""
-    name = topic.encode()
-    return bytes((min(len(name), 255),)) + name
+    return topic_field(topic.encode())
