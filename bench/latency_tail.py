@@ -40,7 +40,8 @@ from kourou.namesrv.server import NameServer
 from kourou.remoting.network import format_address
 from kourou.remoting.runtime import Runtime
 from kourou.store.config import StoreConfig
-from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.sync_plan import SyncPlan
+from kourou.store.writer import StoreWriter
 
 _PERCENTILES: Final = ("p50", "p90", "p99", "p999", "max")
 
@@ -117,12 +118,12 @@ class WatchedFlusher(KernelFlusher):
         super().__init__(loop)
         self._slow = slow
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        super().sync(store, plan, self._watched("sync", done))
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        super().sync(writer, plan, self._watched("sync", done))
 
-    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def sync_queues(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         name = f"sync of {len(plan.queue_files)} queue files"
-        super().sync_queues(store, plan, self._watched(name, done))
+        super().sync_queues(writer, plan, self._watched(name, done))
 
     def _watched(self, name: str, done: SyncEnded) -> SyncEnded:
         began_s = time.perf_counter()

@@ -77,12 +77,12 @@ def _draft(queue: int, queues: int, body_bytes: int) -> RecordDraft:
 
 
 def _commit(store: MessageStore) -> None:
-    store.write()
-    for plan in (store.sync_plan(), store.queue_sync_plan()):
+    store.writer.write()
+    for plan in (store.writer.sync_plan(), store.writer.queue_sync_plan()):
         if plan is not None:
-            store.run_sync(plan)
-            store.synced(plan)
-    store.dispatch(store.synced_position)
+            store.writer.run_sync(plan)
+            store.writer.synced(plan)
+    store.writer.dispatch(store.reader.synced_position)
 
 
 def build(root: Path, spec: StoreToBuild) -> None:
@@ -95,14 +95,14 @@ def build(root: Path, spec: StoreToBuild) -> None:
     for second, at_ms in enumerate(count(now_ms, 1000)):
         for number in range(0, spec.rate, _WRITE_MESSAGES):
             for index in range(number, min(number + _WRITE_MESSAGES, spec.rate)):
-                store.append(drafts[index % spec.queues], at_ms)
-            store.write()
-            store.dispatch(store.written_position)
+                store.writer.append(drafts[index % spec.queues], at_ms)
+            store.writer.write()
+            store.writer.dispatch(store.reader.written_position)
         _commit(store)
-        is_enough = store.written_position >= spec.size_bytes and period_s
+        is_enough = store.reader.written_position >= spec.size_bytes and period_s
         if is_enough and second - moved_s >= period_s - 1:
             break
-        while not store.flush(at_ms):
+        while not store.writer.flush(at_ms):
             _commit(store)
         offset = read_checkpoint(disk).java_values.queues_offset
         if offset != at:

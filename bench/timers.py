@@ -97,7 +97,7 @@ class Bench:
         dues = [start_ms + dice.randrange(round(over_s * 1000)) for _ in range(due)]
         for at in range(0, due, _BATCH):
             await self.put(dues[at : at + _BATCH])
-        while store.max_offset("T", 0) < due:  # noqa: ASYNC110 - as above
+        while store.reader.max_offset("T", 0) < due:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
         late = sorted(self._lateness(offset) for offset in range(due))
         _CONSOLE.print(
@@ -107,9 +107,9 @@ class Bench:
 
     def _lateness(self, offset: int) -> int:
         store = self.parts.store
-        entry = store.entry("T", 0, offset)
+        entry = store.reader.entry("T", 0, offset)
         assert entry is not None
-        record = store.read_record(entry.physical_offset)
+        record = store.reader.read_record(entry.physical_offset)
         assert record is not None
         text = record[read_checked(record, 0).properties_start :]
         due_at_ms = int(text.split(b"TIMER_DELIVER_MS\x01")[1].split(b"\x02")[0])

@@ -181,8 +181,8 @@ def test_no_consumer_gets_a_half_message() -> None:
             assert "is not delivered yet: it waits in topic" in (refused.remark or "")
         codes = [command.code for command in member.sent]
         assert RequestCode.CONSUME_MESSAGE_DIRECTLY not in codes
-        assert "%RETRY%g" not in parts.store.queues()
-        assert SCHEDULE_TOPIC not in parts.store.queues()
+        assert "%RETRY%g" not in parts.store.reader.queues()
+        assert SCHEDULE_TOPIC not in parts.store.reader.queues()
 
     run(test)
 

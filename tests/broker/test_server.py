@@ -148,7 +148,7 @@ def test_stop_answers_accepted_requests_and_saves_all_tables() -> None:
         assert sorted(each.code for each in client.frames()) == [0, 14, 1500]
         await cluster.restart_broker()
         assert cluster.broker().store.recovery.was_clean
-        assert cluster.broker().store.max_offset("T", 0) == 2
+        assert cluster.broker().store.reader.max_offset("T", 0) == 2
 
     run(test)
 
@@ -256,7 +256,7 @@ def test_files_of_expired_messages_are_removed_while_it_runs() -> None:
         assert cluster.disk().exists(first)
         await asyncio.sleep(3_600 + 90)
         assert not cluster.disk().exists(first)
-        assert 0 < cluster.broker().store.min_offset("T", 0) < 20
+        assert 0 < cluster.broker().store.reader.min_offset("T", 0) < 20
 
     run(test, store=store, message_delay_level="30m")
 
@@ -292,7 +292,7 @@ def test_delayed_messages_that_became_due_while_the_broker_was_down_are_delivere
 
     def delivered(cluster: Cluster) -> int:
         store = cluster.broker().store
-        return sum(store.max_offset("T", queue_id) for queue_id in range(8))
+        return sum(store.reader.max_offset("T", queue_id) for queue_id in range(8))
 
     run(test)
 

@@ -83,7 +83,7 @@ class Served:
             tables.groups.body(),
             b"".join(tables.offsets.text()).partition(b"pullOffsetTable")[0],
             self.parts.live.values(),
-            self.parts.store.appended_position,
+            self.parts.store.writer.appended_position,
             clients.producer_groups(),
             [group.client_ids() for group in clients.consumer_groups()],
             sorted(self._files("")),

@@ -41,9 +41,9 @@ def store(tmp_path: Path) -> Path:
     disk = OsDisk(tmp_path)
     opened = MessageStore.open(disk, CONFIG, 1, pid=1)
     for number in range(3):
-        opened.append(draft(b"order %d" % number), 2)
-    opened.write()
-    opened.dispatch(opened.appended_position)
+        opened.writer.append(draft(b"order %d" % number), 2)
+    opened.writer.write()
+    opened.writer.dispatch(opened.writer.appended_position)
     opened.close(3)
     disk.close()
     return tmp_path

@@ -28,18 +28,18 @@ def write_until(stop: threading.Event, store: MessageStore, written: threading.E
         for _ in range(20):
             properties = {"KEYS": f"k{number}", "TAGS": "eu"}
             one = draft(b"x" * (number % 500), topic="TU"[number % 2], properties=properties)
-            store.append(one, NOW_MS + number)
+            store.writer.append(one, NOW_MS + number)
             number += 1
-        store.write()
-        plan = store.sync_plan()
+        store.writer.write()
+        plan = store.writer.sync_plan()
         assert plan is not None
-        store.run_sync(plan)
-        store.synced(plan)
-        store.dispatch(store.synced_position)
+        store.writer.run_sync(plan)
+        store.writer.synced(plan)
+        store.writer.dispatch(store.reader.synced_position)
         while (left := store.index_step()) is not IndexStep.IDLE:
             if left is IndexStep.BLOCKED:
                 store.index_upkeep(NOW_MS)
-        store.flush(NOW_MS + number * 100)
+        store.writer.flush(NOW_MS + number * 100)
         if number > 500:
             written.set()
 

@@ -27,9 +27,9 @@ def fill(path: Path, count: int = 6) -> MessageStore:
     for number in range(count):
         properties = {"TAGS": "eu", "UNIQ_KEY": f"ID{number}"}
         one = draft(b"body %d" % number, topic=("orders", "pay")[number % 2], properties=properties)
-        opened.append(one, NOW_MS + number)
-    opened.write()
-    opened.dispatch(opened.appended_position)
+        opened.writer.append(one, NOW_MS + number)
+    opened.writer.write()
+    opened.writer.dispatch(opened.writer.appended_position)
     return opened
 
 

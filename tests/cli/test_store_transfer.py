@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Path:
     for number, body in enumerate((b"plain", b"\xff\x00", b"\xc3\xa4", b"")):
         properties = {"TAGS": "eu", "KEYS": "a b", "UNIQ_KEY": f"ID{number}", "city": "Köln"}
         one = draft(body, topic=("orders", "pay")[number % 2], properties=properties)
-        opened.append(one, NOW_MS + number)
+        opened.writer.append(one, NOW_MS + number)
     opened.close(NOW_MS)
     return path
 

@@ -12,30 +12,30 @@ from tests.store.rig import CONFIG, delete_topic, draft
 
 
 def commit(store: MessageStore) -> None:
-    store.write()
-    plan = store.sync_plan()
+    store.writer.write()
+    plan = store.writer.sync_plan()
     if plan is not None:
-        store.run_sync(plan)
-        store.synced(plan)
-    store.dispatch(store.synced_position)
+        store.writer.run_sync(plan)
+        store.writer.synced(plan)
+    store.writer.dispatch(store.reader.synced_position)
 
 
 def run_store(disk: Disk) -> None:
     """Send, flush, kill, tear the tail, recover, delete a topic and stop."""
     store = MessageStore.open(disk, CONFIG, 1_000, pid=7)
     for number in range(30):
-        store.append(draft(b"%d" % number * 300, queue_id=number % 3), 1_000 + number)
+        store.writer.append(draft(b"%d" % number * 300, queue_id=number % 3), 1_000 + number)
         commit(store)
-        store.flush(1_000 + number * 700)
-    torn = store.append(draft(b"torn", topic="U"), 2_000)
+        store.writer.flush(1_000 + number * 700)
+    torn = store.writer.append(draft(b"torn", topic="U"), 2_000)
     commit(store)
     store.abandon()
     name = f"commitlog/{torn.physical_offset // 4096 * 4096:020d}"
     disk.write(name, torn.physical_offset % 4096 + 60, [bytes(torn.size - 60)])
     store = MessageStore.open(disk, CONFIG, 3_000, pid=7)
     assert not store.recovery.was_clean
-    store.append_batch([draft(b"batch", topic="V") for _ in range(3)], 3_000)
-    store.append(draft(b"gone", topic="W"), 3_000)
+    store.writer.append_batch([draft(b"batch", topic="V") for _ in range(3)], 3_000)
+    store.writer.append(draft(b"gone", topic="W"), 3_000)
     commit(store)
     delete_topic(store, "W")
     store.close(4_000)

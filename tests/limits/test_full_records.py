@@ -74,13 +74,13 @@ async def store(
             body=SENT.body,
             properties=text,
         )
-        messages.append(draft, now_ms)
-    messages.write()
-    plan = messages.sync_plan()
+        messages.writer.append(draft, now_ms)
+    messages.writer.write()
+    plan = messages.writer.sync_plan()
     assert plan is not None
-    messages.run_sync(plan)
-    messages.synced(plan)
-    messages.dispatch(messages.synced_position)
+    messages.writer.run_sync(plan)
+    messages.writer.synced(plan)
+    messages.writer.dispatch(messages.reader.synced_position)
     messages.close(now_ms)
     await cluster.restart_broker()
 

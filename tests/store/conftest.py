@@ -13,6 +13,6 @@ from tests.store.rig import Rig
 def rig() -> Iterator[Rig]:
     rig = Rig()
     yield rig
-    if rig.store.read_only_reason is not None:
+    if rig.store.writer.read_only_reason is not None:
         rig.reopen()
     assert rig.problems() == []

@@ -53,7 +53,7 @@ def draft(
 
 def delete_topic(store: MessageStore, topic: str) -> None:
     """Delete the topic with the broker's steps."""
-    deletion = store.begin_deletion(topic)
+    deletion = store.writer.begin_deletion(topic)
     if deletion is not None:
         deletion.note()
         deletion.forget()
@@ -79,16 +79,16 @@ class Rig:
 
     def append(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> AppendedRecord:
         """Append one message, in memory."""
-        return self.store.append(draft(body, topic=topic, queue_id=queue_id), self.now_ms)
+        return self.store.writer.append(draft(body, topic=topic, queue_id=queue_id), self.now_ms)
 
     def commit(self) -> None:
         """Write, sync and dispatch everything appended."""
-        self.store.write()
-        for plan in (self.store.sync_plan(), self.store.queue_sync_plan()):
+        self.store.writer.write()
+        for plan in (self.store.writer.sync_plan(), self.store.writer.queue_sync_plan()):
             if plan is not None:
-                self.store.run_sync(plan)
-                self.store.synced(plan)
-        self.store.dispatch(self.store.synced_position)
+                self.store.writer.run_sync(plan)
+                self.store.writer.synced(plan)
+        self.store.writer.dispatch(self.store.reader.synced_position)
 
     def put(self, body: bytes = b"hello", topic: str = "T", queue_id: int = 0) -> AppendedRecord:
         """Store one message durably and dispatch it."""
@@ -99,7 +99,7 @@ class Rig:
     def tick(self) -> None:
         """Advance the time by a second and flush."""
         self.now_ms += 1_000
-        self.store.flush(self.now_ms)
+        self.store.writer.flush(self.now_ms)
 
     def settle(self) -> None:
         """Advance the time until all queue entries are durable."""
@@ -129,9 +129,9 @@ class Rig:
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         """Return the bodies of all messages of the queue, in order."""
         bodies: list[bytes] = []
-        offset = self.store.min_offset(topic, queue_id)
+        offset = self.store.reader.min_offset(topic, queue_id)
         while True:
-            found = self.store.get(topic, queue_id, GetRequest(offset, 32, 1 << 20, None))
+            found = self.store.reader.get(topic, queue_id, GetRequest(offset, 32, 1 << 20, None))
             if found.plan.next_offset == offset:
                 return bodies
             assert not found.repaired, "no entry is corrupt"

@@ -36,7 +36,7 @@ def test_live_check_ignores_records_that_are_not_durable() -> None:
     rig = used_store()
     before = live(rig).records
     end = rig.append(b"half" + b"y" * 500).physical_offset
-    rig.store.write()
+    rig.store.writer.write()
     rig.disk.write(f"commitlog/{end - end % 4096:020d}", end % 4096 + 200, [b"\0" * 100])
 
     report = live(rig)

@@ -70,12 +70,12 @@ def test_a_damaged_record_is_skipped_and_logged(
 
     assert spans(rig) == [(bad.physical_offset, bad.size)]
     assert rig.store.recovery.truncated_bytes == 0
-    assert rig.store.written_position == appended[-1].end
+    assert rig.store.reader.written_position == appended[-1].end
     assert "commitlog.damage_found file=commitlog/00000000000000000000" in caplog.text
     assert f"byte={bad.physical_offset}" in caplog.text
     for queue_id in (0, 1):
-        assert rig.store.max_offset("T", queue_id) == 10
-    entry = rig.store.entry("T", bad.queue_id, bad.queue_offset)
+        assert rig.store.reader.max_offset("T", queue_id) == 10
+    entry = rig.store.reader.entry("T", bad.queue_id, bad.queue_offset)
     assert entry is not None
     assert (entry.physical_offset, entry.size) == (bad.physical_offset, bad.size)
     assert rig.append(queue_id=1).queue_offset == 10
@@ -90,9 +90,9 @@ def test_damage_over_many_records_keeps_an_entry_for_each_record() -> None:
     assert spans(rig) == [(first.physical_offset, last.end - first.physical_offset)]
     for queue_id in (0, 1):
         for queue_offset in (1, 2):
-            entry = rig.store.entry("T", queue_id, queue_offset)
+            entry = rig.store.reader.entry("T", queue_id, queue_offset)
             assert entry == (first.physical_offset, last.end - first.physical_offset, 0)
-    assert rig.store.max_offset("T", 0) == rig.store.max_offset("T", 1) == 10
+    assert rig.store.reader.max_offset("T", 0) == rig.store.reader.max_offset("T", 1) == 10
 
 
 def test_two_damaged_records_are_two_spans_and_entries_point_at_them() -> None:
@@ -105,7 +105,7 @@ def test_two_damaged_records_are_two_spans_and_entries_point_at_them() -> None:
 
     assert spans(rig) == [(appended[n].physical_offset, appended[n].size) for n in (3, 6)]
     for number in (3, 6):
-        entry = rig.store.entry("T", 0, number)
+        entry = rig.store.reader.entry("T", 0, number)
         assert entry is not None
         assert entry.physical_offset == appended[number].physical_offset
 
@@ -117,7 +117,7 @@ def test_scan_continues_in_next_segment_after_damage_to_segment_end() -> None:
     kill_and_damage(rig, bad.physical_offset, b"\x11" * (SEGMENT_BYTES - bad.physical_offset))
 
     assert spans(rig) == [(bad.physical_offset, SEGMENT_BYTES - bad.physical_offset)]
-    assert rig.store.max_offset("T", 0) == rig.store.max_offset("T", 1) == 10
+    assert rig.store.reader.max_offset("T", 0) == rig.store.reader.max_offset("T", 1) == 10
 
 
 def test_a_wholly_damaged_segment_is_one_span() -> None:
@@ -125,8 +125,8 @@ def test_a_wholly_damaged_segment_is_one_span() -> None:
     kill_and_damage(rig, SEGMENT_BYTES, b"\x11" * SEGMENT_BYTES)
 
     assert spans(rig) == [(SEGMENT_BYTES, SEGMENT_BYTES)]
-    assert rig.store.written_position == appended[-1].end
-    assert rig.store.max_offset("T", 0) == 15
+    assert rig.store.reader.written_position == appended[-1].end
+    assert rig.store.reader.max_offset("T", 0) == 15
 
 
 def test_a_damaged_blank_loses_nothing() -> None:
@@ -148,8 +148,8 @@ def test_damaged_last_record_keeps_its_offset(is_clean: bool) -> None:
 
     assert rig.store.recovery.was_clean is is_clean
     assert spans(rig) == [(last.physical_offset, last.size)]
-    assert rig.store.written_position == last.end
-    assert rig.store.max_offset("T", last.queue_id) == last.queue_offset + 1
+    assert rig.store.reader.written_position == last.end
+    assert rig.store.reader.max_offset("T", last.queue_id) == last.queue_offset + 1
     assert rig.append(queue_id=last.queue_id).queue_offset == last.queue_offset + 1
 
 
@@ -177,7 +177,7 @@ def test_last_record_with_damaged_size_keeps_its_offset(
     rig.open()
 
     assert spans(rig) == [(last.physical_offset, last.size)]
-    assert rig.store.written_position == last.end
+    assert rig.store.reader.written_position == last.end
     assert rig.append(queue_id=last.queue_id).queue_offset == last.queue_offset + 1
 
 
@@ -214,11 +214,11 @@ def test_damage_above_the_durable_end_ends_the_log() -> None:
     rig, appended = synced_rig()
     bad = rig.append(b"z" * 100)
     rig.append(b"behind it")
-    rig.store.write()
+    rig.store.writer.write()
     kill_and_damage(rig, bad.physical_offset + 100, b"!!")
 
     assert spans(rig) == []
-    assert rig.store.written_position == appended[-1].end
+    assert rig.store.reader.written_position == appended[-1].end
     assert rig.store.recovery.truncated_bytes > 0
     assert rig.problems() == []
 
@@ -226,7 +226,7 @@ def test_damage_above_the_durable_end_ends_the_log() -> None:
 def test_damage_that_covers_the_durable_end_is_refused() -> None:
     rig, appended = synced_rig()
     rig.append(b"not durable, and whole")
-    rig.store.write()
+    rig.store.writer.write()
     bad = appended[-2]
     rig.store.abandon()
     write_log(rig, bad.physical_offset, bytes(appended[-1].end - bad.physical_offset))
@@ -262,7 +262,7 @@ def test_body_full_of_magics_does_not_stop_the_search() -> None:
     rig.open()
 
     assert spans(rig) == [(0, bad.size)]
-    assert rig.store.written_position == good.end
+    assert rig.store.reader.written_position == good.end
     assert rig.disk.operations - before < 300
 
 
@@ -292,8 +292,8 @@ def test_flipped_bit_in_killed_stores_log_moves_no_other_message(seed: int) -> N
 
     hit = [a for a in appended if a.physical_offset <= bit // 8 < a.end]
     for message in appended:
-        assert rig.store.max_offset("T", message.queue_id) == 10
+        assert rig.store.reader.max_offset("T", message.queue_id) == 10
         if message not in hit:
-            entry = rig.store.entry("T", message.queue_id, message.queue_offset)
+            entry = rig.store.reader.entry("T", message.queue_id, message.queue_offset)
             assert entry is not None
             assert (entry.physical_offset, entry.size) == (message.physical_offset, message.size)

@@ -35,7 +35,7 @@ def store_with_two_topics(disk: SimDisk) -> Rig:
 
 
 def begin_deletion(rig: Rig) -> TopicDeletion:
-    deletion = rig.store.begin_deletion("T")
+    deletion = rig.store.writer.begin_deletion("T")
     assert deletion is not None
     return deletion
 
@@ -67,7 +67,7 @@ def delete_until(rig: Rig, operations: int, error: Exception) -> None:
 def check_topic_is_whole_or_removed(rig: Rig) -> bool:
     """Assert that the topic is whole or completely removed; tell whether it exists."""
     assert rig.bodies("U") == [*OLD_BODIES, b"in the tail"]
-    is_there = "T" in rig.store.queues()
+    is_there = "T" in rig.store.reader.queues()
     if is_there:
         assert [rig.bodies("T", queue_id) for queue_id in range(QUEUES)] == [OLD_BODIES] * QUEUES
     else:
@@ -142,18 +142,18 @@ def test_readers_see_the_topic_until_its_deletion_is_noted() -> None:
     assert rig.bodies() == OLD_BODIES
     deletion.forget()
     assert rig.bodies() == []
-    assert rig.store.queues() == {"U": [0]}
+    assert rig.store.reader.queues() == {"U": [0]}
 
 
 def test_a_refused_batch_for_a_topic_in_deletion_leaves_nothing_in_the_log() -> None:
     rig = store_with_two_topics(SimDisk())
     begin_deletion(rig)
-    end = rig.store.appended_position
+    end = rig.store.writer.appended_position
 
     with pytest.raises(StoreError, match="being deleted"):
-        rig.store.append_batch([draft(topic="U"), draft(topic="T")], rig.now_ms)
+        rig.store.writer.append_batch([draft(topic="U"), draft(topic="T")], rig.now_ms)
 
-    assert rig.store.appended_position == end
+    assert rig.store.writer.appended_position == end
     assert rig.put(b"next", topic="U").queue_offset == len(OLD_BODIES) + 1
 
 

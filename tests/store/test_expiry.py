@@ -76,12 +76,12 @@ def test_expired_segments_are_removed_and_then_their_queue_files() -> None:
     assert numbers(rig) == [*range(24), *range(3)]
 
     assert expire_log(rig.store, rig.now_ms) == 8
-    assert rig.store.min_position == 8 * SEGMENT_BYTES
+    assert rig.store.reader.min_position == 8 * SEGMENT_BYTES
     assert expire_queues(rig.store) == 3  # files of 8 entries each
 
     assert rig.disk.list(COMMITLOG)[0] == f"{8 * SEGMENT_BYTES:020d}"
     assert rig.disk.list(QUEUE) == [f"{3 * 8 * 20:020d}"]
-    assert rig.store.min_offset("T", 0) == 24
+    assert rig.store.reader.min_offset("T", 0) == 24
     assert numbers(rig) == [0, 1, 2]
     assert rig.problems() == []
 
@@ -111,7 +111,7 @@ def test_segment_without_durable_queue_entries_is_not_removed() -> None:
     rig = with_disk_clock(Rig())
     for number in range(12):
         rig.append(b"%03d" % number + bytes(1_000))
-    rig.store.write()
+    rig.store.writer.write()
     rig.now_ms += 1_000 * HOUR_MS
     assert expire_log(rig.store, rig.now_ms) == 0
 
@@ -128,38 +128,44 @@ def test_queue_whose_messages_all_expired_keeps_its_offsets() -> None:
     rig.now_ms += HOUR_MS
     fill(rig, 3)
     expire(rig)
-    assert (rig.store.min_offset("once", 0), rig.store.max_offset("once", 0)) == (1, 1)
+    assert (rig.store.reader.min_offset("once", 0), rig.store.reader.max_offset("once", 0)) == (
+        1,
+        1,
+    )
 
     for again in (rig.reopen, rig.kill, rig.crash):
         again()
-        assert (rig.store.min_offset("once", 0), rig.store.max_offset("once", 0)) == (1, 1)
+        assert (rig.store.reader.min_offset("once", 0), rig.store.reader.max_offset("once", 0)) == (
+            1,
+            1,
+        )
     assert rig.put(topic="once").queue_offset == 1
     assert rig.problems() == []
 
 
 def test_read_below_minimum_offset_returns_minimum_offset() -> None:
     rig = expired_rig()
-    plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
+    plan = rig.store.reader.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     expire(rig)
 
-    late = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
+    late = rig.store.reader.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     assert (late.status, late.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 24)
-    assert rig.store.entry("T", 0, 3) is None
-    assert rig.store.offset_by_time("T", 0, 0) == 24
-    assert rig.store.store_time("T", 0, 24) == rig.now_ms - 1_000
-    assert rig.store.read_record(plan.ranges[0][0]) is None
+    assert rig.store.reader.entry("T", 0, 3) is None
+    assert rig.store.reader.offset_by_time("T", 0, 0) == 24
+    assert rig.store.reader.store_time("T", 0, 24) == rig.now_ms - 1_000
+    assert rig.store.reader.read_record(plan.ranges[0][0]) is None
 
 
 def test_reads_between_the_steps_report_removed_messages() -> None:
     rig = expired_rig()
     expire_log(rig.store, rig.now_ms)
 
-    plan = rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
+    plan = rig.store.reader.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan
     assert plan.status is GetStatus.MESSAGE_WAS_REMOVING
     assert plan.next_offset > 3
 
     hidden = rig.store.expiry.hide_files(rig.store.expiry.find_expired(rig.store.expiry.queues()))
-    assert rig.store.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan.next_offset == 24
+    assert rig.store.reader.get("T", 0, GetRequest(3, 8, 1 << 20, None)).plan.next_offset == 24
     rig.store.expiry.remove(hidden)
     assert numbers(rig) == [0, 1, 2]
 
@@ -172,7 +178,7 @@ def test_a_segment_that_cannot_be_removed_is_shown_again() -> None:
         rig.store.expiry.remove([files])
     rig.store.expiry.show_remaining([files])
 
-    assert rig.store.min_position == 0
+    assert rig.store.reader.min_position == 0
     assert len(numbers(rig)) == 27
     expire(rig)
     assert numbers(rig) == [0, 1, 2]
@@ -207,10 +213,12 @@ def test_unreadable_queue_does_not_stop_expiry_of_others(
     with caplog.at_level(logging.WARNING):
         expire_queues(rig.store)
     assert f"consumequeue.look_failed directory={QUEUE}" in caplog.text
-    assert rig.store.min_offset("U", 0) == 17  # its segment also contains the last three messages
-    assert rig.store.min_offset("T", 0) == 0
+    assert (
+        rig.store.reader.min_offset("U", 0) == 17
+    )  # its segment also contains the last three messages
+    assert rig.store.reader.min_offset("T", 0) == 0
     expire_queues(rig.store)
-    assert rig.store.min_offset("T", 0) == 27
+    assert rig.store.reader.min_offset("T", 0) == 27
 
 
 def test_a_topic_may_be_deleted_between_two_runs() -> None:
@@ -268,10 +276,10 @@ def test_store_with_expired_segments_works_after_every_kind_of_stop() -> None:
     expire(rig)
     for again in (rig.reopen, rig.kill, rig.crash):
         again()
-        assert rig.store.min_position == 8 * SEGMENT_BYTES
+        assert rig.store.reader.min_position == 8 * SEGMENT_BYTES
         assert numbers(rig)[:3] == [0, 1, 2]
         fill(rig, 4)
-    assert rig.store.max_offset("T", 0) == 24 + 3 + 12
+    assert rig.store.reader.max_offset("T", 0) == 24 + 3 + 12
     assert rig.problems() == []
 
 
@@ -283,7 +291,7 @@ def test_lost_queues_are_rebuilt_from_the_logs_begin() -> None:
         rig.disk.unlink(f"{QUEUE}/{name}")
     rig.open()
 
-    assert rig.store.min_offset("T", 0) == 24
+    assert rig.store.reader.min_offset("T", 0) == 24
     assert numbers(rig) == [0, 1, 2]
     assert rig.problems() == []
 

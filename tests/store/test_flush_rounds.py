@@ -16,7 +16,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     """Return a store of ten queues with files; one flush writes four of them."""
     rig = Rig()
     put_each(rig)
-    while not rig.store.flush(rig.now_ms):
+    while not rig.store.writer.flush(rig.now_ms):
         pass
     monkeypatch.setattr(queue_tails, "FILES_PER_FLUSH", PART)
     return rig
@@ -40,7 +40,7 @@ def writes(rig: Rig) -> list[int]:
                 names.add(name)
 
         rig.disk.on_operation = watch
-        is_done = rig.store.flush(rig.now_ms)
+        is_done = rig.store.writer.flush(rig.now_ms)
         rig.disk.on_operation = None
         counts.append(len(names))
         put_each(rig)
@@ -70,14 +70,14 @@ def test_messages_stored_during_a_round_survive_a_crash(rig: Rig) -> None:
 
 def test_topic_deleted_during_a_round_is_not_flushed(rig: Rig) -> None:
     put_each(rig)
-    assert not rig.store.flush(rig.now_ms)
-    deletion = rig.store.begin_deletion("T")
+    assert not rig.store.writer.flush(rig.now_ms)
+    deletion = rig.store.writer.begin_deletion("T")
     assert deletion is not None
     deletion.note()
     deletion.forget()
     deletion.remove_files()
     deletion.allow()
 
-    assert rig.store.flush(rig.now_ms)
-    assert rig.store.queues() == {}
+    assert rig.store.writer.flush(rig.now_ms)
+    assert rig.store.reader.queues() == {}
     assert rig.problems() == []

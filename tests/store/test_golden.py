@@ -42,21 +42,21 @@ def simple_queues(golden: Golden) -> list[tuple[str, int, dict[str, Any]]]:
 
 
 def test_the_same_queues_are_found(golden: Golden, store: MessageStore) -> None:
-    found = {(topic, str(id_)) for topic, ids in store.queues().items() for id_ in ids}
+    found = {(topic, str(id_)) for topic, ids in store.reader.queues().items() for id_ in ids}
 
     assert found == {(t, id_) for t, ids in golden.manifest["queues"].items() for id_ in ids}
 
 
 def test_the_log_ends_at_the_same_position_as_in_java(golden: Golden, store: MessageStore) -> None:
-    assert store.written_position == golden.manifest["commit_log"]["max_offset"]
+    assert store.reader.written_position == golden.manifest["commit_log"]["max_offset"]
     assert store.recovery.was_clean is not golden.manifest["abort_file_before_opening"]
 
 
 def test_each_queue_has_the_same_offsets_and_entries(golden: Golden, store: MessageStore) -> None:
     for topic, id_, said in simple_queues(golden):
-        bounds = (store.min_offset(topic, id_), store.max_offset(topic, id_))
+        bounds = (store.reader.min_offset(topic, id_), store.reader.max_offset(topic, id_))
         assert bounds == (said["min_offset"], said["max_offset"])
-        entries = [store.entry(topic, id_, unit[0]) for unit in said["units"]]
+        entries = [store.reader.entry(topic, id_, unit[0]) for unit in said["units"]]
         assert entries == [tuple(unit[1:4]) for unit in said["units"]]
 
 
@@ -64,7 +64,7 @@ def test_a_read_has_the_same_outcome(golden: Golden, store: MessageStore) -> Non
     for topic, id_, said in simple_queues(golden):
         get = said["get_message"]
         asked = GetRequest(get["offset"], get["max_messages"], 1 << 20, None)
-        plan, data, *_ = store.get(topic, id_, asked)
+        plan, data, *_ = store.reader.get(topic, id_, asked)
         assert plan.status.name == get["status"]
         assert plan.next_offset == get["next_begin_offset"]
         assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
@@ -86,19 +86,22 @@ def test_a_search_by_time_has_the_same_result(
 ) -> None:
     for topic, id_, said in simple_queues(golden):
         by_time = said["by_time"]
-        assert store.store_time(topic, id_, said["min_offset"]) == by_time["earliest_store_time"]
+        assert (
+            store.reader.store_time(topic, id_, said["min_offset"])
+            == by_time["earliest_store_time"]
+        )
         for time, expected in (
             (by_time["time"], by_time[boundary]),
             (0, by_time[f"{boundary}_at_0"]),
             (1 << 62, by_time[f"{boundary}_at_max"]),
         ):
-            got = store.offset_by_time(topic, id_, time, upper=boundary == "upper")
+            got = store.reader.offset_by_time(topic, id_, time, upper=boundary == "upper")
             assert got == expected
 
 
 def test_each_record_is_found_by_its_position(golden: Golden, store: MessageStore) -> None:
     for said in golden.manifest["records"]:
-        record = store.read_record(said["physical_offset"])
+        record = store.reader.read_record(said["physical_offset"])
         assert record is not None
         header = read_record(record, check_crc=True)
         assert header.total_size == said["size"]
@@ -113,7 +116,7 @@ def test_killed_java_brokers_store_has_every_acknowledged_message() -> None:
     lines = gzip.decompress((FOLDER / "killed.acknowledged.txt.gz").read_bytes()).decode()
     for line in lines.splitlines():
         topic, queue_id, queue_offset, msg_id, _ = line.split()
-        entry = store.entry(topic, int(queue_id), int(queue_offset))
+        entry = store.reader.entry(topic, int(queue_id), int(queue_offset))
         assert entry is not None
         assert entry.physical_offset == decode_offset_msg_id(msg_id)[1]
     store.close(0)
@@ -164,7 +167,7 @@ def test_the_same_messages_produce_the_same_files() -> None:
     store = MessageStore.open(disk, golden.config, 0, pid=1)
     for said in golden.manifest["records"]:
         at, size = said["physical_offset"], said["size"]
-        store.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
+        store.writer.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
     store.close(0)
 
     for file, data in golden.files.items():
@@ -175,12 +178,12 @@ def test_the_same_messages_produce_the_same_files() -> None:
 
 def test_java_store_accepts_further_messages(golden: Golden, store: MessageStore) -> None:
     topic, id_, said = simple_queues(golden)[-1]
-    record = store.read_record(said["units"][-1][1])
+    record = store.reader.read_record(said["units"][-1][1])
     assert record is not None
     draft = draft_of(record)
     draft.topic, draft.queue_id = topic.encode(), id_
 
-    appended = store.append(draft, 0)
+    appended = store.writer.append(draft, 0)
 
     assert appended.queue_offset == said["max_offset"]
     assert appended.physical_offset >= golden.manifest["commit_log"]["max_offset"]

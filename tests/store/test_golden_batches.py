@@ -40,18 +40,20 @@ def store(golden: Golden) -> Iterator[MessageStore]:
 def test_a_queue_has_the_same_offsets_and_entries(
     store: MessageStore, expected: dict[str, Any]
 ) -> None:
-    bounds = (store.min_offset(TOPIC, 0), store.max_offset(TOPIC, 0))
+    bounds = (store.reader.min_offset(TOPIC, 0), store.reader.max_offset(TOPIC, 0))
     assert bounds == (expected["min_offset"], expected["max_offset"])
-    assert store.next_queue_offset(TOPIC, 0) == expected["max_offset"]
+    assert store.reader.next_queue_offset(TOPIC, 0) == expected["max_offset"]
     for base, position, size, code, count in expected["units"]:
         for offset in range(base, base + count):
-            assert store.entry(TOPIC, 0, offset) == (position, size, code)
-    assert store.entry(TOPIC, 0, expected["max_offset"]) is None
+            assert store.reader.entry(TOPIC, 0, offset) == (position, size, code)
+    assert store.reader.entry(TOPIC, 0, expected["max_offset"]) is None
 
 
 def test_a_read_has_the_same_outcome(store: MessageStore, expected: dict[str, Any]) -> None:
     get = expected["get_message"]
-    plan = store.get(TOPIC, 0, GetRequest(get["offset"], get["max_messages"], 1 << 20, None)).plan
+    plan = store.reader.get(
+        TOPIC, 0, GetRequest(get["offset"], get["max_messages"], 1 << 20, None)
+    ).plan
 
     assert (plan.status.name, plan.next_offset) == (get["status"], get["next_begin_offset"])
     assert (plan.min_offset, plan.max_offset) == (get["min_offset"], get["max_offset"])
@@ -60,7 +62,7 @@ def test_a_read_has_the_same_outcome(store: MessageStore, expected: dict[str, An
 
 
 def test_every_message_of_every_batch_is_read(store: MessageStore) -> None:
-    found = store.get(TOPIC, 0, GetRequest(0, 32, 1 << 20, None))
+    found = store.reader.get(TOPIC, 0, GetRequest(0, 32, 1 << 20, None))
 
     assert [message.queue_offset for message in decode_messages(found.body)] == list(range(20))
 
@@ -85,10 +87,10 @@ def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
     log_bytes = golden.log_bytes()
     disk = SimDisk()
     store = MessageStore.open(disk, golden.config, 0, pid=1)
-    store.set_kind_lookup(TOPIC.__eq__)
+    store.writer.set_kind_lookup(TOPIC.__eq__)
     for expected in golden.manifest["records"]:
         at, size = expected["physical_offset"], expected["size"]
-        store.append(draft_of(log_bytes[at : at + size]), expected["store_timestamp"])
+        store.writer.append(draft_of(log_bytes[at : at + size]), expected["store_timestamp"])
     store.close(0)
 
     segments = [name for name in golden.files if name.startswith("commitlog/")]
@@ -99,14 +101,14 @@ def test_the_same_batches_produce_the_same_files(golden: Golden) -> None:
 
 def test_java_store_accepts_further_batches(store: MessageStore, golden: Golden) -> None:
     expected = next(one for one in golden.manifest["records"] if one["topic"] == TOPIC)
-    record = store.read_record(expected["physical_offset"])
+    record = store.reader.read_record(expected["physical_offset"])
     assert record is not None
-    appended = store.append(draft_of(record), 0)
-    store.write()
-    store.dispatch(store.written_position)
+    appended = store.writer.append(draft_of(record), 0)
+    store.writer.write()
+    store.writer.dispatch(store.reader.written_position)
 
     assert (appended.queue_offset, appended.count) == (20, 5)
-    stored = store.read_record(appended.physical_offset)
+    stored = store.reader.read_record(appended.physical_offset)
     assert stored is not None
     assert [message.queue_offset for message in decode_messages(stored)] == list(range(20, 25))
 

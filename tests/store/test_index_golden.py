@@ -41,7 +41,7 @@ def test_each_key_is_found_at_the_same_positions_as_in_java(name: str) -> None:
     golden = load(name)
     store = open_golden(golden)
     assert store.index is not None
-    index_all(store.index, store.synced_position)
+    index_all(store.index, store.reader.synced_position)
     for asked in golden.manifest["index_queries"]:
         hash_ = key_hash(asked["topic"], asked["key"], KeyKind.KEY)
         found = list(store.index.find(hash_, 0, LONG_MAX))

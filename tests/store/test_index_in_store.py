@@ -23,7 +23,9 @@ LONG_MAX = 2**63 - 1
 
 def put(rig: Rig, *keys: str, topic: str = "T") -> None:
     for key in keys:
-        rig.store.append(draft(key.encode(), topic=topic, properties={"KEYS": key}), rig.now_ms)
+        rig.store.writer.append(
+            draft(key.encode(), topic=topic, properties={"KEYS": key}), rig.now_ms
+        )
         rig.now_ms += 500
     rig.commit()
 
@@ -46,7 +48,7 @@ def index_of(rig: Rig) -> KeyIndex:
 
 def check(rig: Rig) -> None:
     """Stop cleanly, and assert that the index is complete and agrees with the log."""
-    end = rig.store.written_position
+    end = rig.store.reader.written_position
     rig.store.close(rig.now_ms)
     layout = IndexLayout(CONFIG.index_slots, CONFIG.index_entries)
     assert (
@@ -103,8 +105,8 @@ def test_messages_of_a_deleted_topic_are_not_found_in_a_new_topic_of_the_name() 
 
 def test_messages_that_are_not_dispatched_are_not_found() -> None:
     rig = Rig()
-    rig.store.append(draft(properties={"KEYS": "a"}), rig.now_ms)
-    rig.store.write()
+    rig.store.writer.append(draft(properties={"KEYS": "a"}), rig.now_ms)
+    rig.store.writer.write()
     assert found(rig, "a") == 0
     rig.commit()
     assert found(rig, "a") == 1
@@ -171,7 +173,7 @@ def test_store_without_an_index_finds_nothing_and_creates_no_file() -> None:
 def test_read_only_store_does_not_change_its_index() -> None:
     rig = Rig()
     put(rig, "a")
-    rig.store.set_read_only("a test says so")
+    rig.store.writer.set_read_only("a test says so")
     assert rig.store.index_step() is IndexStep.IDLE
     assert found(rig, "a") == 1
 
@@ -181,7 +183,7 @@ def test_queries_find_the_same_after_the_index_was_rebuilt(damage: str) -> None:
     rig = Rig()
     for number in range(40):
         properties = {"KEYS": f"k-{number % 7} all", "UNIQ_KEY": f"u-{number}", "TAGS": "a"}
-        rig.store.append(draft(b"%d" % number, properties=properties), rig.now_ms)
+        rig.store.writer.append(draft(b"%d" % number, properties=properties), rig.now_ms)
         rig.now_ms += 500
     rig.commit()
     index_all(rig.store)

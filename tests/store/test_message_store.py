@@ -39,14 +39,14 @@ BROKEN = OSError(errno.EIO, "input/output error")
 def test_a_message_is_read_back_as_it_was_appended(rig: Rig) -> None:
     appended = rig.put(b"hello")
 
-    record = rig.store.read_record(appended.physical_offset)
+    record = rig.store.reader.read_record(appended.physical_offset)
     assert record is not None
     message = decode_message(record)
     assert (message.topic, message.queue_id, message.body) == ("T", 0, b"hello")
     assert (message.queue_offset, message.physical_offset) == (0, 0)
     assert message.store_at_ms == rig.now_ms
     assert message.tags == "a"
-    assert appended.end == len(record) == rig.store.written_position
+    assert appended.end == len(record) == rig.store.reader.written_position
 
 
 def test_offsets_count_up_in_each_queue_alone(rig: Rig) -> None:
@@ -54,36 +54,36 @@ def test_offsets_count_up_in_each_queue_alone(rig: Rig) -> None:
     offsets = [rig.put(topic=topic, queue_id=id_).queue_offset for topic, id_ in places]
 
     assert offsets == [0, 0, 0, 1, 2, 1]
-    assert rig.store.queues() == {"T": [0, 1], "U": [0]}
-    assert rig.store.next_queue_offset("T", 0) == 3
-    assert rig.store.next_queue_offset("absent", 0) == 0
+    assert rig.store.reader.queues() == {"T": [0, 1], "U": [0]}
+    assert rig.store.reader.next_queue_offset("T", 0) == 3
+    assert rig.store.reader.next_queue_offset("absent", 0) == 0
 
 
 def test_message_is_not_visible_before_dispatch(rig: Rig) -> None:
     appended = rig.append()
-    assert rig.store.next_queue_offset("T", 0) == 1
-    assert rig.store.max_offset("T", 0) == 0
-    rig.store.write()
-    assert rig.store.read_record(appended.physical_offset) is None
-    assert rig.store.queues() == {}
+    assert rig.store.reader.next_queue_offset("T", 0) == 1
+    assert rig.store.reader.max_offset("T", 0) == 0
+    rig.store.writer.write()
+    assert rig.store.reader.read_record(appended.physical_offset) is None
+    assert rig.store.reader.queues() == {}
 
-    assert rig.store.dispatch(rig.store.written_position) == [appended]
-    assert rig.store.max_offset("T", 0) == 1
-    assert rig.store.read_record(appended.physical_offset) is not None
+    assert rig.store.writer.dispatch(rig.store.reader.written_position) == [appended]
+    assert rig.store.reader.max_offset("T", 0) == 1
+    assert rig.store.reader.read_record(appended.physical_offset) is not None
 
 
 def test_dispatch_shows_records_that_end_at_or_below_the_position(rig: Rig) -> None:
     first, second = rig.append(b"1"), rig.append(b"2")
-    rig.store.write()
+    rig.store.writer.write()
 
-    assert rig.store.dispatch(second.end - 1) == [first]
-    assert rig.store.dispatch(second.end) == [second]
+    assert rig.store.writer.dispatch(second.end - 1) == [first]
+    assert rig.store.writer.dispatch(second.end) == [second]
 
 
 def test_dispatch_never_shows_unwritten_records(rig: Rig) -> None:
     rig.append()
 
-    assert rig.store.dispatch(1 << 40) == []
+    assert rig.store.writer.dispatch(1 << 40) == []
 
 
 def test_appends_take_one_write_per_segment(rig: Rig) -> None:
@@ -91,7 +91,7 @@ def test_appends_take_one_write_per_segment(rig: Rig) -> None:
     for _ in range(5):
         rig.append(b"x" * 1000)
     rig.disk.on_operation = lambda op, name: writes.append(name) if op == "write" else None
-    rig.store.write()
+    rig.store.writer.write()
     rig.disk.on_operation = None
 
     assert writes == [
@@ -104,9 +104,9 @@ def test_write_without_appends_touches_no_file(rig: Rig) -> None:
     rig.put()
     before = rig.disk.operations
 
-    assert rig.store.write() == rig.store.written_position
+    assert rig.store.writer.write() == rig.store.reader.written_position
     assert rig.disk.operations == before
-    assert rig.store.sync_plan() is None
+    assert rig.store.writer.sync_plan() is None
 
 
 def test_store_times_never_go_backwards(rig: Rig) -> None:
@@ -122,16 +122,16 @@ def test_store_times_never_go_backwards(rig: Rig) -> None:
 def test_a_roll_is_synced_with_both_files_and_the_directory(rig: Rig) -> None:
     rig.put(b"x" * 3000)
     rig.append(b"y" * 3000)
-    rig.store.write()
+    rig.store.writer.write()
 
-    plan = rig.store.sync_plan()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     assert plan.files == ("commitlog/00000000000000000000", "commitlog/00000000000000004096")
     assert plan.directories == ("commitlog",)
     rig.commit()
     rig.append(b"z")
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     assert plan.files == ("commitlog/00000000000000004096",)
     assert plan.directories == ()
@@ -140,18 +140,18 @@ def test_a_roll_is_synced_with_both_files_and_the_directory(rig: Rig) -> None:
 
 def test_appends_work_while_a_sync_runs(rig: Rig) -> None:
     first = rig.append(b"1")
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     second = rig.append(b"2")
-    rig.store.write()
-    rig.store.run_sync(plan)
-    rig.store.synced(plan)
+    rig.store.writer.write()
+    rig.store.writer.run_sync(plan)
+    rig.store.writer.synced(plan)
 
-    assert rig.store.synced_position == first.end
-    assert rig.store.dispatch(rig.store.synced_position) == [first]
+    assert rig.store.reader.synced_position == first.end
+    assert rig.store.writer.dispatch(rig.store.reader.synced_position) == [first]
     rig.commit()
-    assert rig.store.synced_position == second.end
+    assert rig.store.reader.synced_position == second.end
 
 
 # Batches
@@ -161,7 +161,7 @@ def test_a_batch_is_contiguous_in_one_segment(rig: Rig) -> None:
     rig.put(b"x" * 3000)
     drafts = [draft(b"%d" % number * 300) for number in range(4)]
 
-    appended = rig.store.append_batch(drafts, rig.now_ms)
+    appended = rig.store.writer.append_batch(drafts, rig.now_ms)
     rig.commit()
 
     assert [a.queue_offset for a in appended] == [1, 2, 3, 4]
@@ -173,20 +173,20 @@ def test_a_batch_is_contiguous_in_one_segment(rig: Rig) -> None:
 def test_a_batch_with_one_bad_message_is_refused_whole(rig: Rig) -> None:
     rig.put(b"x" * 3000)
     waiting = rig.append(b"before")
-    position = rig.store.appended_position
+    position = rig.store.writer.appended_position
     bad = draft(b"", topic="x" * 128)
     with pytest.raises(InvalidMessageError, match="topic"):
-        rig.store.append_batch([draft(b"y" * 900), draft(), bad], rig.now_ms)
+        rig.store.writer.append_batch([draft(b"y" * 900), draft(), bad], rig.now_ms)
 
-    assert rig.store.appended_position == position == waiting.end
-    assert rig.store.next_queue_offset("T", 0) == 2
+    assert rig.store.writer.appended_position == position == waiting.end
+    assert rig.store.reader.next_queue_offset("T", 0) == 2
     rig.put(b"after")
     assert rig.bodies() == [b"x" * 3000, b"before", b"after"]
 
 
 def test_a_batch_larger_than_a_segment_is_refused(rig: Rig) -> None:
     with pytest.raises(InvalidMessageError, match="segment"):
-        rig.store.append_batch([draft(b"x" * 1500) for _ in range(3)], rig.now_ms)
+        rig.store.writer.append_batch([draft(b"x" * 1500) for _ in range(3)], rig.now_ms)
 
 
 def test_a_long_retry_topic_is_stored_and_read_back(rig: Rig) -> None:
@@ -195,7 +195,7 @@ def test_a_long_retry_topic_is_stored_and_read_back(rig: Rig) -> None:
     rig.kill()
 
     assert rig.bodies(topic) == [b"retried"]
-    record = rig.store.read_record(stored.physical_offset)
+    record = rig.store.reader.read_record(stored.physical_offset)
     assert record is not None
     assert read_record(record, check_crc=True).magic == MAGIC_V2
     assert decode_message(record).topic == topic
@@ -222,7 +222,7 @@ def test_a_long_retry_topic_is_stored_and_read_back(rig: Rig) -> None:
 def test_a_message_that_cannot_be_stored_leaves_nothing(rig: Rig, bad: object, words: str) -> None:
     rig.append(b"before")
     with pytest.raises(InvalidMessageError, match=words):
-        rig.store.append(bad, rig.now_ms)  # type: ignore[arg-type]
+        rig.store.writer.append(bad, rig.now_ms)  # type: ignore[arg-type]
     rig.put(b"after")
 
     assert rig.bodies() == [b"before", b"after"]
@@ -232,7 +232,7 @@ def test_a_topic_that_is_not_utf8_is_refused(rig: Rig) -> None:
     bad = draft()
     bad.topic = b"\xff"
     with pytest.raises(InvalidMessageError, match="UTF-8"):
-        rig.store.append(bad, rig.now_ms)
+        rig.store.writer.append(bad, rig.now_ms)
 
 
 @pytest.mark.parametrize("operation", ["write", "truncate"])
@@ -242,9 +242,9 @@ def test_a_full_disk_refuses_appends_until_there_is_space(rig: Rig, operation: s
         rig.append(b"%d" % number * 1000)
     rig.disk.fail_after(0, NO_SPACE, (operation,))
     with pytest.raises(StoreFullError) as caught:
-        rig.store.write()
+        rig.store.writer.write()
     assert caught.value.path == rig.disk.root
-    assert rig.store.next_queue_offset("T", 0) == 1
+    assert rig.store.reader.next_queue_offset("T", 0) == 1
 
     rig.put(b"after")
     assert rig.bodies() == [b"before", b"after"]
@@ -252,12 +252,12 @@ def test_a_full_disk_refuses_appends_until_there_is_space(rig: Rig, operation: s
 
 def test_a_failed_write_is_removed_from_the_files(rig: Rig) -> None:
     rig.put(b"before")
-    end = rig.store.written_position
+    end = rig.store.reader.written_position
     for _ in range(6):
         rig.append(b"x" * 1000)
     rig.disk.fail_after(3, NO_SPACE, ("write",))
     with pytest.raises(StoreFullError):
-        rig.store.write()
+        rig.store.writer.write()
 
     assert rig.disk.list("commitlog") == ["00000000000000000000"]
     left = rig.disk.read("commitlog/00000000000000000000", end, SEGMENT_BYTES)
@@ -273,7 +273,7 @@ def test_appends_are_refused_below_the_minimum_free_space() -> None:
         rig.append()
     assert (caught.value.free_bytes, caught.value.needed_bytes) == (rig.disk.free, 30_000)
     with pytest.raises(StoreFullError):
-        rig.store.check_writable()
+        rig.store.writer.check_writable()
     assert rig.bodies() == [b"taken"]
 
     rig.disk.free += 40_960
@@ -305,13 +305,13 @@ def test_a_failed_write_makes_the_store_read_only_and_reads_still_work(rig: Rig)
     rig.append(b"lost")
     rig.disk.fail_after(0, BROKEN, ("write",))
     with pytest.raises(StoreReadOnlyError):
-        rig.store.write()
+        rig.store.writer.write()
     with pytest.raises(StoreReadOnlyError, match="input/output error"):
         rig.append()
     with pytest.raises(StoreReadOnlyError):
-        rig.store.check_writable()
+        rig.store.writer.check_writable()
 
-    assert rig.store.read_only_reason is not None
+    assert rig.store.writer.read_only_reason is not None
     assert rig.bodies() == [b"before"]
     rig.reopen()
     assert rig.put(b"again").queue_offset == 1
@@ -323,7 +323,7 @@ def test_a_write_that_cannot_be_undone_makes_the_store_read_only(rig: Rig) -> No
     rig.disk.fail_after(0, NO_SPACE, ("write",))
     rig.disk.fail_after(0, BROKEN, ("truncate",))
     with pytest.raises(StoreReadOnlyError, match="undone"):
-        rig.store.write()
+        rig.store.writer.write()
 
     rig.reopen()
     assert rig.bodies() == [b"before"]
@@ -331,32 +331,32 @@ def test_a_write_that_cannot_be_undone_makes_the_store_read_only(rig: Rig) -> No
 
 def test_a_read_only_store_undoes_unwritten_appends(rig: Rig) -> None:
     rig.append(b"waits")
-    rig.store.set_read_only("a sync failed")
+    rig.store.writer.set_read_only("a sync failed")
     with pytest.raises(StoreReadOnlyError, match="a sync failed"):
-        rig.store.write()
-    assert rig.store.appended_position == 0
-    assert rig.store.write() == 0
+        rig.store.writer.write()
+    assert rig.store.writer.appended_position == 0
+    assert rig.store.writer.write() == 0
 
     rig.reopen()
     assert rig.put(b"again").queue_offset == 0
 
 
 def test_the_first_read_only_reason_is_kept(rig: Rig) -> None:
-    rig.store.set_read_only("first")
-    rig.store.set_read_only("second")
+    rig.store.writer.set_read_only("first")
+    rig.store.writer.set_read_only("second")
 
-    assert rig.store.read_only_reason == "first"
+    assert rig.store.writer.read_only_reason == "first"
 
 
 def test_a_sync_that_ends_after_a_failed_one_is_ignored(rig: Rig) -> None:
     rig.append()
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
-    rig.store.set_read_only("another sync failed")
-    rig.store.synced(plan)
+    rig.store.writer.set_read_only("another sync failed")
+    rig.store.writer.synced(plan)
 
-    assert rig.store.synced_position == 0
+    assert rig.store.reader.synced_position == 0
 
 
 def test_appends_are_refused_while_a_queue_file_does_not_fit_on_the_disk(rig: Rig) -> None:
@@ -377,7 +377,7 @@ def test_a_queue_file_that_cannot_be_written_makes_the_store_read_only(rig: Rig)
     rig.put(b"one")
     rig.disk.fail_after(0, BROKEN, ("write",))
     rig.tick()
-    assert rig.store.read_only_reason is not None
+    assert rig.store.writer.read_only_reason is not None
     assert rig.bodies() == [b"one"]
 
     rig.reopen()
@@ -390,18 +390,18 @@ def test_a_queue_file_that_cannot_be_written_makes_the_store_read_only(rig: Rig)
 @pytest.mark.parametrize("flag", [TRANSACTION_PREPARED, TRANSACTION_ROLLBACK])
 def test_prepared_and_rolled_back_records_are_in_no_queue(rig: Rig, flag: int) -> None:
     rig.put(b"one")
-    appended = rig.store.append(draft(b"half", sys_flag=flag), rig.now_ms)
+    appended = rig.store.writer.append(draft(b"half", sys_flag=flag), rig.now_ms)
     rig.commit()
     rig.put(b"two")
     rig.kill()
 
     assert appended.queue_offset == 0
     assert rig.bodies() == [b"one", b"two"]
-    assert rig.store.read_record(appended.physical_offset) is not None
+    assert rig.store.reader.read_record(appended.physical_offset) is not None
 
 
 def test_a_committed_record_is_in_its_queue(rig: Rig) -> None:
-    rig.store.append(draft(b"done", sys_flag=TRANSACTION_COMMIT), rig.now_ms)
+    rig.store.writer.append(draft(b"done", sys_flag=TRANSACTION_COMMIT), rig.now_ms)
     rig.commit()
 
     assert rig.bodies() == [b"done"]
@@ -413,32 +413,32 @@ def test_a_committed_record_is_in_its_queue(rig: Rig) -> None:
 def test_a_guessed_position_in_the_log_is_not_a_record(rig: Rig) -> None:
     rig.put(b"x" * 100)
 
-    for place in (-1, 1, 7, 50, rig.store.written_position, 1 << 50):
-        assert rig.store.read_record(place) is None
+    for place in (-1, 1, 7, 50, rig.store.reader.written_position, 1 << 50):
+        assert rig.store.reader.read_record(place) is None
 
 
 def test_a_record_inside_a_body_is_not_accepted_as_a_record(rig: Rig) -> None:
     first = rig.put(b"first")
-    record = rig.store.read_record(first.physical_offset)
+    record = rig.store.reader.read_record(first.physical_offset)
     assert record is not None
     outer = rig.put(record)
-    stored = rig.store.read_record(outer.physical_offset)
+    stored = rig.store.reader.read_record(outer.physical_offset)
     assert stored is not None
 
     inside = outer.physical_offset + read_record(stored, check_crc=True).body_start
-    assert rig.store.read_record(inside) is None
+    assert rig.store.reader.read_record(inside) is None
 
 
 def test_store_times_and_searches_of_absent_queues(rig: Rig) -> None:
     rig.put()
 
-    assert rig.store.store_time("T", 0, 0) == rig.now_ms
-    assert rig.store.store_time("T", 0, 1) == -1
-    assert rig.store.store_time("absent", 0, 0) == -1
-    assert rig.store.offset_by_time("absent", 0, 5) == 0
-    assert rig.store.entry("absent", 0, 0) is None
-    assert rig.store.min_offset("absent", 0) == rig.store.max_offset("absent", 0) == 0
-    plan = rig.store.get("absent", 0, GetRequest(0, 32, 1 << 20, None)).plan
+    assert rig.store.reader.store_time("T", 0, 0) == rig.now_ms
+    assert rig.store.reader.store_time("T", 0, 1) == -1
+    assert rig.store.reader.store_time("absent", 0, 0) == -1
+    assert rig.store.reader.offset_by_time("absent", 0, 5) == 0
+    assert rig.store.reader.entry("absent", 0, 0) is None
+    assert rig.store.reader.min_offset("absent", 0) == rig.store.reader.max_offset("absent", 0) == 0
+    plan = rig.store.reader.get("absent", 0, GetRequest(0, 32, 1 << 20, None)).plan
     assert plan.status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
 
@@ -448,13 +448,13 @@ def test_offsets_by_time(rig: Rig) -> None:
         rig.put()
     rig.store.close(rig.now_ms)
     rig = Rig(rig.disk)
-    start = rig.store.store_time("T", 0, 0)
+    start = rig.store.reader.store_time("T", 0, 0)
 
     def lower(at_ms: int) -> int:
-        return rig.store.offset_by_time("T", 0, start + at_ms)
+        return rig.store.reader.offset_by_time("T", 0, start + at_ms)
 
     def upper(at_ms: int) -> int:
-        return rig.store.offset_by_time("T", 0, start + at_ms, upper=True)
+        return rig.store.reader.offset_by_time("T", 0, start + at_ms, upper=True)
 
     assert [lower(at) for at in (-5, 0, 5, 10, 20, 21)] == [0, 0, 2, 2, 3, 5]
     assert [upper(at) for at in (-5, 0, 5, 10, 20, 21)] == [0, 1, 1, 2, 4, 4]
@@ -470,7 +470,7 @@ def test_a_recreated_topic_starts_at_0_without_its_old_messages(rig: Rig) -> Non
     rig.append(b"old too")
     delete_topic(rig.store, "T")
     rig.commit()
-    assert rig.store.queues() == {"U": [0]}
+    assert rig.store.reader.queues() == {"U": [0]}
     assert rig.put(b"new").queue_offset == 0
 
     for restart in (rig.kill, rig.crash, rig.reopen, rig.kill):
@@ -511,7 +511,7 @@ def test_a_topic_can_be_deleted_while_its_queue_files_are_unsynced(rig: Rig) -> 
     rig.tick()
     rig.put(b"other", topic="U")
 
-    assert rig.store.read_only_reason is None
+    assert rig.store.writer.read_only_reason is None
 
 
 # Opening and closing

@@ -37,9 +37,9 @@ def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended
     """Return a killed store with two messages, the second to be torn, and the second's bytes."""
     rig = Rig(config=config)
     rig.put(b"whole")
-    torn = rig.store.append(message, rig.now_ms)
-    rig.store.write()
-    rig.store.dispatch(rig.store.written_position)
+    torn = rig.store.writer.append(message, rig.now_ms)
+    rig.store.writer.write()
+    rig.store.writer.dispatch(rig.store.reader.written_position)
     rig.store.abandon()
     return rig, torn, rig.disk.read("commitlog/00000000000000000000", torn.physical_offset, 2000)
 
@@ -48,9 +48,9 @@ def tear(rig: Rig, torn: AppendedRecord, data: bytes) -> None:
     """Open the store with these bytes in place of the record, and assert that it is removed."""
     rig.disk.write("commitlog/00000000000000000000", torn.physical_offset, [data])
     rig.open()
-    assert rig.store.written_position == torn.physical_offset
+    assert rig.store.reader.written_position == torn.physical_offset
     assert rig.bodies() == [b"whole"]
-    assert rig.store.max_offset(torn.topic, 0) == (1 if torn.topic == "T" else 0)
+    assert rig.store.reader.max_offset(torn.topic, 0) == (1 if torn.topic == "T" else 0)
     rest = rig.disk.read("commitlog/00000000000000000000", torn.physical_offset, SEGMENT_BYTES)
     assert rest.strip(b"\0") == b""
     rig.store.abandon()
@@ -89,7 +89,7 @@ def rolled_store() -> tuple[Rig, list[AppendedRecord]]:
     whole = [rig.put(b"%03d" % n + b"x" * 700) for n in range(4)]
     whole.append(rig.append(b"rolled" * 150))
     assert whole[-1].physical_offset == SEGMENT_BYTES
-    rig.store.write()
+    rig.store.writer.write()
     rig.store.abandon()
     return rig, whole
 
@@ -101,7 +101,7 @@ def test_a_torn_blank_ends_the_log_before_it(left: int) -> None:
     rig.disk.write("commitlog/00000000000000000000", end + left, [bytes(8 - left)])
     rig.open()
 
-    assert rig.store.written_position == end
+    assert rig.store.reader.written_position == end
     assert len(rig.bodies()) == 4
     assert rig.disk.list("commitlog") == ["00000000000000000000"]
     assert rig.put(b"next").queue_offset == 4
@@ -120,7 +120,7 @@ def test_an_interrupted_roll_loses_only_the_record_that_caused_it(size: int | No
     rig.open()
 
     assert len(rig.bodies()) == 4
-    assert rig.store.written_position in (messages[-2].end, SEGMENT_BYTES)
+    assert rig.store.reader.written_position in (messages[-2].end, SEGMENT_BYTES)
     assert rig.put(b"next" * 200).queue_offset == 4
     assert rig.problems() == []
 
@@ -132,7 +132,7 @@ def test_power_lost_while_the_log_rolls_keeps_what_was_synced(seed: int) -> None
         rig.put(b"%03d" % number + b"x" * 700)
     for number in range(4, 8):
         rig.append(b"%03d" % number + b"x" * 700)
-    rig.store.write()
+    rig.store.writer.write()
     rig.crash()
 
     bodies = rig.bodies()
@@ -145,7 +145,7 @@ def test_single_sectors_left_by_a_power_cut_are_not_a_record() -> None:
     rig = Rig(config=replace(CONFIG, commitlog_segment_bytes=64 * 1024))
     rig.put(b"whole")
     torn = rig.append(b"t" * 4000)
-    rig.store.write()
+    rig.store.writer.write()
     rig.store.abandon()
     name = "commitlog/00000000000000000000"
     data = rig.disk.read(name, 0, torn.end)
@@ -158,6 +158,6 @@ def test_single_sectors_left_by_a_power_cut_are_not_a_record() -> None:
             end = min((sector + 1) * SECTOR, torn.end)
             rig.disk.write(name, start, [bytes(end - start)])
         rig.open()
-        assert rig.store.written_position == torn.physical_offset
+        assert rig.store.reader.written_position == torn.physical_offset
         rig.store.abandon()
         rig.disk.write(name, 0, [data])

@@ -44,12 +44,12 @@ class FullRun(Run):
     def open(self) -> None:
         self.disk.now_ms = lambda: self.now_ms
         super().open()
-        self.store.set_kind_lookup("B".__eq__)
+        self.store.writer.set_kind_lookup("B".__eq__)
         if self.deleting is not None:
-            if not any(self.store.max_offset(DELETED, queue_id) for queue_id in (0, 3)):
+            if not any(self.store.reader.max_offset(DELETED, queue_id) for queue_id in (0, 3)):
                 self.gone_below = self.deleting
             self.deleting = None
-        self.gone_below = min(self.gone_below, self.store.written_position)
+        self.gone_below = min(self.gone_below, self.store.reader.written_position)
 
     def append_batch(self, number: int) -> None:
         self.sent += 1
@@ -57,7 +57,7 @@ class FullRun(Run):
         properties = {"INNER_NUM": str(number % 5 + 1), "NOTE": "y" * (number + 1)}
         flags = INNER_BATCH | NEED_UNWRAP
         made = draft(body, topic="B", sys_flag=flags, properties=properties)
-        self.note(body, self.store.append(made, self.now_ms))
+        self.note(body, self.store.writer.append(made, self.now_ms))
 
     def append_keyed(self, number: int) -> None:
         self._append_keyed(*QUEUES[number % 3], number)
@@ -71,7 +71,7 @@ class FullRun(Run):
         self.keys[body] = f"key-{number % 7}"
         properties = {KEYS: f"key-{number % 7} other", "NOTE": "y" * (number + 1)}
         made = draft(body, topic=topic, queue_id=queue_id, properties=properties)
-        self.note(body, self.store.append(made, self.now_ms))
+        self.note(body, self.store.writer.append(made, self.now_ms))
 
     def follow(self, number: int) -> None:
         """Run some steps of the key index, or index to the end of the log."""
@@ -93,7 +93,7 @@ class FullRun(Run):
 
     def delete(self, _: int) -> None:
         """Delete a topic, in the steps of a broker."""
-        deletion = self.store.begin_deletion(DELETED)
+        deletion = self.store.writer.begin_deletion(DELETED)
         if deletion is None:
             return
         self.deleting = deletion.log_end
@@ -113,21 +113,24 @@ class FullRun(Run):
             ]
             last = mine[-1][0] if mine else None
             end = 0 if last is None else last.queue_offset + last.count
-            assert self.store.max_offset(topic, queue_id) == end, (topic, queue_id, end)
+            assert self.store.reader.max_offset(topic, queue_id) == end, (topic, queue_id, end)
             assert self._read(topic, queue_id) == [
                 (place.queue_offset, body)
                 for place, body in mine
-                if place.physical_offset >= self.store.min_position
+                if place.physical_offset >= self.store.reader.min_position
             ]
         self._compare_index()
 
     def _read(self, topic: str, queue_id: int) -> list[tuple[int, bytes]]:
         given: list[tuple[int, bytes]] = []
-        at, end = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
+        at, end = (
+            self.store.reader.min_offset(topic, queue_id),
+            self.store.reader.max_offset(topic, queue_id),
+        )
         while at < end:
             asked = GetRequest(at, 32, 1 << 20, None)
-            found = self.store.get_resident(topic, queue_id, asked)
-            found = found or self.store.get(topic, queue_id, asked)
+            found = self.store.reader.get_resident(topic, queue_id, asked)
+            found = found or self.store.reader.get(topic, queue_id, asked)
             assert not found.repaired, "no entry is corrupt"
             assert found.plan.next_offset > at, found.plan
             for record in found.records():
@@ -139,12 +142,12 @@ class FullRun(Run):
 
     def _compare_index(self) -> None:
         """Index the whole log, then query every key."""
-        self.store.write()
-        plan = self.store.sync_plan()
+        self.store.writer.write()
+        plan = self.store.writer.sync_plan()
         if plan is not None:
-            self.store.run_sync(plan)
-            self.store.synced(plan)
-        self.store.dispatch(self.store.synced_position)
+            self.store.writer.run_sync(plan)
+            self.store.writer.synced(plan)
+        self.store.writer.dispatch(self.store.reader.synced_position)
         for _ in range(1_000):
             if self.store.index_step() is IndexStep.IDLE:
                 break
@@ -154,7 +157,7 @@ class FullRun(Run):
                 self._compare_key(topic, f"key-{number}")
 
     def _compare_key(self, topic: str, key: str) -> None:
-        begin = max(self.store.min_position, self.gone_below if topic == DELETED else 0)
+        begin = max(self.store.reader.min_position, self.gone_below if topic == DELETED else 0)
         query = KeyQuery(topic, key, KeyKind.KEY, 1_000, 0, 1 << 62)
         found = [decode_message(record) for record in self.store.find_messages(query).records]
         assert [(message.physical_offset, message.body) for message in found] == [

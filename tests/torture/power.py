@@ -163,7 +163,7 @@ class Life:
 
     def _note_synced(self, store: MessageStore) -> None:
         if not self._is_over:
-            self._ledger.synced = max(self._ledger.synced, store.synced_position)
+            self._ledger.synced = max(self._ledger.synced, store.reader.synced_position)
 
     async def _send(self, commit: GroupCommit, name: int) -> None:
         dice = self._dice

@@ -50,7 +50,7 @@ class Run:
         body = b"%06d" % len(self.appended) + b"x" * (number * 37 % 1500)
         note = {"TAGS": "a", "NOTE": "y" * (number * 53 % 1300 + 1)}
         message = draft(body, topic=topic, queue_id=queue_id, properties=note)
-        got = self.store.append(message, self.now_ms)
+        got = self.store.writer.append(message, self.now_ms)
         self.note(body, got)
 
     def note(self, body: bytes, got: AppendedRecord) -> None:
@@ -60,28 +60,28 @@ class Run:
         self.places.append(got)
 
     def write(self, number: int) -> None:
-        self.store.write()
+        self.store.writer.write()
         if number % 2:
-            self.store.fill_ahead()
+            self.store.writer.fill_ahead()
 
     def sync(self, number: int) -> None:
         self.write(number)
-        plans = [self.store.sync_plan(), self.store.queue_sync_plan()]
+        plans = [self.store.writer.sync_plan(), self.store.writer.queue_sync_plan()]
         for plan in reversed(plans) if number % 4 == 3 else plans:
             if plan is not None:
-                self.store.run_sync(plan)
-                self.store.synced(plan)
+                self.store.writer.run_sync(plan)
+                self.store.writer.synced(plan)
                 self.durable = sum(end <= plan.position for end in self.ends)
 
     def show_synced(self, _: int) -> None:
-        self.store.dispatch(self.store.synced_position)
+        self.store.writer.dispatch(self.store.reader.synced_position)
 
     def show_written(self, _: int) -> None:
-        self.store.dispatch(self.store.written_position)
+        self.store.writer.dispatch(self.store.reader.written_position)
 
     def flush(self, _: int) -> None:
         self.now_ms += 1_000
-        self.store.flush(self.now_ms)
+        self.store.writer.flush(self.now_ms)
 
     def restart(self, _: int) -> None:
         self.store.close(self.now_ms)
@@ -91,8 +91,8 @@ class Run:
     def kill(self, _: int) -> None:
         """Kill the process: written messages stay, unless a sync had failed."""
         sure = self.durable
-        if self.store.read_only_reason is None:
-            sure = sum(end <= self.store.written_position for end in self.ends)
+        if self.store.writer.read_only_reason is None:
+            sure = sum(end <= self.store.reader.written_position for end in self.ends)
         self.store.abandon()
         self.open()
         self.forget(self.there())
@@ -101,28 +101,28 @@ class Run:
 
     def fill_disk(self, number: int) -> None:
         """Make a write fail with ENOSPC; its messages are refused."""
-        written = self.store.written_position
+        written = self.store.reader.written_position
         self.append(number)
         self.disk.fail_after(0, OSError(errno.ENOSPC, "full"), ("write", "truncate"))
         with pytest.raises(StoreFullError):
-            self.store.write()
+            self.store.writer.write()
         self.forget(sum(end <= written for end in self.ends))
 
     def fail_sync(self, number: int) -> None:
         """Make a sync fail: the store becomes read-only, and the broker is killed and restarted."""
         self.append(number)
-        self.store.write()
-        plan = self.store.sync_plan()
+        self.store.writer.write()
+        plan = self.store.writer.sync_plan()
         assert plan is not None
         self.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
         with pytest.raises(OSError, match="broken"):
-            self.store.run_sync(plan)
-        self.store.set_read_only("a sync failed")
+            self.store.writer.run_sync(plan)
+        self.store.writer.set_read_only("a sync failed")
         self.kill(0)
 
     def there(self) -> int:
         """Return the number of messages that the log still contains."""
-        return sum(end <= self.store.written_position for end in self.ends)
+        return sum(end <= self.store.reader.written_position for end in self.ends)
 
     def forget(self, count: int) -> None:
         del self.appended[count:]
@@ -161,7 +161,7 @@ class Run:
         self.forget(self.there())
         end = self.ends[-1] if self.ends else 0
         behind_blank = -(-end // SEGMENT_BYTES) * SEGMENT_BYTES
-        assert self.store.written_position in (end, behind_blank), (
+        assert self.store.reader.written_position in (end, behind_blank), (
             "a record that was never appended"
         )
         self.compare()
@@ -179,7 +179,7 @@ class Run:
     def compare(self) -> None:
         for topic, queue_id in QUEUES:
             expected = [body for queue, body in self.appended if queue == (topic, queue_id)]
-            assert self.store.max_offset(topic, queue_id) == len(expected)
+            assert self.store.reader.max_offset(topic, queue_id) == len(expected)
             assert self.bodies(topic, queue_id) == expected
 
     def bodies(self, topic: str, queue_id: int) -> list[bytes]:

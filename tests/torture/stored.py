@@ -20,12 +20,14 @@ def stored_messages(store: MessageStore, topic: str, queue_id: int) -> list[Mess
         KourouError: the store refuses to return a message.
     """
     messages: list[MessageExt] = []
-    low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+    low, high = store.reader.min_offset(topic, queue_id), store.reader.max_offset(topic, queue_id)
     at = low
     while at < high:
         asked = GetRequest(at, _ROUND, _ROUND_BYTES, None)
-        found = store.get_resident(topic, queue_id, asked) or store.get(topic, queue_id, asked)
-        store.write_repaired(found.repaired)
+        found = store.reader.get_resident(topic, queue_id, asked) or store.reader.get(
+            topic, queue_id, asked
+        )
+        store.writer.write_repaired(found.repaired)
         given = decode_messages(found.body)
         assert given, f"nothing at {at} of {topic}/{queue_id}: {found.plan.status}"
         for message in given:

@@ -63,7 +63,7 @@ def append(store: MessageStore, tail: Tail, body: bytes) -> AppendedRecord:
     made = draft(body)
     if tail.is_v6:
         made = replace(made, born_host=V6, store_host=V6)
-    return store.append(made, NOW_MS)
+    return store.writer.append(made, NOW_MS)
 
 
 @cache
@@ -74,19 +74,19 @@ def _store_with_tail(tail: Tail) -> tuple[dict[str, File], list[bytes], int, byt
     bodies = [b"%03d" % number + b"whole " * 20 for number in range(WHOLE)]
     for body in bodies:
         append(store, tail, body)
-    store.write()
-    plan = store.sync_plan()
+    store.writer.write()
+    plan = store.writer.sync_plan()
     assert plan is not None
-    store.run_sync(plan)
-    store.synced(plan)
-    store.dispatch(store.synced_position)
-    store.flush(NOW_MS + 1000)
-    start = store.written_position
+    store.writer.run_sync(plan)
+    store.writer.synced(plan)
+    store.writer.dispatch(store.reader.synced_position)
+    store.writer.flush(NOW_MS + 1000)
+    start = store.reader.written_position
     if tail.is_blank:
         append(store, tail, b"z" * 3500)
     else:
         append(store, tail, b"torn" + b"t" * 120)
-    store.write()
+    store.writer.write()
     store.abandon()
     image = image_of(disk)
     name = f"commitlog/{0:020d}"

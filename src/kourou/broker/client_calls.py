@@ -108,7 +108,7 @@ class ClientCalls:
         self._topics = topics
         self._groups = groups
         self._clients = clients
-        self._store = store
+        self._reader = store.reader
         self._call_client = call_client
         self._offload = offload
         self._later = later
@@ -140,7 +140,7 @@ class ClientCalls:
             raise InvalidParameterError(ResponseCode.INVALID_PARAMETER, str(error)) from None
 
         async def serve() -> RemotingCommand:
-            record = await self._offload(self._store.read_record, offset)
+            record = await self._offload(self._reader.read_record, offset)
             if record is None:
                 raise RemoteSystemError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

@@ -109,7 +109,7 @@ class Components:
             store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
         )
         if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            self.commit.on_write = store.fill_ahead
+            self.commit.on_write = store.writer.fill_ahead
         self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
         self.retention: Final = self._build_retention()
@@ -158,7 +158,7 @@ class Components:
     def _build_subscriptions(self) -> Subscriptions:
         tables = self.tables
         self.clients.on_emptied = tables.filters.unregister
-        self.store.set_bit_map_function(FilterBitMaps(self.live, tables.filters, self.store))
+        self.store.writer.set_bit_map_function(FilterBitMaps(self.live, tables.filters, self.store))
         return Subscriptions(
             self.clients, tables.topics, tables.filters, self.held_pulls, call_connection
         )

@@ -316,7 +316,7 @@ class _RunningBroker:
         """
         reasons = []
         try:
-            self._components.store.check_writable()
+            self._components.store.writer.check_writable()
         except StoreError as error:
             reasons.append(str(error))
         names = self._components.config.namesrv_addr

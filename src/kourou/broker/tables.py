@@ -60,7 +60,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
         )
-        store.set_kind_lookup(lambda name: has_batch_queues(self.topics.get(name)))
+        store.writer.set_kind_lookup(lambda name: has_batch_queues(self.topics.get(name)))
         self.groups = Groups(
             ConfigFile(disk, GROUPS_FILE, decode_subscription_group_table, restores=True),
             runtime.offload,
@@ -77,10 +77,10 @@ class Tables:
             runtime.offload,
             runtime.clock,
             # In sync mode no consumer can commit an offset of a record that is not synced.
-            None if is_sync else store,
+            None if is_sync else store.reader,
             config.host_quota(PAIRS_MAX),
         )
-        self.offsets.clamp(store.max_offset)
+        self.offsets.clamp(store.reader.max_offset)
         self.filters = ConsumerFilters(
             ConfigFile(disk, FILTERS_FILE, decode_consumer_filters, restores=True),
             runtime.offload,
@@ -126,7 +126,7 @@ class _StoreClock:
 
     def __init__(self, clock: Clock, store: MessageStore) -> None:
         self._clock = clock
-        self._store = store
+        self._writer = store.writer
 
     def now_ms(self) -> int:
-        return max(self._clock.now_ms(), self._store.last_store_at_ms)
+        return max(self._clock.now_ms(), self._writer.last_store_at_ms)

@@ -40,7 +40,7 @@ def build_slow_consumers(components: Components) -> SlowConsumers:
         groups=components.tables.groups,
         clients=components.clients,
         offsets=components.tables.offsets,
-        store=components.store,
+        store=components.store.reader,
         offload=components.runtime.offload,
     )
 
@@ -83,7 +83,7 @@ def build_handlers(components: Components) -> Handlers:
             groups=tables.groups,
             topics=tables.topics,
             offsets=tables.offsets,
-            store=components.store,
+            store=components.store.reader,
             resident_bytes=components.config.store.resident_bytes,
         ),
         queries=QueryHandlers(components.store, components.runtime.offload, components.later),

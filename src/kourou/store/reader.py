@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.log.commitlog import CommitLog
+from kourou.store.lifecycle import StoreFiles
 from kourou.store.log.record_reader import read_record_at, read_resident_ranges
 from kourou.store.queues.batch_queue import BatchQueue
-from kourou.store.queues.consumequeue_table import ConsumeQueueTable
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit, is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
@@ -29,15 +28,21 @@ from kourou.store.reading.verified_get import (
 
 
 class StoreReader:
-    """The read operations of an open store."""
+    """The read operations of an open store; `MessageStore.reader`.
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueueTable, config: StoreConfig) -> None:
-        self._log = log
-        self._queues = queues
+    Attributes:
+        visible_position: the byte of the log up to which records have queue entries; advanced by
+            `StoreWriter.dispatch`.
+    """
+
+    def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
+        self._files = files
+        self._log = log = files.log
+        self._queues = queues = files.queues
         self._config = config
         self._believed_bytes = config.believed_bytes or BELIEVED_BYTES
         self._fast = FastGet(log, config.delay_levels_ms, believed_bytes=self._believed_bytes)
-        self._visible_position = log.written_position  # records that end below are shown
+        self.visible_position = log.written_position
         for queue in queues:
             # Entries in the files may be corrupt; later entries are made by this process.
             queue.unverified_below = queue.max_offset
@@ -48,9 +53,14 @@ class StoreReader:
         return self._log.min_position
 
     @property
-    def visible_position(self) -> int:
-        """The byte of the log up to which records have queue entries."""
-        return self._visible_position
+    def written_position(self) -> int:
+        """Records below are in the files: they survive a kill of the process."""
+        return self._log.written_position
+
+    @property
+    def synced_position(self) -> int:
+        """Records below are on the device: they survive a power cut."""
+        return self._log.synced_position
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the queue's first message; 0 if there is no such queue."""
@@ -124,16 +134,16 @@ class StoreReader:
             believed_bytes=self._believed_bytes,
         )
 
-    def topic_begin(self, topic: str) -> int:  # noqa: ARG002 - a store that takes no notes has none
+    def topic_begin(self, topic: str) -> int:
         """Return the byte of the log below which records belong to a deleted topic of this name."""
-        return 0
+        return self._files.state.deleted_topics.get(topic, 0)
 
     def read_record(self, physical_offset: int) -> bytes | None:
         """Return the verified record at a byte of the log; None if no visible record begins there.
 
         May wait for the device.
         """
-        return read_record_at(self._log, physical_offset, self._visible_position)
+        return read_record_at(self._log, physical_offset, self.visible_position)
 
     def written_bytes(self, physical_offset: int, size: int) -> bytes:
         """Return written bytes of the log, visible or not, without verifying them.
@@ -150,7 +160,7 @@ class StoreReader:
 
         None if only `read_record` can answer, which may wait and may find no record.
         """
-        if not self._log.min_position <= physical_offset <= self._visible_position - size:
+        if not self._log.min_position <= physical_offset <= self.visible_position - size:
             return None
         return read_resident_ranges(self._log, [(physical_offset, size)])
 

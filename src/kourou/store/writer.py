@@ -11,10 +11,12 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from kourou.errors import InvalidMessageError, StoreError, StoreReadOnlyError
 from kourou.model.sysflag import INNER_BATCH
+from kourou.open_files import PinnedFile
 from kourou.protocol.record.encode import (
     RecordDraft,
     encode_record,
@@ -25,14 +27,16 @@ from kourou.protocol.record.encode import (
 )
 from kourou.protocol.record.keys import is_visible, message_count, queue_tags_code
 from kourou.store.config import StoreConfig
-from kourou.store.deletion import Pending
+from kourou.store.deletion import Pending, TopicDeletion
 from kourou.store.index.index_feed import IndexFeed
-from kourou.store.lifecycle import StoreFiles
+from kourou.store.lifecycle import StoreFiles, close_files
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
 from kourou.store.queues.extended_queue import BitMapOf
 from kourou.store.queues.inner_batch import with_base
 from kourou.store.reader import StoreReader
+from kourou.store.reading.repaired_entries import write_entries
+from kourou.store.reading.verified_get import RepairedEntry
 from kourou.store.sealed_run import SealedRun
 from kourou.store.state.abort_file import note_failed_sync
 from kourou.store.sync_plan import SyncPlan
@@ -41,12 +45,15 @@ from kourou.store.write_guard import WriteGuard
 _OUT_OF_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class StoreWriter(StoreReader):
-    """The write operations of an open store, on top of the read operations."""
+class StoreWriter:
+    """The write operations of an open store; `MessageStore.writer`."""
 
-    def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
-        super().__init__(files.log, files.queues, config)
+    def __init__(self, files: StoreFiles, config: StoreConfig, reader: StoreReader) -> None:
+        self._reader = reader
+        self._config = config
         self._files = files
+        self._log = files.log
+        self._queues = files.queues
         self._disk = files.disk
         self._checkpoint = files.checkpoint
         self._encode = encode_sealed if config.append_property_crc else encode_record
@@ -63,6 +70,8 @@ class StoreWriter(StoreReader):
             files.recovery.last_store_at_ms, files.checkpoint.value.log_at_ms
         )
         self._written_store_at_ms = self._last_store_at_ms
+        # The last visible record at the start of the flush round: the round writes its entry.
+        self._flush_target: AppendedRecord | None = None
 
     @property
     def appended_position(self) -> int:
@@ -70,19 +79,9 @@ class StoreWriter(StoreReader):
         return self._log.appended_position
 
     @property
-    def written_position(self) -> int:
-        """Records below are in the files: they survive a kill of the process."""
-        return self._log.written_position
-
-    @property
     def last_store_at_ms(self) -> int:
         """The store time of the last message, the minimum for the next one; 0 in an empty store."""
         return self._last_store_at_ms
-
-    @property
-    def synced_position(self) -> int:
-        """Records below are on the device: they survive a power cut."""
-        return self._log.synced_position
 
     def set_kind_lookup(self, has_batches: Callable[[str], bool]) -> None:
         """Set the function that tells whether a new topic has batch queues.
@@ -286,6 +285,23 @@ class StoreWriter(StoreReader):
             note_failed_sync(self._disk)  # at once: a kill may come before the error is handled
             raise
 
+    def pinned_sync_file(self, plan: SyncPlan) -> PinnedFile | None:
+        """Return the plan's only file, for a caller that syncs it by other means than `run_sync`.
+
+        None if the plan has more than one file, or only `run_sync` can sync it. If the sync fails,
+        the caller must call `note_failed_sync` before anything else.
+
+        Raises:
+            OSError: the file could not be opened; `run_sync` then raises as well.
+        """
+        if len(plan.files) != 1 or plan.directories or plan.queue_files or plan.queue_directories:
+            return None
+        return self._disk.pin(plan.files[0])
+
+    def note_failed_sync(self) -> None:
+        """Record in `abort` that a sync failed, like `run_sync`; raises nothing."""
+        note_failed_sync(self._disk)
+
     def synced(self, plan: SyncPlan) -> None:
         """Record that `run_sync` succeeded. No effect on a read-only store."""
         if self._guard.read_only_reason is None:
@@ -320,7 +336,7 @@ class StoreWriter(StoreReader):
         if arrivals:
             self._last_visible = arrivals[-1].last
             self._flush_queues(self._queues.flush_long)
-        self._visible_position = max(self._visible_position, until_position)
+        self._reader.visible_position = max(self._reader.visible_position, until_position)
         return arrivals
 
     def _pop_pending(self, until_position: int) -> list[tuple[ConsumeQueue | None, Arrival]]:
@@ -353,6 +369,78 @@ class StoreWriter(StoreReader):
             ClosedError: the store is closed.
         """
         self._guard.check()
+
+    def fill_ahead(self) -> None:
+        """Write zeros ahead of the log if due, to speed up syncs; called after each `write`.
+
+        Raises nothing: if the disk is full, the next append reports it.
+        """
+        if self._guard.may_write:
+            self._try_write(self._log.fill_ahead)
+
+    def flush(self, now_ms: int) -> bool:
+        """Write the queues' tails and the checkpoint, and check the free space; called each second.
+
+        False if more queues remain to be written: call again after some milliseconds. Raises
+        nothing: after a failure the store refuses appends.
+        """
+        if self._guard.read_only_reason is not None:
+            return True
+        if not self._queues.is_flushing:
+            self._flush_target = self._last_visible
+        is_unfinished = False
+        if self._flush_queues(self._queues.flush_some):
+            is_unfinished = self._queues.is_flushing
+            if not is_unfinished:
+                self._checkpoint.begin_round(self._flush_target, now_ms)
+            if self._files.index is not None:
+                self._checkpoint.set_index_durable(self._files.index.durable_at_ms)
+            self._try_write(self._checkpoint.write)
+        self._guard.check_space()
+        return not is_unfinished
+
+    def write_repaired(self, repaired: Sequence[RepairedEntry]) -> None:
+        """Write the queue entries that a read repaired; raises nothing.
+
+        They are derived data: an entry that a crash loses, or that a read-only store cannot
+        write, is repaired again by the next read.
+        """
+        if repaired and self._guard.read_only_reason is None:
+            self._try_write(partial(write_entries, self._disk, self._queues, repaired))
+
+    def begin_deletion(self, topic: str) -> TopicDeletion | None:
+        """Write all appended records, and refuse messages of the topic from now on.
+
+        Returns:
+            The deletion, whose remaining steps the caller runs; None if the topic has no queue.
+
+        Raises:
+            StoreFullError, StoreReadOnlyError: as `write`; the topic is not refused.
+        """
+        self.write()
+        if not self._queues.has_topic(topic):
+            return None
+        deletion = TopicDeletion(self._files, topic, self._pending)
+        deletion.refuse()
+        return deletion
+
+    def close_files(self, now_ms: int) -> None:
+        """Make everything durable and close the files.
+
+        Raises:
+            StoreError, OSError: something could not be made durable.
+        """
+        self.write()
+        plan = self.sync_plan()
+        if plan is not None:
+            self.run_sync(plan)
+            self.synced(plan)
+        self.dispatch(self._log.written_position)
+        close_files(self._files, self._last_visible, now_ms)
+
+    def stop(self) -> None:
+        """Refuse all further appends: the store is closed."""
+        self._guard.close()
 
     def _flush_queues(self, flush: Callable[[], None]) -> bool:
         error = self._try_write(flush)

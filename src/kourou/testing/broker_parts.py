@@ -188,7 +188,9 @@ class BrokerParts:
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
         self.queue_locks = self.tables.locks.locks
         self.clients.on_emptied = self.tables.filters.unregister
-        self.store.set_bit_map_function(FilterBitMaps(self.live, self.tables.filters, self.store))
+        self.store.writer.set_bit_map_function(
+            FilterBitMaps(self.live, self.tables.filters, self.store)
+        )
         self._build_handlers()
         self._build_log_readers()
         # `self` has those attributes of `Components` that the admin handlers use.
@@ -208,7 +210,7 @@ class BrokerParts:
             groups=self.groups,
             topics=self.topics,
             offsets=self.offsets,
-            store=self.store,
+            store=self.store.reader,
             resident_bytes=config.store.resident_bytes,
         )
 

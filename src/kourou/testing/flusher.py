@@ -11,7 +11,8 @@ from collections.abc import Callable
 from random import Random
 
 from kourou.broker.writing.flusher import SyncEnded
-from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.sync_plan import SyncPlan
+from kourou.store.writer import StoreWriter
 
 
 class SimFlusher:
@@ -41,7 +42,7 @@ class SimFlusher:
         self._delay_ms = delay_ms
         self._error: OSError | None = None
         self._is_stalled = False
-        self._stalled: list[tuple[MessageStore, SyncPlan, SyncEnded]] = []
+        self._stalled: list[tuple[StoreWriter, SyncPlan, SyncEnded]] = []
         self._timers: set[asyncio.TimerHandle] = set()
 
     def fail_next(self, error: OSError) -> None:
@@ -56,22 +57,22 @@ class SimFlusher:
         """End the stalled syncs now."""
         self._is_stalled = False
         stalled, self._stalled = self._stalled, []
-        for store, plan, done in stalled:
-            self._run(store, plan, done)
+        for writer, plan, done in stalled:
+            self._run(writer, plan, done)
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         if self._is_stalled:
-            self._stalled.append((store, plan, done))
+            self._stalled.append((writer, plan, done))
             return
         delay_s = self._random.uniform(*self._delay_ms) / 1000
         if self._error is None and self._random.random() < 0.5:
-            error = _sync(store, plan)
+            error = _sync(writer, plan)
             self._later(delay_s, lambda: self._end(done, error))
         else:
-            self._later(delay_s, lambda: self._run(store, plan, done))
+            self._later(delay_s, lambda: self._run(writer, plan, done))
 
-    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        self.sync(store, plan, done)
+    def sync_queues(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        self.sync(writer, plan, done)
 
     def close(self) -> None:
         for timer in self._timers:
@@ -87,19 +88,19 @@ class SimFlusher:
         timer = self._loop.call_later(delay_s, run)
         self._timers.add(timer)
 
-    def _run(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def _run(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         error: Exception | None
         error, self._error = self._error, None
-        self._end(done, error or _sync(store, plan))
+        self._end(done, error or _sync(writer, plan))
 
     def _end(self, done: SyncEnded, error: Exception | None) -> None:
         self.sync_count += error is None
         done(error)
 
 
-def _sync(store: MessageStore, plan: SyncPlan) -> Exception | None:
+def _sync(writer: StoreWriter, plan: SyncPlan) -> Exception | None:
     try:
-        store.run_sync(plan)
+        writer.run_sync(plan)
     except Exception as error:  # noqa: BLE001 - as the real flusher; a test's disk raises any error
         return error
     return None

@@ -126,15 +126,15 @@ class SendRig:
     def stored(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
         """Return all messages that consumers can see in a queue."""
         store = self.parts.store
-        found = store.get(topic, queue_id, GetRequest(0, 1000, 1 << 25, None))
+        found = store.reader.get(topic, queue_id, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body, decompress=False)
 
     def stored_count(self) -> int:
         """Return the number of messages in all queues."""
         store = self.parts.store
         return sum(
-            store.max_offset(topic, queue_id)
-            for topic, queue_ids in store.queues().items()
+            store.reader.max_offset(topic, queue_id)
+            for topic, queue_ids in store.reader.queues().items()
             for queue_id in queue_ids
         )
 

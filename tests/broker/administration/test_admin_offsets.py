@@ -74,13 +74,13 @@ def test_a_reset_is_durable_when_answered_and_returns_the_new_offsets() -> None:
 def test_a_reset_to_a_time_selects_the_first_message_not_older() -> None:
     async def test(parts: BrokerParts) -> None:
         await five_messages(parts)
-        at_ms = parts.store.store_time("T", 0, 3)
+        at_ms = parts.store.reader.store_time("T", 0, 3)
 
         answer = await reset(parts, timestamp=at_ms, queue_id=0)
 
         at = decode_reset_offsets(answer.body)[queue(0)]
-        assert parts.store.store_time("T", 0, at) >= at_ms
-        assert at == 0 or parts.store.store_time("T", 0, at - 1) < at_ms
+        assert parts.store.reader.store_time("T", 0, at) >= at_ms
+        assert at == 0 or parts.store.reader.store_time("T", 0, at - 1) < at_ms
         assert decode_reset_offsets((await reset(parts, timestamp=0)).body)[queue(0)] == 0
 
     run_with_parts(test)

@@ -36,7 +36,7 @@ def test_the_progress_of_a_group_is_reported_per_queue() -> None:
         parts.topics.put(TopicConfig("T", 2, 2))
         for _ in range(3):
             await parts.store_messages([parts.draft()])
-        stored_at_ms = parts.store.store_time("T", 0, 1)
+        stored_at_ms = parts.store.reader.store_time("T", 0, 1)
         parts.offsets.commit("g", "T", 0, 2)
         parts.offsets.note_pulled("g", "T", 0, 3)
         parts.offsets.commit("g", "Gone", 0, 1)
@@ -102,7 +102,7 @@ def test_all_groups_are_reported_with_their_lag() -> None:
         assert found.broker_addr == "10.0.0.1:10911"
         assert (found.total_diff, found.total_inflight_diff) == (3, 1)
         [of_a] = found.stats["a"]
-        at_ms = parts.store.store_time("T", 0, 1)
+        at_ms = parts.store.reader.store_time("T", 0, 1)
         assert of_a.offsets == {MessageQueue("T", "broker-a", 0): ConsumeOffset(5, 2, 3, at_ms)}
         assert found.stats["TOOLS_CONSUMER"] == []
 
@@ -129,8 +129,8 @@ def test_time_spans_of_queues_and_the_delay_of_a_group_are_reported() -> None:
         for queue_id in (0, 0, 0, 1):
             await parts.store_messages([parts.draft(queue_id=queue_id)])
         parts.offsets.commit("g", "T", 0, 1)
-        times = [parts.store.store_time("T", 0, offset) for offset in range(3)]
-        alone = parts.store.store_time("T", 1, 0)
+        times = [parts.store.reader.store_time("T", 0, offset) for offset in range(3)]
+        alone = parts.store.reader.store_time("T", 1, 0)
 
         header = QueryConsumeTimeSpanRequestHeader("T", "g")
         answer = await parts.ask(parts.admin.progress.on_query_consume_time_span, header)

@@ -78,7 +78,7 @@ def test_only_queues_of_deleted_topics_are_removed() -> None:
         answer = await parts.ask(parts.admin.store.on_clean_unused_topic)
 
         assert answer.code == 0
-        assert sorted(parts.store.queues()) == ["SCHEDULE_TOPIC_XXXX", "T"]
+        assert sorted(parts.store.reader.queues()) == ["SCHEDULE_TOPIC_XXXX", "T"]
 
     run_with_parts(test)
 
@@ -100,7 +100,7 @@ def test_expired_messages_and_their_queue_files_are_removed_on_request() -> None
         await parts.store_messages([parts.draft()])
         assert (await parts.ask(parts.admin.store.on_delete_expired_commitlog)).code == 0
         assert (await parts.ask(parts.admin.store.on_clean_expired_consume_queue)).code == 0
-        assert parts.store.queues() == {"T": [0]}
+        assert parts.store.reader.queues() == {"T": [0]}
 
     run_with_parts(test)
 
@@ -108,7 +108,7 @@ def test_expired_messages_and_their_queue_files_are_removed_on_request() -> None
 def test_queue_files_of_a_read_only_store_are_not_removed() -> None:
     async def main() -> None:
         parts = BrokerParts(SimDisk())
-        parts.store.set_read_only("a sync failed")
+        parts.store.writer.set_read_only("a sync failed")
         refused = await parts.ask(parts.admin.store.on_clean_expired_consume_queue)
         assert (refused.code, refused.remark) == (1, "sim:0 is read-only: a sync failed")
         await parts.stop()

@@ -199,7 +199,7 @@ def test_deleting_a_topic_removes_its_queues_and_offsets() -> None:
         admin.parts.offsets.commit("g", "T", 0, 1)
         assert (await admin.ask(215, DeleteTopicRequestHeader("T"))).code == 0
         assert admin.parts.topics.get("T") is None
-        assert admin.parts.store.max_offset("T", 0) == 0
+        assert admin.parts.store.reader.max_offset("T", 0) == 0
         assert admin.parts.offsets.query("g", "T", 0) is None
         assert '"T"' not in admin.saved_topics()
 
@@ -213,7 +213,7 @@ def test_a_topic_is_not_deleted_from_a_read_only_store() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
-        admin.parts.store.set_read_only("for this test")
+        admin.parts.store.writer.set_read_only("for this test")
         answer = await admin.ask(215, DeleteTopicRequestHeader("T"))
         assert answer.code == 14
         assert "for this test" in (answer.remark or "")

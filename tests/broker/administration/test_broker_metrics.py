@@ -78,7 +78,7 @@ def test_a_broker_is_ready_from_its_start_to_its_stop() -> None:
         assert await broker.metrics() == []
         await broker.start()
         assert broker.unready_reasons() == []
-        broker.store.set_read_only("a test")
+        broker.store.writer.set_read_only("a test")
         (trouble,) = broker.unready_reasons()
         assert "read-only: a test" in trouble
         await broker.stop()

@@ -97,7 +97,7 @@ def test_runtime_information_contains_the_positions_of_the_log() -> None:
         await parts.store_messages([parts.draft()])
         info = await runtime_info(parts)
         assert info["earliestMessageTimeStamp"] == str(now_ms)
-        assert info["commitLogMaxOffset"] == str(parts.store.written_position)
+        assert info["commitLogMaxOffset"] == str(parts.store.reader.written_position)
         assert info["remainHowManyDataToFlush"] == "0 B"
         assert info[f"commitLogDiskRatio_{parts.disk.root}/commitlog"] == info["commitLogDiskRatio"]
 
@@ -117,7 +117,7 @@ def test_runtime_information_contains_the_progress_of_delay_levels() -> None:
 
 def test_a_broker_with_a_read_only_store_is_not_active() -> None:
     async def test(rig: SendRig) -> None:
-        rig.parts.store.set_read_only("a test")
+        rig.parts.store.writer.set_read_only("a test")
         assert (await runtime_info(rig.parts))["brokerActive"] == "false"
 
     run_sends(test)
@@ -133,7 +133,7 @@ def test_sends_count_where_their_messages_are_stored() -> None:
         assert total(rig.parts, "TOPIC_PUT_NUMS", SCHEDULE_TOPIC) == 1
         size = total(rig.parts, "TOPIC_PUT_SIZE", "T") or 0
         assert size + (total(rig.parts, "TOPIC_PUT_SIZE", SCHEDULE_TOPIC) or 0) == (
-            rig.parts.store.written_position
+            rig.parts.store.reader.written_position
         )
         assert rig.parts.stats.store.today == (2, 0)
 
@@ -142,7 +142,7 @@ def test_sends_count_where_their_messages_are_stored() -> None:
 
 def test_a_send_that_stores_nothing_counts_as_failed() -> None:
     async def test(rig: SendRig) -> None:
-        rig.parts.store.set_read_only("a test")
+        rig.parts.store.writer.set_read_only("a test")
         answer = await rig.ask(message())
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert rig.parts.stats.store.put_failures == 1
@@ -157,7 +157,7 @@ def test_pulls_count_delivered_messages_and_misses() -> None:
         assert parts.pull(FakePeer()) is not None
         assert parts.pull(FakePeer(), queue_offset=2) is not None
         assert total(parts, "GROUP_GET_NUMS", "T@g") == 2
-        assert total(parts, "GROUP_GET_SIZE", "T@g") == parts.store.written_position
+        assert total(parts, "GROUP_GET_SIZE", "T@g") == parts.store.reader.written_position
         assert total(parts, "GROUP_GET_FROM_DISK_NUMS", "T@g") is None
         assert (parts.stats.store.found, parts.stats.store.missed) == (1, 1)
 
@@ -208,7 +208,7 @@ def test_ha_status_of_a_master_contains_the_position_of_its_log() -> None:
         answer = peer.ask(handlers(rig.parts).on_get_broker_ha_status, asked)
         assert answer is not None
         info = decode_record(HARuntimeInfo, answer.body)
-        assert info == HARuntimeInfo(True, rig.parts.store.written_position)
+        assert info == HARuntimeInfo(True, rig.parts.store.reader.written_position)
         assert info.master_commit_log_max_offset > 0
 
     run_sends(test)

@@ -50,9 +50,9 @@ async def send_back(
 
 
 def stored(parts: BrokerParts, topic: str, queue_offset: int = 0, queue_id: int = 0) -> MessageExt:
-    entry = parts.store.entry(topic, queue_id, queue_offset)
+    entry = parts.store.reader.entry(topic, queue_id, queue_offset)
     assert entry is not None, f"nothing at {queue_offset} of {topic}"
-    record = parts.store.read_record(entry.physical_offset)
+    record = parts.store.reader.read_record(entry.physical_offset)
     assert record is not None
     return decode_message(record)
 
@@ -71,7 +71,7 @@ def test_a_sent_back_message_is_redelivered_after_its_delay() -> None:
         assert (answer.code, answer.remark) == (0, None)
         waiting = stored(parts, SCHEDULE_TOPIC, queue_id=2)
         await asyncio.sleep(9.9)
-        assert parts.store.max_offset(RETRY, 0) == 0
+        assert parts.store.reader.max_offset(RETRY, 0) == 0
         await asyncio.sleep(0.2)
 
         again = stored(parts, RETRY)
@@ -94,8 +94,8 @@ def test_a_sent_back_message_is_redelivered_after_its_delay() -> None:
                 "REAL_QID": "0",
             }
         )
-        entry = parts.store.entry(RETRY, 0, 0)
-        first = parts.store.entry("T", 0, 0)
+        entry = parts.store.reader.entry(RETRY, 0, 0)
+        first = parts.store.reader.entry("T", 0, 0)
         assert entry is not None
         assert first is not None
         assert entry.tags_code == first.tags_code
@@ -123,7 +123,7 @@ def test_sixteen_retries_with_growing_delays_precede_the_dead_letter() -> None:
         assert dead.properties["ORIGIN_MESSAGE_ID"] == first.offset_msg_id
         assert dead.properties["RETRY_TOPIC"] == "T"
         assert dead.properties["DELAY"] == "0"
-        assert parts.store.max_offset(RETRY, 0) == 16
+        assert parts.store.reader.max_offset(RETRY, 0) == 16
         assert parts.topics.get(DLQ) == TopicConfig(DLQ, 1, 1, 6)
 
     run(test)
@@ -219,7 +219,7 @@ def test_a_send_back_is_answered_when_the_message_is_durable() -> None:
         assert not answering.done()
         parts.flusher.release()
         assert (await answering).code == 0
-        assert parts.store.synced_position == parts.store.written_position
+        assert parts.store.reader.synced_position == parts.store.reader.written_position
 
     run(test)
 
@@ -296,7 +296,7 @@ def test_the_retry_topic_gets_the_queues_of_the_group() -> None:
             await send_back(parts, physical_offset, delay_level=1, unit_mode=True)
         assert parts.topics.get(RETRY) == TopicConfig(RETRY, 3, 3, 6, topic_sys_flag=2)
         await asyncio.sleep(1.1)
-        assert all(parts.store.max_offset(RETRY, queue_id) > 0 for queue_id in range(3))
+        assert all(parts.store.reader.max_offset(RETRY, queue_id) > 0 for queue_id in range(3))
 
     run(test)
 

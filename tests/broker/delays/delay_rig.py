@@ -27,10 +27,10 @@ def run(
 def messages(parts: BrokerParts, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
     """Return the messages delivered to the queue."""
     found = []
-    for queue_offset in range(parts.store.max_offset(topic, queue_id)):
-        entry = parts.store.entry(topic, queue_id, queue_offset)
+    for queue_offset in range(parts.store.reader.max_offset(topic, queue_id)):
+        entry = parts.store.reader.entry(topic, queue_id, queue_offset)
         assert entry is not None
-        record = parts.store.read_record(entry.physical_offset)
+        record = parts.store.reader.read_record(entry.physical_offset)
         assert record is not None
         found.append(decode_message(record))
     return found

@@ -38,7 +38,7 @@ def test_a_crash_around_deliveries_neither_loses_nor_repeats_messages(
         # With ASYNC_FLUSH, acknowledged messages are durable after this. The crash then happens
         # around the deliveries.
         await asyncio.sleep(0.9)
-        assert parts.store.synced_position == parts.store.written_position
+        assert parts.store.reader.synced_position == parts.store.reader.written_position
         await asyncio.sleep(0.1 + seed / 500)
         await parts.delay.persist()
         parts.abandon()
@@ -200,7 +200,7 @@ def test_a_message_without_a_destination_is_skipped(
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
         await asyncio.sleep(1.1)
         assert bodies(parts) == [b"late"]
-        assert set(parts.store.queues()) == {SCHEDULE_TOPIC, "T"}
+        assert set(parts.store.reader.queues()) == {SCHEDULE_TOPIC, "T"}
 
     run(test)
 
@@ -214,7 +214,7 @@ def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
         parts.topics.put(TopicConfig("T", 2, 2))
         await asyncio.sleep(1.1)
         assert bodies(parts, queue_id=1) == [b"late", b"far"]
-        assert parts.store.queues()["T"] == [1]
+        assert parts.store.reader.queues()["T"] == [1]
 
     run(test)
 
@@ -229,7 +229,7 @@ def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
         parts.topics.delete("Gone")
         await asyncio.sleep(1.5)
         assert bodies(parts) == [b"late"]
-        assert "Gone" not in parts.store.queues()
+        assert "Gone" not in parts.store.reader.queues()
         assert parts.delay.offsets == {1: 201}
 
     run(test)
@@ -382,7 +382,7 @@ def test_a_level_with_a_missing_queue_file_waits_and_continues_when_it_is_restor
 ) -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"late", delay_level=1)])
-        parts.store.flush(parts.clock.now_ms())
+        parts.store.writer.flush(parts.clock.now_ms())
         name = f"consumequeue/{SCHEDULE_TOPIC}/0/{0:020d}"
         parts.disk.rename(name, f"{name}.lost")
         await asyncio.sleep(2)
@@ -411,12 +411,12 @@ def test_a_refused_delivery_is_retried() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
         free_bytes, parts.disk.free = parts.disk.free, 0
-        parts.store._guard.check_space()
+        parts.store.writer._guard.check_space()
         await asyncio.sleep(2)
         assert bodies(parts) == []
 
         parts.disk.free = free_bytes
-        parts.store._guard.check_space()
+        parts.store.writer._guard.check_space()
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
         assert bodies(parts) == [b"0", b"1", b"2"]
 

@@ -66,7 +66,7 @@ async def live(parts: BrokerParts, dice: random.Random, lone: LoneConnection) ->
         step = dice.randrange(10)
         if step < 5:
             queue_id = dice.randrange(4)
-            end = parts.store.max_offset("T", queue_id)
+            end = parts.store.reader.max_offset("T", queue_id)
             fields: dict[str, object] = {
                 "queueId": str(queue_id),
                 "queueOffset": str(max(0, end + dice.choice((0, 0, 0, 0, -1, 1)))),
@@ -242,7 +242,7 @@ def test_a_held_pull_that_fails_is_answered_by_the_general_path(
         parts.groups.get_or_create("g")
         lone = connect(parts)
         lone.receive_bytes(frame(WAITING))
-        monkeypatch.setattr(parts.store, "get_fast", None)
+        monkeypatch.setattr(parts.store.reader, "get_fast", None)
 
         await parts.store_messages([parts.draft(b"news")])
 

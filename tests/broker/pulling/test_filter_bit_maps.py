@@ -50,11 +50,11 @@ async def store(parts: BrokerParts, *numbers: int) -> None:
 
 def bit_maps(parts: BrokerParts) -> list[str]:
     """Return the bit maps of queue 0 of topic T, from the files."""
-    parts.store.flush(parts.clock.now_ms())
+    parts.store.writer.flush(parts.clock.now_ms())
     name = "consumequeue_ext/T/0/00000000000000000000"
     found = []
-    for offset in range(parts.store.max_offset("T", 0)):
-        entry = parts.store.entry("T", 0, offset)
+    for offset in range(parts.store.reader.max_offset("T", 0)):
+        entry = parts.store.reader.entry("T", 0, offset)
         assert entry is not None
         unit = decode_unit(parts.disk.read(name, unit_position(entry.tags_code), 64))
         assert unit is not None

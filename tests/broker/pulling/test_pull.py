@@ -230,7 +230,7 @@ def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
 def test_the_event_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
-        parts.store.flush(parts.clock.now_ms())
+        parts.store.writer.flush(parts.clock.now_ms())
         on_loop: list[tuple[str, str]] = []
         parts.disk.on_operation = lambda *operation: on_loop.append(operation)
 

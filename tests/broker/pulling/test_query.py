@@ -157,7 +157,7 @@ def test_a_message_that_is_not_synced_is_not_found_yet() -> None:
         offsets = await send_three(bench)
         bench.parts.flusher.stall()
         await bench.send(b"d", "WAIT\x01false\x02")
-        end = bench.parts.store.written_position
+        end = bench.parts.store.reader.written_position
         size = offsets[1] - offsets[0]
         unsynced = range(end - size - 40, end)
         codes = {(await query.ask(33, ViewMessageRequestHeader(at))).code for at in unsynced}

@@ -37,7 +37,7 @@ def behind(w: Recording) -> SlowConsumers:
         groups=parts.tables.groups,
         clients=parts.clients,
         offsets=parts.tables.offsets,
-        store=parts.store,
+        store=parts.store.reader,
         offload=parts.runtime.offload,
     )
 

@@ -143,11 +143,11 @@ def test_unusual_sends_among_buffered_ones_get_the_same_answers(seed: int) -> No
 def test_buffered_sends_share_one_write_and_one_sync_and_get_separate_answers() -> None:
     async def test(rig: ProducersRig) -> None:
         synced = rig.parts.flusher.sync_count
-        written = rig.parts.store.written_position
+        written = rig.parts.store.reader.written_position
         rig.send_each(plain_frames(PRODUCERS))
-        assert rig.parts.store.appended_position == written, "no frame has been processed"
+        assert rig.parts.store.writer.appended_position == written, "no frame has been processed"
         await asyncio.sleep(0)
-        assert rig.parts.store.written_position > written
+        assert rig.parts.store.reader.written_position > written
         assert rig.codes() == [[]] * PRODUCERS, "nothing is acknowledged before it is synced"
         await asyncio.sleep(1)
 

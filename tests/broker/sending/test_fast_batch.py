@@ -364,7 +364,7 @@ def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
         disk.fail_after(0, OSError(errno.ENOSPC, "full"), operations=("write",))
         lone.receive_bytes(b"".join(map(batch_frame, range(4, 8))))
         await asyncio.sleep(1)
-        parts.store.flush(parts.clock.now_ms())
+        parts.store.writer.flush(parts.clock.now_ms())
         lone.receive_bytes(batch_frame(8, body=lambda i: b"b" * i))
         await asyncio.sleep(1)
         assert [answer.code for answer in lone.sent()] == [0] * 8 + [14] * 4 + [0]

@@ -143,7 +143,7 @@ CHANGES: dict[str, Change] = {
     ),
     "deleted": delete_topic,
     "deleted and made again": make_topic_again,
-    "read-only store": lambda parts: parts.store.set_read_only("a test"),
+    "read-only store": lambda parts: parts.store.writer.set_read_only("a test"),
 }
 
 

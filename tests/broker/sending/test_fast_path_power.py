@@ -117,11 +117,11 @@ class CrashRun:
         """Reopen the store: it holds all promised messages, and only messages that were sent."""
         store = MessageStore.open(self.disk, self._config.store_config, 2_000_000_000_000, pid=1)
         for queue_id in QUEUES:
-            end = store.max_offset("T", queue_id)
+            end = store.reader.max_offset("T", queue_id)
             assert end >= self.promised[queue_id]
             at = 0
             while at < end:
-                found = store.get("T", queue_id, GetRequest(at, 32, 1 << 20, None))
+                found = store.reader.get("T", queue_id, GetRequest(at, 32, 1 << 20, None))
                 for stored in decode_messages(found.body, decompress=False):
                     assert stored.body == self.sent[queue_id][stored.queue_offset]
                 assert found.plan.next_offset == at + found.plan.count

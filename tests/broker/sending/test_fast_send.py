@@ -379,7 +379,7 @@ def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
         disk.fail_after(0, OSError(errno.ENOSPC, "full"), operations=("write",))
         lone.receive_bytes(b"".join(indexed_frames(Random(2), 40)))
         await asyncio.sleep(1)
-        parts.store.flush(parts.clock.now_ms())
+        parts.store.writer.flush(parts.clock.now_ms())
         await rig.send(properties=encode_properties({"KEYS": "between " * 20}).decode())
         lone.receive_bytes(b"".join(indexed_frames(Random(3), 40)))
         await asyncio.sleep(1)

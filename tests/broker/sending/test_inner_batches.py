@@ -47,7 +47,7 @@ def test_the_answer_names_the_batch_and_its_first_offset() -> None:
         second = await send_batch(bench, ITEMS[:2], "UNIQ_KEY\x01u-2\x02")
         assert (first.queue_offset, first.batch_uniq_id) == (0, "u-1")
         assert (second.queue_offset, second.batch_uniq_id) == (3, "u-2")
-        assert bench.parts.store.max_offset("B", 0) == 5
+        assert bench.parts.store.reader.max_offset("B", 0) == 5
 
     run_batches(test)
 
@@ -56,7 +56,7 @@ def test_the_batch_is_one_record_with_javas_flags_and_properties() -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
         header = await send_batch(bench, ITEMS)
-        record = bench.parts.store.read_record(decode_offset_msg_id(header.msg_id)[1])
+        record = bench.parts.store.reader.read_record(decode_offset_msg_id(header.msg_id)[1])
         assert record is not None
         message = decode_message(record)
         assert message.sys_flag == 0x40 | 0x80
@@ -155,7 +155,7 @@ def test_a_recreated_topic_may_have_another_queue_type(kind: str) -> None:
         parts.topics.put(replace(old, attributes={"queue.type": kind}))
         await bench.send(encode_batch(ITEMS), UNIQUE, topic="B", batch=True)
         expected = "batchconsumequeue" if kind == "BatchCQ" else "consumequeue"
-        parts.store.flush(0)
+        parts.store.writer.flush(0)
         assert parts.disk.exists(f"{expected}/B/0")
         assert not parts.disk.exists("batchconsumequeue/B") or kind == "BatchCQ"
         assert len(bench.stored("B")) == len(ITEMS)

@@ -68,7 +68,7 @@ class ReplyRig:
         return answer
 
     def stored(self) -> list[MessageExt]:
-        found = self.parts.store.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
+        found = self.parts.store.reader.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body)
 
     async def _call(

@@ -87,7 +87,7 @@ def test_a_delayed_message_is_stored_in_javas_queue(golden: Golden) -> None:
         (ours,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
         assert ours.properties == java.properties
         assert answer.ext_fields["queueId"] == expected.ext_fields["queueId"] == "3"
-        entry = bench.parts.store.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
+        entry = bench.parts.store.reader.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
         assert entry is not None
         assert entry.tags_code == ours.store_at_ms + 10_000
 

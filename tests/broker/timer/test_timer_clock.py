@@ -149,11 +149,11 @@ def test_a_full_disk_delays_due_messages_and_loses_none() -> None:
         await asyncio.sleep(1)
         free = parts.disk.free
         parts.disk.free = 0
-        parts.store._guard.check_space()
+        parts.store.writer._guard.check_space()
         await asyncio.sleep(12)
         assert bodies(parts) == []
         parts.disk.free = free
-        parts.store._guard.check_space()
+        parts.store.writer._guard.check_space()
         await asyncio.sleep(15)
         assert bodies(parts) == [b"%02d" % number for number in range(50)]
 

@@ -38,7 +38,7 @@ def test_scheduled_messages_in_a_java_store_are_delivered() -> None:
             store=load("clean").config, max_message_size_bytes=1 << 14, timer=TimerConfig()
         )
         parts = BrokerParts(disk, config=config, later_ms=read_at_ms + 10_000 - EPOCH_MS)
-        topics = {topic for topic in parts.store.queues() if topic != TIMER_TOPIC}
+        topics = {topic for topic in parts.store.reader.queues() if topic != TIMER_TOPIC}
         for topic in topics:
             parts.topics.ensure(TopicConfig(topic, 8, 8))
         before = {one: len(_ids(parts, one)) for one in topics}
@@ -85,7 +85,7 @@ def test_a_wheel_of_tenths_of_seconds_is_rebuilt_from_the_log() -> None:
 def _ids(parts: BrokerParts, topic: str) -> list[str]:
     return [
         f"{queue_id} {message.msg_id} {message.store_at_ms}"
-        for queue_id in parts.store.queues().get(topic, ())
+        for queue_id in parts.store.reader.queues().get(topic, ())
         for message in messages(parts, topic, queue_id)
         if names.TIMER_DEQUEUE_MS in message.properties
     ]

@@ -51,7 +51,7 @@ def test_a_rolled_message_is_delivered_to_the_millisecond() -> None:
         [message] = messages(parts)
         assert 0 <= message.store_at_ms - due_at_ms < 50
         assert message.properties[names.TIMER_ROLL_TIMES] == "8"
-        assert parts.store.max_offset(TIMER_TOPIC, 0) == 9
+        assert parts.store.reader.max_offset(TIMER_TOPIC, 0) == 9
         assert parts.timers.counts.metrics().timing_count["T"].count == 0
         assert parts.timers.waiting == 0
 
@@ -62,7 +62,7 @@ def test_a_waiting_message_is_stored_again_before_its_record_expires() -> None:
     async def test(parts: BrokerParts) -> None:
         await send_at(parts, b"x", parts.clock.now_ms() + 2 * DAY_MS)
         await asyncio.sleep(0.8 * DAY_MS / 1000)
-        assert parts.store.max_offset(TIMER_TOPIC, 0) == 2
+        assert parts.store.reader.max_offset(TIMER_TOPIC, 0) == 2
 
     store = StoreConfig(
         commitlog_segment_bytes=1 << 20,

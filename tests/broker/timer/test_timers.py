@@ -46,7 +46,7 @@ def test_a_forged_record_is_dropped(topic: str, caplog: pytest.LogCaptureFixture
         await send_at(parts, b"late", due_at_ms + 1)
         await asyncio.sleep(4)
         assert bodies(parts) == [b"late"]
-        assert set(parts.store.queues()) == {TIMER_TOPIC, "T"}
+        assert set(parts.store.reader.queues()) == {TIMER_TOPIC, "T"}
         assert parts.timers.waiting == 0
         assert parts.timers.counts.metrics().timing_count[topic].count == 0
 
@@ -60,7 +60,7 @@ def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
         await send(parts, timer_draft(parts, b"late", due_at_ms, queue_id=4_001))
         await asyncio.sleep(3)
         assert bodies(parts, queue_id=1) == [b"late"]
-        assert parts.store.queues()["T"] == [1]
+        assert parts.store.reader.queues()["T"] == [1]
 
     run(test)
 

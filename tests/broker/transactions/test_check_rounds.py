@@ -329,10 +329,10 @@ def test_an_idle_broker_writes_nothing_and_sets_no_timer() -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.end(await rig.half(), COMMIT)
         await asyncio.sleep(10)
-        written = rig.parts.store.written_position
+        written = rig.parts.store.reader.written_position
         for _ in range(10):
             await rig.round(after_s=30)
-        assert rig.parts.store.written_position == written
+        assert rig.parts.store.reader.written_position == written
         assert rig.transactions._op_writer._timer is None
 
     run(test)

@@ -172,7 +172,7 @@ def test_a_clean_stop_leaves_nothing_to_recover() -> None:
     async def after(rig: TransactionRig) -> None:
         await asyncio.sleep(1)
         assert len(rig.bodies()) == 5
-        assert rig.progress() == (5, rig.parts.store.max_offset(TRANS_OP_HALF_TOPIC, 0))
+        assert rig.progress() == (5, rig.parts.store.reader.max_offset(TRANS_OP_HALF_TOPIC, 0))
 
     disk = run(ended)
     run(after, disk, later_ms=10_000)

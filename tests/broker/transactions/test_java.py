@@ -134,6 +134,6 @@ def test_a_store_of_the_java_broker_is_continued() -> None:
         assert len(after - before) == 6
         assert set(after.values()) == {1}
         head, _ = rig.progress()
-        assert head == parts.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        assert head == parts.store.reader.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)
 
     run_with_parts(main, golden.disk, config=config, later_ms=RECORDED_UNTIL_MS - EPOCH_MS)

@@ -138,10 +138,10 @@ class TransactionRig:
         """Return the messages of all queues of a topic."""
         store, found = self.parts.store, []
         for queue_id in range(4):
-            for offset in range(store.max_offset(topic, queue_id)):
-                entry = store.entry(topic, queue_id, offset)
+            for offset in range(store.reader.max_offset(topic, queue_id)):
+                entry = store.reader.entry(topic, queue_id, offset)
                 assert entry is not None
-                record = store.read_record(entry.physical_offset)
+                record = store.reader.read_record(entry.physical_offset)
                 assert record is not None
                 found.append(decode_message(record))
         return found
@@ -161,10 +161,10 @@ class TransactionRig:
     def ops(self) -> list[list[int]]:
         """Return the half messages that each op message names."""
         store, found = self.parts.store, []
-        for offset in range(store.max_offset(TRANS_OP_HALF_TOPIC, 0)):
-            entry = store.entry(TRANS_OP_HALF_TOPIC, 0, offset)
+        for offset in range(store.reader.max_offset(TRANS_OP_HALF_TOPIC, 0)):
+            entry = store.reader.entry(TRANS_OP_HALF_TOPIC, 0, offset)
             assert entry is not None
-            record = store.read_record(entry.physical_offset)
+            record = store.reader.read_record(entry.physical_offset)
             assert record is not None
             found.append(read_op(record))
         return found

@@ -194,7 +194,7 @@ def test_many_messages_share_few_syncs_of_a_real_disk(tmp_path: Path) -> None:
         commit = GroupCommit(store, flusher, loop, config, lambda _: None)
         results = await asyncio.gather(*(commit.put_and_wait([DRAFT], 0) for _ in range(500)))
         assert {result.status for result in results} == {PutStatus.OK}
-        assert store.synced_position == store.written_position
+        assert store.reader.synced_position == store.reader.written_position
         await commit.close()
         store.close(0)
         flusher.close()

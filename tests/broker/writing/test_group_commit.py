@@ -125,7 +125,7 @@ def test_in_async_mode_the_sync_comes_last() -> None:
 
         await asyncio.sleep(0.25)
         assert bench.events[3:] == ["sync"]
-        assert bench.store.synced_position == bench.store.written_position
+        assert bench.store.reader.synced_position == bench.store.reader.written_position
 
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
 
@@ -153,10 +153,10 @@ def test_a_put_without_wait_is_answered_when_written_and_visible_when_synced() -
         bench.put(wait_for_sync=False)
         await asyncio.sleep(1)
         assert bench.events == ["write", "reply OK"]
-        assert bench.store.max_offset("T", 0) == 0
+        assert bench.store.reader.max_offset("T", 0) == 0
 
         bench.flusher.release()
-        assert bench.store.max_offset("T", 0) == 1
+        assert bench.store.reader.max_offset("T", 0) == 1
 
     run(test)
 
@@ -200,11 +200,11 @@ def test_a_failed_sync_refuses_all_puts_and_is_not_retried() -> None:
         assert bench.statuses == [PutStatus.OK] + [PutStatus.SERVICE_NOT_AVAILABLE] * 3
         assert all("Input/output error" in r.reason for r in bench.results[1:])
         assert all(not r.appended for r in bench.results[1:])
-        assert bench.store.max_offset("T", 0) == 1, "consumers see only what was synced"
+        assert bench.store.reader.max_offset("T", 0) == 1, "consumers see only what was synced"
         assert bench.flusher.sync_count == 1
         assert bench.commit.pending_bytes == 0
         with pytest.raises(StoreReadOnlyError):
-            bench.store.check_writable()
+            bench.store.writer.check_writable()
 
     run(test)
 
@@ -217,7 +217,7 @@ def test_a_failed_background_sync_stops_writes_but_keeps_written_messages() -> N
         bench.put()
 
         assert bench.statuses == [PutStatus.OK, PutStatus.SERVICE_NOT_AVAILABLE]
-        assert bench.store.max_offset("T", 0) == 1
+        assert bench.store.reader.max_offset("T", 0) == 1
 
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
@@ -238,7 +238,7 @@ def test_a_late_sync_is_reported_after_the_time_out_and_the_message_stays() -> N
 
         bench.flusher.release()
         await asyncio.sleep(0.1)
-        assert bench.store.max_offset("T", 0) == 2
+        assert bench.store.reader.max_offset("T", 0) == 2
         assert bench.statuses == [PutStatus.FLUSH_DISK_TIMEOUT] * 2, "no put is answered twice"
         assert bench.commit.pending_bytes == 0
 
@@ -318,7 +318,7 @@ def test_pending_bytes_are_bounded_in_total_and_per_connection() -> None:
         bench.put(draft(bytes(4000)), owner="a")
         await asyncio.sleep(0.1)
         assert bench.statuses[3:] == [PutStatus.OK] * 9
-        assert bench.store.max_offset("T", 0) == 9, "a refused message is not stored"
+        assert bench.store.reader.max_offset("T", 0) == 9, "a refused message is not stored"
 
     run(test)
 
@@ -363,7 +363,7 @@ def test_close_syncs_records_written_during_the_last_background_sync() -> None:
 
         assert bench.statuses == [PutStatus.OK, PutStatus.OK]
         # Tables that refer to the log are saved right after this.
-        assert bench.store.synced_position == bench.store.written_position
+        assert bench.store.reader.synced_position == bench.store.reader.written_position
 
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH, flush_interval_ms=200)
 
@@ -420,7 +420,7 @@ def test_an_internal_error_refuses_the_pending_puts(
             raise RuntimeError("a bug")
 
         bench.put()
-        setattr(bench.store, step, fail)
+        setattr(bench.store.writer, step, fail)
         await asyncio.sleep(0.1)
         delattr(bench.store, step)
 
@@ -449,7 +449,10 @@ def test_deleting_a_topic_loses_no_message_of_other_topics() -> None:
         assert refused.status is PutStatus.TOPIC_REFUSED
         assert "Gone is being deleted" in refused.reason
         assert bench.statuses == [PutStatus.OK] * 4
-        assert (bench.store.max_offset("Gone", 0), bench.store.max_offset("Kept", 0)) == (0, 2)
+        assert (
+            bench.store.reader.max_offset("Gone", 0),
+            bench.store.reader.max_offset("Kept", 0),
+        ) == (0, 2)
 
     run(test)
 
@@ -480,7 +483,7 @@ def test_a_message_refused_while_a_topic_is_deleted_is_not_acknowledged_with_a_l
         await asyncio.sleep(0.1)
 
         assert bench.statuses == [PutStatus.OK, PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.OK]
-        assert bench.store.max_offset("Kept", 0) == 1
+        assert bench.store.reader.max_offset("Kept", 0) == 1
 
     run(test)
 
@@ -534,10 +537,10 @@ def test_acknowledged_messages_survive_a_crash_at_any_time(
     disk.free = 1 << 40
     store = MessageStore.open(disk, config.store_config, EPOCH_MS, pid=2)
     stored = {}
-    for offset in range(store.max_offset("T", 0)):
-        entry = store.entry("T", 0, offset)
+    for offset in range(store.reader.max_offset("T", 0)):
+        entry = store.reader.entry("T", 0, offset)
         assert entry is not None, "no hole"
-        assert store.read_record(entry.physical_offset) is not None
+        assert store.reader.read_record(entry.physical_offset) is not None
         stored[offset] = entry.size
     store.close(EPOCH_MS)
 

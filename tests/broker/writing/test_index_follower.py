@@ -80,7 +80,7 @@ def test_the_index_is_saved_and_recorded_in_the_checkpoint() -> None:
             assert parts.store.index is not None
             unsaved.append(parts.store.index.has_unsaved)
         assert unsaved == [True, False]
-        parts.store.flush(parts.clock.now_ms())
+        parts.store.writer.flush(parts.clock.now_ms())
         assert load_checkpoint(parts.disk).index_at_ms > 0
         await index.stop()
 
@@ -117,7 +117,7 @@ def test_indexing_continues_after_a_full_disk_without_affecting_the_store() -> N
         await send(parts, "b")
         index.notify()
         assert parts.store.index_lag_bytes > 0
-        assert parts.store.read_only_reason is None
+        assert parts.store.writer.read_only_reason is None
         asked = KeyQuery("T", "a", KeyKind.KEY, 9, 0, LONG_MAX)
         assert len(parts.store.find_messages(asked).records) == 1  # from the log itself
         full[0] = False
@@ -135,8 +135,8 @@ def test_any_other_failure_makes_the_store_read_only_with_a_remedy(caplog: Any) 
         parts.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
         index.notify()
         await asyncio.sleep(1)
-        assert "key index" in (parts.store.read_only_reason or "")
-        assert "directory `index`" in (parts.store.read_only_reason or "")
+        assert "key index" in (parts.store.writer.read_only_reason or "")
+        assert "directory `index`" in (parts.store.writer.read_only_reason or "")
         await index.stop()
 
     with pytest.raises(AssertionError, match="not closed cleanly"):  # the check finds this then

@@ -21,6 +21,7 @@ from kourou.protocol.record.encode import RecordDraft
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore, SyncPlan
 from kourou.store.state.abort_file import read_last_run
+from kourou.store.writer import StoreWriter
 
 HOST = ("127.0.0.1", 1)
 ONE_FILE = SyncPlan(0, 0, ("file",), ())
@@ -71,7 +72,7 @@ def test_all_puts_are_synced_across_segments(open_kernel: OpenKernel, tmp_path: 
         for _ in range(30):  # some of these syncs are of two segments and their directory
             results = await asyncio.gather(*(commit.put_and_wait([DRAFT], 0) for _ in range(10)))
             assert {result.status for result in results} == {PutStatus.OK}
-            assert store.synced_position == store.written_position
+            assert store.reader.synced_position == store.reader.written_position
         await commit.close()
         store.close(0)
         flusher.close()
@@ -144,20 +145,20 @@ def test_a_failed_sync_is_recorded_before_done_is_called(tmp_path: Path) -> None
 
         class Watched(KernelFlusher):
             def sync(
-                self, store: MessageStore, plan: SyncPlan, done: Callable[[Exception | None], None]
+                self, writer: StoreWriter, plan: SyncPlan, done: Callable[[Exception | None], None]
             ) -> None:
                 def ended(error: Exception | None) -> None:
                     recorded.append(read_last_run(disk).is_cache_suspect)
                     done(error)
 
-                super().sync(store, plan, ended)
+                super().sync(writer, plan, ended)
 
         flusher = Watched(loop, Failing.open)
         commit = GroupCommit(store, flusher, loop, config, lambda _: None)
         # A thread runs the first sync: the segment is new, and its directory is synced too.
         assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.OK
         assert (await commit.put_and_wait([DRAFT], 0)).status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert "Input/output error" in str(store.read_only_reason)
+        assert "Input/output error" in str(store.writer.read_only_reason)
         flusher.close()
         store.abandon()
         disk.close()

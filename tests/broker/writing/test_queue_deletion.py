@@ -71,8 +71,8 @@ def test_other_topics_are_served_and_the_name_is_refused_during_a_deletion() -> 
         await deleting
         assert parts.disk.list("consumequeue") == ["Kept"]
         assert await put(parts, "Gone") is PutStatus.OK
-        assert parts.store.max_offset("Gone", 0) == 1
-        assert parts.store.max_offset("Kept", 0) == 4
+        assert parts.store.reader.max_offset("Gone", 0) == 1
+        assert parts.store.reader.max_offset("Kept", 0) == 4
 
     with_slow_disk(test)
 
@@ -82,7 +82,7 @@ def test_topics_are_deleted_one_after_the_other() -> None:
         async with asyncio.TaskGroup() as deleting:
             for topic in ("Gone", "Kept", "Gone", "never"):
                 deleting.create_task(queues.delete(topic))
-        assert parts.store.queues() == {}
+        assert parts.store.reader.queues() == {}
         assert parts.disk.list("consumequeue") == []
         assert parts.disk.read("config/kourou-store.json", 0, 999).count(b'"Gone"') == 1
 
@@ -96,7 +96,7 @@ def test_a_failed_removal_is_reported_and_a_second_one_completes_it() -> None:
             StoreError, match="messages to topic Gone are refused until it is deleted"
         ):
             await queues.delete("Gone")
-        assert parts.store.queues() == {"Kept": [0]}
+        assert parts.store.reader.queues() == {"Kept": [0]}
         assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED
 
         await queues.delete("Gone")

@@ -35,7 +35,7 @@ async def begin_round(bench: Bench) -> None:
     for queue_id in range(QUEUES):
         bench.put(draft(queue_id=queue_id))
     await asyncio.sleep(1)
-    assert bench.store.synced_position == bench.store.written_position
+    assert bench.store.reader.synced_position == bench.store.reader.written_position
     while not bench.commit.flush(EPOCH_MS + 3_600_000):  # noqa: ASYNC110 - each call does a part
         await asyncio.sleep(0.02)
 
@@ -73,7 +73,7 @@ def test_queue_files_that_cannot_be_synced_make_the_store_read_only() -> None:
         bench.flusher.fail_next(OSError(errno.EIO, "broken"))
         await asyncio.sleep(1)
 
-        assert "broken" in (bench.store.read_only_reason or "")
+        assert "broken" in (bench.store.writer.read_only_reason or "")
         assert durable_position(bench) == 0
 
     run(test, **SYNC)

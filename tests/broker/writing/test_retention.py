@@ -116,7 +116,7 @@ def test_expired_segments_and_their_queue_files_are_removed_at_the_configured_ho
     async def test(parts: BrokerParts) -> None:
         await parts.retention.run()
         assert segments(parts) == 2
-        assert parts.store.min_offset("T", 0) == 24
+        assert parts.store.reader.min_offset("T", 0) == 24
         assert parts.disk.list("consumequeue/T/0") == [f"{6 * 80:020d}", f"{7 * 80:020d}"]
 
     at_hour = datetime.fromtimestamp((EPOCH_MS + 3 * HOUR_MS) / 1000).astimezone().hour
@@ -227,7 +227,7 @@ def test_nothing_is_removed_in_the_first_minute_except_on_request() -> None:
 def test_a_store_that_is_read_only_keeps_all_its_files() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
-        parts.store.set_read_only("a sync failed")
+        parts.store.writer.set_read_only("a sync failed")
         await parts.retention.run()
         assert segments(parts) == 10
 
@@ -253,7 +253,7 @@ def test_removal_of_a_segment_is_retried_after_a_failure() -> None:
         parts.disk.fail_after(0, BUSY, ("unlink",))
         with pytest.raises(OSError, match="busy"):
             await parts.retention.run()
-        assert parts.store.min_position == 0
+        assert parts.store.reader.min_position == 0
         await parts.retention.run()
         assert segments(parts) == 2
 
@@ -299,7 +299,7 @@ def test_a_sync_that_fails_makes_the_store_read_only() -> None:
         with pytest.raises(OSError, match="Input"):
             await parts.retention.run()
         parts.disk.on_operation = None
-        assert "a sync failed" in (parts.store.read_only_reason or "")
+        assert "a sync failed" in (parts.store.writer.read_only_reason or "")
         # The queue file is kept, because a power cut may restore the segment.
         assert parts.disk.list("consumequeue/T/0")[0] == f"{0:020d}"
 
@@ -344,7 +344,10 @@ def test_sends_and_topic_deletions_work_during_a_run() -> None:
         await parts.queue_deletion.delete("T")
         await store(parts, 3)
         await run
-        assert (parts.store.min_offset("T", 0), parts.store.max_offset("T", 0)) == (0, 3)
+        assert (parts.store.reader.min_offset("T", 0), parts.store.reader.max_offset("T", 0)) == (
+            0,
+            3,
+        )
 
     run_with_old_messages(test)
 
@@ -357,7 +360,7 @@ def test_stop_waits_for_the_file_that_is_being_removed() -> None:
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-        begin = parts.store.min_position
+        begin = parts.store.reader.min_position
         assert 0 < begin < 8 * SEGMENT_BYTES
         assert parts.disk.list("commitlog")[0] == f"{begin:020d}"
 

@@ -48,7 +48,7 @@ def test_incompressible_body_is_stored_uncompressed(kind: CompressionType) -> No
                 receipt = await producer.send(Message(TOPIC, body))
             await w.until_got(body)
             _, physical_offset = decode_offset_msg_id(receipt.offset_msg_id)
-            record = w.cluster.broker().store.read_record(physical_offset)
+            record = w.cluster.broker().store.reader.read_record(physical_offset)
             assert record is not None
             assert read_record(record, check_crc=True).sys_flag & COMPRESSED == 0
             assert body in record

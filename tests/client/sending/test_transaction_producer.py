@@ -450,6 +450,6 @@ def test_transactions_are_checked_and_ended_within_a_namespace() -> None:
                 await asyncio.sleep(100)
             assert asked == ["T"]
             store = cluster.broker().store
-            assert sum(store.max_offset("ns%T", queue_id) for queue_id in range(8)) == 2
+            assert sum(store.reader.max_offset("ns%T", queue_id) for queue_id in range(8)) == 2
 
     run_virtual(main())

@@ -31,15 +31,15 @@ def filled(count: int = 60, *, is_expired: bool = False) -> tuple[SimDisk, Messa
         body = b"%d" % number * (number % 40 + 1)
         properties = {"TAGS": "ab"[number % 2], "DELAY": "3", "KEYS": f"k{number}"}
         rig.now_ms += 1
-        rig.store.append(
+        rig.store.writer.append(
             draft(body, topic=topic, queue_id=queue_id, properties=properties), rig.now_ms
         )
         rig.commit()
     if is_expired:
         expiry = rig.store.expiry
         expiry.remove([expiry.hide_segment()])
-        for queue in rig.store._queues:
-            queue.correct_min_offset(rig.store.min_position)
+        for queue in rig.store.reader._queues:
+            queue.correct_min_offset(rig.store.reader.min_position)
     messages = read_all(rig.store)[0]
     rig.store.close(rig.now_ms)
     return rig.disk, messages
@@ -53,19 +53,19 @@ def read_all(store: MessageStore) -> tuple[Messages, list[Place]]:
     """Read each queue from begin to end like a consumer, and collect damaged messages."""
     messages: Messages = {}
     damaged = []
-    for topic, queue_ids in store.queues().items():
+    for topic, queue_ids in store.reader.queues().items():
         for queue_id in queue_ids:
-            offset = store.min_offset(topic, queue_id)
-            while offset < store.max_offset(topic, queue_id):
+            offset = store.reader.min_offset(topic, queue_id)
+            while offset < store.reader.max_offset(topic, queue_id):
                 asked = GetRequest(offset, 8, 1 << 20, None)
                 try:
-                    found = store.get_resident(topic, queue_id, asked)
-                    found = found or store.get(topic, queue_id, asked)
+                    found = store.reader.get_resident(topic, queue_id, asked)
+                    found = found or store.reader.get(topic, queue_id, asked)
                 except DamagedRecordError as error:
                     damaged.append((error.topic, error.queue_id, error.queue_offset))
                     offset += 1
                     continue
-                store.write_repaired(found.repaired)
+                store.writer.write_repaired(found.repaired)
                 assert found.plan.next_offset > offset
                 for record in found.records():
                     own = decode_message(record).queue_offset

@@ -110,15 +110,15 @@ def test_a_seal_copied_from_another_record_is_removed() -> None:
 
 
 def test_a_message_stored_again_has_one_seal(rig: Rig) -> None:
-    record = rig.store.read_record(rig.put(b"one").physical_offset)
+    record = rig.store.reader.read_record(rig.put(b"one").physical_offset)
     assert record is not None
     header = read_record(record, check_crc=True)
     again = draft(b"two", properties=decode_properties(record[header.properties_start :]))
     assert b"__CRC32#" in again.properties
-    stored = rig.store.append(again, rig.now_ms)
+    stored = rig.store.writer.append(again, rig.now_ms)
     rig.commit()
 
-    second = rig.store.read_record(stored.physical_offset)
+    second = rig.store.reader.read_record(stored.physical_offset)
     assert second is not None
     assert second.count(b"__CRC32#") == 1
 

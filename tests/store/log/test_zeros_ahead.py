@@ -29,13 +29,13 @@ def put(rig: Rig, count: int = 1) -> None:
     """Store messages with the same calls as a broker with SYNC_FLUSH."""
     for _ in range(count):
         rig.append(BODY)
-        rig.store.write()
-        rig.store.fill_ahead()
-        plan = rig.store.sync_plan()
+        rig.store.writer.write()
+        rig.store.writer.fill_ahead()
+        plan = rig.store.writer.sync_plan()
         assert plan is not None
-        rig.store.run_sync(plan)
-        rig.store.synced(plan)
-        rig.store.dispatch(rig.store.synced_position)
+        rig.store.writer.run_sync(plan)
+        rig.store.writer.synced(plan)
+        rig.store.writer.dispatch(rig.store.reader.synced_position)
 
 
 def check(rig: Rig, count: int) -> None:
@@ -118,17 +118,17 @@ def test_a_disk_without_space_for_zeros_accepts_messages() -> None:
     refused = []
 
     def refuse_zeros(operation: str, name: str) -> None:
-        if operation == "write" and name == FIRST and rig.store.written_position > 0:
+        if operation == "write" and name == FIRST and rig.store.reader.written_position > 0:
             refused.append(name)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     rig.append(BODY)
-    rig.store.write()
+    rig.store.writer.write()
     rig.disk.on_operation = refuse_zeros
-    rig.store.fill_ahead()
+    rig.store.writer.fill_ahead()
     rig.disk.on_operation = None
     assert refused == [FIRST]
-    assert rig.store.read_only_reason is None
+    assert rig.store.writer.read_only_reason is None
     put(rig)
     check(rig, 2)
 
@@ -136,12 +136,12 @@ def test_a_disk_without_space_for_zeros_accepts_messages() -> None:
 def test_a_device_error_while_writing_zeros_makes_the_store_read_only() -> None:
     rig = new_rig()
     rig.append(BODY)
-    rig.store.write()
+    rig.store.writer.write()
     rig.disk.fail_after(0, OSError(errno.EIO, "gone"), ("write",))
-    rig.store.fill_ahead()
-    assert "gone" in (rig.store.read_only_reason or "")
+    rig.store.writer.fill_ahead()
+    assert "gone" in (rig.store.writer.read_only_reason or "")
     operations = rig.disk.operations
-    rig.store.fill_ahead()
+    rig.store.writer.fill_ahead()
     assert rig.disk.operations == operations
 
 
@@ -151,10 +151,10 @@ def test_zeros_are_written_again_after_an_undone_write() -> None:
     rig.append(BODY)
     rig.disk.fail_after(0, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ("write",))
     with pytest.raises(StoreError):
-        rig.store.write()
+        rig.store.writer.write()
     assert rig.disk.next_data(FIRST, 32_768) == SEGMENT_BYTES
     rig.disk.free = 1 << 40
-    rig.store.flush(rig.now_ms)
+    rig.store.writer.flush(rig.now_ms)
     put(rig, 3)
     assert rig.disk.next_data(FIRST, 32_768) == 32_768
     check(rig, 4)

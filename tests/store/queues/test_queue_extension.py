@@ -112,8 +112,8 @@ def tags(rig: Rig, tag: str) -> list[bytes]:
     code = java_string_hash(tag)
     bodies: list[bytes] = []
     offset = 0
-    while offset < rig.store.max_offset("T", 0):
-        found = rig.store.get("T", 0, GetRequest(offset, 32, 1 << 20, code.__eq__))
+    while offset < rig.store.reader.max_offset("T", 0):
+        found = rig.store.reader.get("T", 0, GetRequest(offset, 32, 1 << 20, code.__eq__))
         bodies += [message.body for message in decode_messages(found.body)]
         offset = found.plan.next_offset
     return bodies
@@ -121,7 +121,7 @@ def tags(rig: Rig, tag: str) -> list[bytes]:
 
 def put(rig: Rig, *tagged: str) -> None:
     for tag in tagged:
-        rig.store.append(draft(tag.encode(), properties={"TAGS": tag}), rig.now_ms)
+        rig.store.writer.append(draft(tag.encode(), properties={"TAGS": tag}), rig.now_ms)
         rig.commit()
 
 
@@ -130,7 +130,7 @@ def test_a_filter_gets_the_tags_codes_of_units() -> None:
     put(rig, "a", "b", "a")
     rig.tick()
     put(rig, "b", "a")
-    entry = rig.store.entry("T", 0, 0)
+    entry = rig.store.reader.entry("T", 0, 0)
     assert entry is not None
     assert is_address(entry.tags_code)
     assert tags(rig, "a") == [b"a"] * 3
@@ -159,7 +159,7 @@ def test_a_store_with_units_works_with_the_option_off() -> None:
     rig.open()
     put(rig, *"ab")
     assert tags(rig, "a") == [b"a", b"a"]
-    entry = rig.store.entry("T", 0, 2)
+    entry = rig.store.reader.entry("T", 0, 2)
     assert entry is not None
     assert entry.tags_code == ord("a")
 
@@ -174,7 +174,7 @@ def test_a_message_whose_unit_is_lost_passes_every_filter() -> None:
 
 def test_bit_maps_come_from_the_given_function() -> None:
     rig = Rig(config=EXTENDED)
-    rig.store.set_bit_map_function(lambda record: bytes([record.size % 256]))
+    rig.store.writer.set_bit_map_function(lambda record: bytes([record.size % 256]))
     put(rig, "a")
     rig.tick()
     size = ENTRY.unpack(rig.disk.read(QUEUE_NAME, 0, ENTRY_BYTES))[1]
@@ -185,7 +185,7 @@ def test_units_are_removed_with_their_topic() -> None:
     rig = Rig(config=EXTENDED)
     put(rig, *"ab")
     rig.tick()
-    deletion = rig.store.begin_deletion("T")
+    deletion = rig.store.writer.begin_deletion("T")
     assert deletion is not None
     deletion.note()
     rig.kill()

@@ -109,11 +109,11 @@ def test_light_queues_are_those_with_an_offset() -> None:
 
 def test_a_message_cannot_claim_a_light_queue(rig: Rig) -> None:
     claim = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0", "TAGS": "a"}
-    rig.store.append(draft(b"one", properties=claim), rig.now_ms)
+    rig.store.writer.append(draft(b"one", properties=claim), rig.now_ms)
     rig.commit()
     rig.kill()
 
-    assert rig.store.queues() == {"T": [0]}
+    assert rig.store.reader.queues() == {"T": [0]}
     assert rig.bodies() == [b"one"]
 
 
@@ -123,10 +123,10 @@ def test_append_and_recovery_agree_on_every_code(rig: Rig) -> None:
         draft(properties={"KEYS": "k"}),
         draft(topic=SCHEDULE_TOPIC, queue_id=2, properties={"DELAY": "3", "TAGS": "a"}),
     ]
-    appended = [rig.store.append(one, rig.now_ms) for one in drafts]
+    appended = [rig.store.writer.append(one, rig.now_ms) for one in drafts]
     rig.commit()
-    before = [rig.store.entry(a.topic, a.queue_id, a.queue_offset) for a in appended]
+    before = [rig.store.reader.entry(a.topic, a.queue_id, a.queue_offset) for a in appended]
     rig.crash()
 
-    assert [rig.store.entry(a.topic, a.queue_id, a.queue_offset) for a in appended] == before
+    assert [rig.store.reader.entry(a.topic, a.queue_id, a.queue_offset) for a in appended] == before
     assert [entry.tags_code for entry in before if entry] == [a.tags_code for a in appended]

@@ -46,8 +46,8 @@ def put(rig: Rig, *counts: int) -> list[AppendedRecord]:
     """Store batches whose messages contain their offsets."""
     appended = []
     for count in counts:
-        start = rig.store.next_queue_offset("T", 0)
-        appended.append(rig.store.append(batch(count, start), rig.now_ms))
+        start = rig.store.reader.next_queue_offset("T", 0)
+        appended.append(rig.store.writer.append(batch(count, start), rig.now_ms))
         rig.commit()
     return appended
 
@@ -61,7 +61,7 @@ def get(
     skip_damaged: bool = False,
 ) -> GetResult:
     asked = GetRequest(offset, max_messages, 1 << 20, accepts)
-    return rig.store.get("T", 0, asked, skip_damaged=skip_damaged)
+    return rig.store.reader.get("T", 0, asked, skip_damaged=skip_damaged)
 
 
 def numbers(found: GetResult) -> list[int]:
@@ -74,7 +74,7 @@ def test_a_batch_has_as_many_offsets_as_messages(rig: Rig) -> None:
     first, second = put(rig, 3, 4)
     assert (first.queue_offset, first.count) == (0, 3)
     assert (second.queue_offset, second.count) == (3, 4)
-    assert rig.store.max_offset("T", 0) == 7
+    assert rig.store.reader.max_offset("T", 0) == 7
     assert rig.bodies() == [b"%d" % n for n in range(7)]
     assert rig.problems() == []
 
@@ -104,14 +104,14 @@ def test_an_offset_outside_the_queue_is_reported(rig: Rig, offset: int, status: 
 
 def test_batches_in_memory_are_found_without_waiting(rig: Rig) -> None:
     put(rig, 3, 4)
-    found = rig.store.get_resident("T", 0, GetRequest(4, 32, 1 << 20, None))
+    found = rig.store.reader.get_resident("T", 0, GetRequest(4, 32, 1 << 20, None))
     assert found is not None
     assert numbers(found) == [3, 4, 5, 6]
 
 
 def test_a_tag_filter_passes_batches_without_tags(rig: Rig) -> None:
     put(rig, 3)
-    rig.store.append(draft(b"3"), rig.now_ms)  # a single message, with tag a
+    rig.store.writer.append(draft(b"3"), rig.now_ms)  # a single message, with tag a
     rig.commit()
     assert numbers(get(rig, 0, accepts=lambda code: code == 1)) == [0, 1, 2]
     assert numbers(get(rig, 0, accepts=lambda code: code == ord("a"))) == [0, 1, 2, 3]
@@ -123,21 +123,21 @@ def test_a_search_by_time_finds_the_batch(rig: Rig) -> None:
         rig.now_ms += 1000
         times.append(rig.now_ms)
         put(rig, count)
-    assert [rig.store.offset_by_time("T", 0, at) for at in (0, *times, times[-1] + 1)] == [
+    assert [rig.store.reader.offset_by_time("T", 0, at) for at in (0, *times, times[-1] + 1)] == [
         0, 0, 3, 7, 9,
     ]  # fmt: skip
-    assert rig.store.store_time("T", 0, 5) == times[1]
+    assert rig.store.reader.store_time("T", 0, 5) == times[1]
 
 
 def test_a_batch_for_a_simple_queue_is_refused_and_leaves_nothing(rig: Rig) -> None:
     with pytest.raises(InvalidMessageError, match="U has no batch queues"):
-        rig.store.append(batch(2, topic="U"), rig.now_ms)
+        rig.store.writer.append(batch(2, topic="U"), rig.now_ms)
     with pytest.raises(InvalidMessageError, match="part of a batch"):
-        rig.store.append_batch([batch(2)], rig.now_ms)
+        rig.store.writer.append_batch([batch(2)], rig.now_ms)
     for count in ("", "0", "32768", "x"):
         with pytest.raises(InvalidMessageError, match="an inner batch has 1 to"):
-            rig.store.append(batch(2, INNER_NUM=count), rig.now_ms)
-    assert rig.store.appended_position == 0
+            rig.store.writer.append(batch(2, INNER_NUM=count), rig.now_ms)
+    assert rig.store.writer.appended_position == 0
 
 
 # Stops, kills and crashes ------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_batches_survive_every_kind_of_stop(rig: Rig, way: str) -> None:
     rig.tick()
     put(rig, 2, 5, 1, 1, 6)
     getattr(rig, way)()
-    assert rig.store.max_offset("T", 0) == 22
+    assert rig.store.reader.max_offset("T", 0) == 22
     put(rig, 2)
     assert rig.bodies() == [b"%d" % n for n in range(24)]
     assert rig.problems() == []
@@ -158,14 +158,14 @@ def test_batches_survive_every_kind_of_stop(rig: Rig, way: str) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_batches_after_a_power_cut_have_no_hole(seed: int) -> None:
     rig = Rig(SimDisk(seed))
-    rig.store.set_kind_lookup("T".__eq__)
+    rig.store.writer.set_kind_lookup("T".__eq__)
     put(rig, *range(1, 4 + seed))
     rig.tick()
     put(rig, 3)
     expected = rig.bodies()
     for count in (1, 2):
-        rig.store.append(batch(count), rig.now_ms)
-    rig.store.write()
+        rig.store.writer.append(batch(count), rig.now_ms)
+    rig.store.writer.write()
     rig.crash()
     assert rig.bodies()[: len(expected)] == expected
     assert rig.problems() == []
@@ -173,20 +173,20 @@ def test_batches_after_a_power_cut_have_no_hole(seed: int) -> None:
 
 def test_an_unwritten_batch_frees_its_offsets(rig: Rig) -> None:
     put(rig, 3)
-    rig.store.append(batch(4, 3), rig.now_ms)
+    rig.store.writer.append(batch(4, 3), rig.now_ms)
     rig.kill()
-    assert rig.store.next_queue_offset("T", 0) == 3
+    assert rig.store.reader.next_queue_offset("T", 0) == 3
 
 
 def test_a_topic_is_deleted_with_its_batch_queues(rig: Rig) -> None:
     put(rig, 3)
     rig.tick()
-    deletion = rig.store.begin_deletion("T")
+    deletion = rig.store.writer.begin_deletion("T")
     assert deletion is not None
     deletion.note()
     rig.kill()
     assert rig.disk.list("batchconsumequeue") == []
-    assert rig.store.max_offset("T", 0) == 0
+    assert rig.store.reader.max_offset("T", 0) == 0
     assert rig.problems() == []
 
 
@@ -205,7 +205,7 @@ def with_damaged_batch(rig: Rig) -> AppendedRecord:
 
 def test_a_damaged_batch_is_refused_by_name(rig: Rig) -> None:
     damaged = with_damaged_batch(rig)
-    assert rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None)) is None
+    assert rig.store.reader.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None)) is None
     found = get(rig, 0)
     assert numbers(found) == [0, 1, 2]
     assert found.plan.next_offset == 3

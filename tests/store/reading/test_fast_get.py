@@ -21,7 +21,7 @@ SMALL = replace(CONFIG, commitlog_segment_bytes=1 << 14, consumequeue_file_bytes
 
 def fast(rig: Rig, offset: int = 0, count: int = 32, max_bytes: int = 1 << 20) -> bytes | None:
     """Return the records from the fast path; None if it leaves the read to the general path."""
-    found = rig.store.get_fast("T", 0, offset, count, max_bytes)
+    found = rig.store.reader.get_fast("T", 0, offset, count, max_bytes)
     return None if found is None else b"".join(found.records)
 
 
@@ -33,14 +33,14 @@ def test_the_fast_path_returns_the_same_as_the_general_path(seed: int) -> None:
         for _ in range(dice.choice((1, 1, 8))):
             rig.append(b"b" * dice.choice((0, 30, 700)), queue_id=dice.choice((0, 0, 1)))
         rig.commit()
-    end, count = rig.store.max_offset("T", 0), 0
+    end, count = rig.store.reader.max_offset("T", 0), 0
 
     for _ in range(300):
         at, most = dice.randrange(-1, end + 2), dice.choice((1, 3, 32, 64, 65))
         max_bytes = dice.choice((1, 1000, 1 << 20))
-        found = rig.store.get_fast("T", 0, at, most, max_bytes)
+        found = rig.store.reader.get_fast("T", 0, at, most, max_bytes)
         if found is not None:
-            ordinary = rig.store.get_resident("T", 0, GetRequest(at, most, max_bytes, None))
+            ordinary = rig.store.reader.get_resident("T", 0, GetRequest(at, most, max_bytes, None))
             assert ordinary is not None
             assert b"".join(found.records) == ordinary.body
             assert found.size == len(ordinary.body)
@@ -55,7 +55,7 @@ def test_the_fast_path_returns_the_same_as_the_general_path(seed: int) -> None:
 def test_adjacent_messages_are_one_view(rig: Rig) -> None:
     records = [rig.put(b"a"), rig.put(b"b")]
 
-    found = rig.store.get_fast("T", 0, 0, 32, 1 << 20)
+    found = rig.store.reader.get_fast("T", 0, 0, 32, 1 << 20)
 
     assert found is not None
     assert [len(piece) for piece in found.records] == [sum(record.size for record in records)]
@@ -81,7 +81,7 @@ def test_records_from_before_the_start_are_verified() -> None:
 
 def reads_of(rig: Rig, believed_bytes: int) -> Callable[[], bytes | None]:
     """Return a read of a queue's first messages with the given `believed_bytes`."""
-    queue = rig.store._queues.get("T", 0)
+    queue = rig.store.reader._queues.get("T", 0)
     reads = FastGet(rig.store._log, LONG_FILES.delay_levels_ms, believed_bytes=believed_bytes)
 
     def read() -> bytes | None:
@@ -119,7 +119,7 @@ def test_believed_bytes_are_configurable(believed_bytes: int) -> None:
 
     is_verified = believed_bytes == 100
     assert (fast(rig) is None) == is_verified
-    found = rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
+    found = rig.store.reader.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
     assert (found is None) == is_verified
     assert found is None or not found.plan.expected
 
@@ -142,7 +142,7 @@ def test_verified_bytes_of_other_queues_count_as_well() -> None:
     rig = stored()
     rig.put(b"x" * 1500, queue_id=1)
     rig.reopen()
-    queues = [rig.store._queues.get("T", queue_id) for queue_id in (0, 1)]
+    queues = [rig.store.reader._queues.get("T", queue_id) for queue_id in (0, 1)]
     reads = FastGet(rig.store._log, LONG_FILES.delay_levels_ms, believed_bytes=2000)
     assert reads.get(queues[0], 0, 5, 1 << 20) is not None
     assert reads.get(queues[1], 0, 1, 1 << 20) is not None
@@ -166,7 +166,9 @@ def test_a_repaired_entry_is_read_again() -> None:
     rig.disk.write(name, 2 * ENTRY_BYTES, [rig.disk.read(name, 0, ENTRY_BYTES)])
     assert fast(rig) is None
 
-    rig.store.write_repaired(rig.store.get("T", 0, GetRequest(0, 32, 1 << 20, None)).repaired)
+    rig.store.writer.write_repaired(
+        rig.store.reader.get("T", 0, GetRequest(0, 32, 1 << 20, None)).repaired
+    )
 
     assert rig.disk.read(name, 2 * ENTRY_BYTES, ENTRY_BYTES) == entry
     whole = fast(rig)

@@ -38,9 +38,9 @@ def get(
 ) -> GetResult:
     """Read from the offset like a broker."""
     asked = GetRequest(offset, 32, 1 << 20, accepts)
-    found = rig.store.get_resident("T", 0, asked)
-    found = found or rig.store.get("T", 0, asked, skip_damaged=skip)
-    rig.store.write_repaired(found.repaired)
+    found = rig.store.reader.get_resident("T", 0, asked)
+    found = found or rig.store.reader.get("T", 0, asked, skip_damaged=skip)
+    rig.store.writer.write_repaired(found.repaired)
     return found
 
 
@@ -80,7 +80,7 @@ def spoil(rig: Rig, *texts: bytes) -> None:
 
 def test_valid_messages_in_memory_are_found_without_waiting() -> None:
     rig = stored()
-    found = rig.store.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
+    found = rig.store.reader.get_resident("T", 0, GetRequest(0, 32, 1 << 20, None))
     assert found is not None
     assert bodies(found) == expected(*range(10))
     assert [len(record) for record in found.records()] == [one.size for one in found.plan.expected]
@@ -240,7 +240,7 @@ def test_a_segment_removed_during_a_read_hides_no_remaining_message() -> None:
     rig = stored(30, disk)
     disk.rig = rig
 
-    found = rig.store.get("T", 0, GetRequest(0, 32, 1 << 20, None))
+    found = rig.store.reader.get("T", 0, GetRequest(0, 32, 1 << 20, None))
 
     got = bodies(found)
     assert 0 < len(got) < 30
@@ -251,7 +251,9 @@ def test_the_search_for_a_record_is_bounded() -> None:
     rig = stored()
     write_entries(rig, 0, bytes(10 * ENTRY_BYTES))
     store = rig.store
-    context = ReadContext(store._log, store._queues.get("T", 0), LONG_FILES, search_bytes_max=100)
+    context = ReadContext(
+        store._log, store.reader._queues.get("T", 0), LONG_FILES, search_bytes_max=100
+    )
     with pytest.raises(DamagedRecordError, match="refers to no position in the log"):
         get_verified(context, GetRequest(0, 32, 1 << 20, None))
 
@@ -259,7 +261,7 @@ def test_the_search_for_a_record_is_bounded() -> None:
 def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
     rig = stored()
     write_entries(rig, 4, bytes(ENTRY_BYTES))
-    rig.store.set_read_only("a test")
+    rig.store.writer.set_read_only("a test")
     assert read_all(rig) == expected(*range(10))
     assert rig.disk.read(QUEUE_FILE, 4 * ENTRY_BYTES, ENTRY_BYTES) == bytes(ENTRY_BYTES)
 
@@ -267,9 +269,9 @@ def test_a_read_only_store_returns_the_same_and_writes_nothing() -> None:
 def test_entries_of_a_deleted_topic_are_not_repaired() -> None:
     rig = stored()
     write_entries(rig, 4, bytes(ENTRY_BYTES))
-    found = rig.store.get("T", 0, GetRequest(4, 32, 1 << 20, None))
+    found = rig.store.reader.get("T", 0, GetRequest(4, 32, 1 << 20, None))
     delete_topic(rig.store, "T")
-    rig.store.write_repaired(found.repaired)
+    rig.store.writer.write_repaired(found.repaired)
     assert found.repaired
     assert not rig.disk.exists(QUEUE_FILE)
 
@@ -285,33 +287,33 @@ def test_a_search_by_time_uses_the_neighbours_of_records_without_a_time() -> Non
     spoil(rig, b"body-10")
     write_entries(rig, 4, bytes(2 * ENTRY_BYTES))
     for number in set(range(20)) - {4, 5, 6, 10, 11}:
-        assert rig.store.offset_by_time("T", 0, times[number]) == number
+        assert rig.store.reader.offset_by_time("T", 0, times[number]) == number
     for number in (4, 5, 6, 10, 11):
-        assert rig.store.offset_by_time("T", 0, times[number]) <= number
+        assert rig.store.reader.offset_by_time("T", 0, times[number]) <= number
 
 
 def test_own_entries_returns_only_entries_made_by_this_process() -> None:
     rig = stored(3)
-    assert rig.store.own_entries("T", 0, 0, 8) is None
-    assert rig.store.own_entries("T", 0, 3, 8) == ()
-    assert rig.store.own_entries("absent", 0, 0, 8) == ()
+    assert rig.store.reader.own_entries("T", 0, 0, 8) is None
+    assert rig.store.reader.own_entries("T", 0, 3, 8) == ()
+    assert rig.store.reader.own_entries("absent", 0, 0, 8) == ()
     appended = [rig.put(b"new-%d" % number) for number in range(2)]
     for _ in range(2):
-        entries = rig.store.own_entries("T", 0, 3, 8) or ()
+        entries = rig.store.reader.own_entries("T", 0, 3, 8) or ()
         assert [one.physical_offset for one in entries] == [one.physical_offset for one in appended]
         rig.tick()
-    entry = rig.store.entry_if_resident("T", 0, 3)
+    entry = rig.store.reader.entry_if_resident("T", 0, 3)
     assert entry is not None
     assert entry.physical_offset == appended[0].physical_offset
-    assert rig.store.entry_if_resident("T", 0, 5) is None
-    assert rig.store.entry_if_resident("absent", 0, 0) is None
+    assert rig.store.reader.entry_if_resident("T", 0, 5) is None
+    assert rig.store.reader.entry_if_resident("absent", 0, 0) is None
 
 
 def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them() -> None:
     rig = Rig(config=LONG_FILES)
     for number in range(5):
         rig.put(b"body-%d" % number)
-    log, queue = rig.store._log, rig.store._queues.get("T", 0)
+    log, queue = rig.store._log, rig.store.reader._queues.get("T", 0)
     asked = GetRequest(0, 32, 1 << 20, None)
     trusted = get_resident(ReadContext(log, queue, LONG_FILES), asked)
     assert trusted is not None
@@ -329,14 +331,14 @@ def test_a_zeroed_queue_is_repaired_in_parts_of_one_write_each(
     monkeypatch.setattr(queue_repair, "RUN_ENTRIES_MAX", 5)
     rig = stored(20)
     write_entries(rig, 0, bytes(20 * ENTRY_BYTES))
-    found = rig.store.get("T", 0, GetRequest(8, 1, 1 << 20, None))
+    found = rig.store.reader.get("T", 0, GetRequest(8, 1, 1 << 20, None))
     assert [one.queue_offset for one in found.repaired] == list(range(3, 14))
 
     writes: list[str] = []
     rig.disk.on_operation = lambda operation, name: (
         writes.append(name) if operation == "write" else None
     )
-    rig.store.write_repaired(found.repaired)
+    rig.store.writer.write_repaired(found.repaired)
     rig.disk.on_operation = None
     assert writes == [QUEUE_FILE]
     assert read_all(rig, 20) == expected(*range(20))

@@ -45,7 +45,7 @@ def test_changes_by_java_are_not_reported_as_loss(rig: Rig) -> None:
     rig.disk.write("config/topics.json", 0, [topics])
     rig.open()
 
-    assert rig.store.queues() == {"T": [0]}
+    assert rig.store.reader.queues() == {"T": [0]}
     assert not rig.disk.exists("abort.bak")
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_older_than_5_5_starts_by_time() -> None:
         rig.now_ms = second * 1000
         rig.put(b"x" * 900)
     rig.store.close(0)
-    at_ms = rig.store.store_time("T", 0, 19)
+    at_ms = rig.store.reader.store_time("T", 0, 19)
     rig.disk.write("checkpoint", 0, [struct.pack(">6q", at_ms, at_ms, 0, 0, 0, 0)])
     rig.disk.write("abort", 0, [b"1"])
     rig.open()

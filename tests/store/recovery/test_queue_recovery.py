@@ -65,8 +65,8 @@ def test_a_queue_entry_whose_record_was_lost_is_removed(rig: Rig) -> None:
     rig.put(b"kept")
     rig.put(b"kept too", queue_id=1)
     lost = rig.append(b"lost")
-    rig.store.write()
-    rig.store.dispatch(rig.store.written_position)  # like with ASYNC_FLUSH
+    rig.store.writer.write()
+    rig.store.writer.dispatch(rig.store.reader.written_position)  # like with ASYNC_FLUSH
     rig.tick()
     rig.store.abandon()
     rig.disk.write(FIRST_SEGMENT, lost.physical_offset, [bytes(lost.size)])
@@ -79,14 +79,14 @@ def test_a_queue_entry_whose_record_was_lost_is_removed(rig: Rig) -> None:
 def test_a_queue_whose_records_were_all_lost_is_removed(rig: Rig) -> None:
     rig.put(b"kept")
     lost = rig.append(b"lost", topic="U")
-    rig.store.write()
-    rig.store.dispatch(rig.store.written_position)
+    rig.store.writer.write()
+    rig.store.writer.dispatch(rig.store.reader.written_position)
     rig.tick()
     rig.store.abandon()
     rig.disk.write(FIRST_SEGMENT, lost.physical_offset, [bytes(lost.size)])
     rig.open()
 
-    assert rig.store.queues() == {"T": [0]}
+    assert rig.store.reader.queues() == {"T": [0]}
     assert rig.put(b"again", topic="U").queue_offset == 0
 
 
@@ -96,16 +96,16 @@ def test_queues_whose_older_messages_expired_keep_their_offsets(rig: Rig) -> Non
     rig.store.close(0)
     rig.disk.unlink(FIRST_SEGMENT)
     rig.open()
-    first = rig.store.min_offset("T", 0)
+    first = rig.store.reader.min_offset("T", 0)
     assert 0 < first < 8
     assert rig.bodies() == bodies[first:]
 
     rig.store.close(0)
     remove_queues(rig.disk)
     rig.open()
-    assert rig.store.min_offset("T", 0) == first
+    assert rig.store.reader.min_offset("T", 0) == first
     assert rig.bodies() == bodies[first:]
-    assert rig.store.get("T", 0, GetRequest(0, 1, 100, None)).plan.next_offset == first
+    assert rig.store.reader.get("T", 0, GetRequest(0, 1, 100, None)).plan.next_offset == first
 
 
 def test_an_empty_queue_keeps_its_next_offset(rig: Rig) -> None:
@@ -115,7 +115,7 @@ def test_an_empty_queue_keeps_its_next_offset(rig: Rig) -> None:
     rig.disk.unlink(FIRST_SEGMENT)
     rig.open()
 
-    assert rig.store.min_offset("U", 0) == rig.store.max_offset("U", 0) == 1
+    assert rig.store.reader.min_offset("U", 0) == rig.store.reader.max_offset("U", 0) == 1
     assert rig.put(b"new", topic="U").queue_offset == 1
 
 

@@ -74,7 +74,7 @@ def test_a_deleted_topic_is_not_reported_as_lost(ends: str) -> None:
     assert getattr(rig, ends)().recovery.scanned_from > 0
     remove_tree(rig.disk, "consumequeue/T/0")
     assert getattr(rig, ends)().recovery.scanned_from == 0
-    assert rig.store.max_offset("T", 0) == 50
+    assert rig.store.reader.max_offset("T", 0) == 50
 
 
 def test_files_lost_with_the_log_cause_no_second_full_scan() -> None:
@@ -94,19 +94,19 @@ def test_a_corrupt_first_entry_does_not_count_as_expired(bit: int, is_clean: boo
     expiry.remove([expiry.hide_segment()])
     expiry.sync_log()
     expiry.find_expired(expiry.queues())
-    begin = rig.store.min_offset("T", 0)
+    begin = rig.store.reader.min_offset("T", 0)
     assert begin > 0
     rig.reopen()
-    end = rig.store.max_offset("T", 0)
+    end = rig.store.reader.max_offset("T", 0)
     rig.store.close(rig.now_ms) if is_clean else rig.store.abandon()
     name, at = "consumequeue/T/0/00000000000000000000", begin * ENTRY.size
     byte = rig.disk.read(name, at + bit // 8, 1)[0]
     rig.disk.write(name, at + bit // 8, [bytes((byte ^ 0x80 >> bit % 8,))])
     rig.open()
 
-    assert rig.store.min_offset("T", 0) == begin
-    assert rig.store.max_offset("T", 0) == end
-    found = rig.store.get("T", 0, GetRequest(begin, 32, 1 << 20, None))
+    assert rig.store.reader.min_offset("T", 0) == begin
+    assert rig.store.reader.max_offset("T", 0) == end
+    found = rig.store.reader.get("T", 0, GetRequest(begin, 32, 1 << 20, None))
     assert [m.queue_offset for m in decode_messages(found.body)][:1] == [begin]
-    rig.store.write_repaired(found.repaired)
+    rig.store.writer.write_repaired(found.repaired)
     assert rig.problems() == []

@@ -27,12 +27,12 @@ def test_a_clean_start_scans_only_the_last_record(rig: Rig) -> None:
 def test_a_new_store_is_clean_and_empty(rig: Rig) -> None:
     assert rig.store.recovery.was_clean
     assert rig.store.recovery.end == 0
-    assert rig.store.queues() == {}
+    assert rig.store.reader.queues() == {}
 
 
 def test_a_kill_loses_no_written_record(rig: Rig) -> None:
     rig.append(b"written")
-    rig.store.write()
+    rig.store.writer.write()
     rig.append(b"not written")
     rig.kill()
 
@@ -87,7 +87,7 @@ def test_a_torn_tail_is_truncated_at_the_last_whole_record(
 ) -> None:
     rig = Rig()
     rig.put(b"whole")
-    torn = rig.store.append(draft(b"torn" * 20, properties={"NOTE": "n" * 60}), rig.now_ms)
+    torn = rig.store.writer.append(draft(b"torn" * 20, properties={"NOTE": "n" * 60}), rig.now_ms)
     rig.commit()
     rig.store.abandon()
     start, end = tear(torn.size)
@@ -95,7 +95,7 @@ def test_a_torn_tail_is_truncated_at_the_last_whole_record(
     rig.open()
 
     assert rig.bodies() == [b"whole"]
-    assert rig.store.written_position == torn.physical_offset
+    assert rig.store.reader.written_position == torn.physical_offset
     left = rig.disk.read(FIRST_SEGMENT, torn.physical_offset, SEGMENT_BYTES)
     assert left.strip(b"\0") == b""
     assert rig.store.recovery.truncated_bytes > 0
@@ -122,7 +122,7 @@ def test_records_after_a_lost_one_are_removed_with_their_segments(rig: Rig) -> N
     lost = rig.append(b"lost")
     for _ in range(10):
         rig.append(b"behind" * 200)
-    rig.store.write()
+    rig.store.writer.write()
     rig.store.abandon()
     rig.disk.write(FIRST_SEGMENT, lost.physical_offset, [bytes(lost.size)])
     rig.open()
@@ -134,12 +134,12 @@ def test_records_after_a_lost_one_are_removed_with_their_segments(rig: Rig) -> N
 def test_segments_after_a_missing_one_are_removed(rig: Rig) -> None:
     for _ in range(12):
         rig.append(b"x" * 900)
-    rig.store.write()
+    rig.store.writer.write()
     rig.store.abandon()
     rig.disk.unlink("commitlog/00000000000000004096")
     rig.open()
 
-    assert rig.store.written_position == SEGMENT_BYTES
+    assert rig.store.reader.written_position == SEGMENT_BYTES
     assert rig.disk.list("commitlog") == ["00000000000000000000"]
 
 
@@ -158,7 +158,7 @@ def test_a_log_that_lost_its_durable_end_is_refused_and_nothing_is_cut(rig: Rig)
     rig.put(b"moves the checkpoint")
     rig.tick()
     rig.store.abandon()
-    end = rig.store.written_position
+    end = rig.store.reader.written_position
     save_checkpoint(rig.disk, load_checkpoint(rig.disk)._replace(synced_position=end + 1))
     log_before = [rig.disk.read(f"commitlog/{n}", 0, 4096) for n in rig.disk.list("commitlog")]
     with pytest.raises(CorruptRecordError, match=f"durable to byte {end + 1}") as caught:
@@ -193,13 +193,13 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused(rig: Rig) -> None
 def test_the_cache_is_not_trusted_after_a_failed_sync(rig: Rig) -> None:
     rig.put(b"durable")
     rig.append(b"shown by the cache only")
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
     with pytest.raises(OSError, match="broken"):
-        rig.store.run_sync(plan)
-    rig.store.set_read_only("a sync failed")
+        rig.store.writer.run_sync(plan)
+    rig.store.writer.set_read_only("a sync failed")
     rig.reopen()
 
     assert rig.bodies() == [b"durable"]
@@ -221,7 +221,7 @@ def test_a_store_without_its_log_is_refused_until_checkpoint_and_state_are_remov
         rig.disk.unlink(name)
     rig.open()
 
-    assert rig.store.queues() == {}
+    assert rig.store.reader.queues() == {}
     assert rig.put(b"new").queue_offset == 0
 
 

@@ -54,8 +54,8 @@ def test_a_kill_just_after_a_failed_sync_shows_no_record_that_the_device_lacks()
     rig = killed_store()
     rig.open()
     rig.append(b"lost")
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
     with pytest.raises(OSError, match="broken"):
@@ -142,7 +142,7 @@ def test_the_checkpoints_record_itself_may_be_damaged() -> None:
 
     assert [span.position for span in rig.store.recovery.damaged] == [at]
     assert rig.store.recovery.scanned_from == at
-    assert rig.store.max_offset("T", 0) == 40
+    assert rig.store.reader.max_offset("T", 0) == 40
 
 
 def test_a_flipped_queue_entry_below_the_scan_cuts_no_queue() -> None:
@@ -156,7 +156,7 @@ def test_a_flipped_queue_entry_below_the_scan_cuts_no_queue() -> None:
     for index in range(7):
         rig.disk.write("consumequeue/Quiet/0/00000000000000000000", 20 * index, [b"\xff"])
         rig.open()
-        assert rig.store.max_offset("Quiet", 0) == 7
+        assert rig.store.reader.max_offset("Quiet", 0) == 7
         # Otherwise the begin or end of the queue is uncertain.
         assert (rig.store.recovery.scanned_from > 0) is (0 < index < 6)
         rig.store.abandon()

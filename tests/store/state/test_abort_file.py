@@ -63,12 +63,12 @@ def test_a_clean_stop_of_java_is_recognized_by_its_backup_file() -> None:
 
 def test_a_failed_sync_is_noted_before_it_is_reported(rig: Rig) -> None:
     rig.append()
-    rig.store.write()
-    plan = rig.store.sync_plan()
+    rig.store.writer.write()
+    plan = rig.store.writer.sync_plan()
     assert plan is not None
     rig.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
     with pytest.raises(OSError, match="broken"):
-        rig.store.run_sync(plan)
+        rig.store.writer.run_sync(plan)
 
     assert read_last_run(rig.disk).is_cache_suspect
     assert rig.kill().recovery.last_run.is_cache_suspect

@@ -24,12 +24,12 @@ from tests.store.rig import CONFIG, Rig
 
 def plan_of(rig: Rig) -> SyncPlan | None:
     """Run the next syncs of the log and of queue files; return the plan for the queue files."""
-    rig.store.write()
+    rig.store.writer.write()
     plan = None
-    for plan in (rig.store.sync_plan(), rig.store.queue_sync_plan()):
+    for plan in (rig.store.writer.sync_plan(), rig.store.writer.queue_sync_plan()):
         if plan is not None:
-            rig.store.run_sync(plan)
-            rig.store.synced(plan)
+            rig.store.writer.run_sync(plan)
+            rig.store.writer.synced(plan)
     return plan
 
 
@@ -111,7 +111,7 @@ def test_the_synced_position_is_written_each_second(rig: Rig) -> None:
     rig.tick()
     end = rig.put().end
     rig.append()
-    rig.store.write()
+    rig.store.writer.write()
     rig.tick()
 
     assert load_checkpoint(rig.disk).synced_position == end
@@ -148,14 +148,14 @@ def test_queue_files_are_synced_a_few_at_a_time_even_without_log_syncs() -> None
     synced: list[str] = []
     for expected in (2, 2, 1):
         rig.append(queue_id=9)
-        plan = rig.store.queue_sync_plan()
+        plan = rig.store.writer.queue_sync_plan()
         assert plan is not None
         assert len(plan.queue_files) == expected
-        rig.store.run_sync(plan)
-        rig.store.synced(plan)
+        rig.store.writer.run_sync(plan)
+        rig.store.writer.synced(plan)
         synced += plan.queue_files
     assert synced == [f"consumequeue/T/{id_}/00000000000000000000" for id_ in range(5)]
-    rig.store.flush(rig.now_ms)
+    rig.store.writer.flush(rig.now_ms)
 
     checkpoint = load_checkpoint(rig.disk)
     assert checkpoint.queues_offset == last.physical_offset
@@ -177,7 +177,7 @@ def test_files_of_many_new_queues_are_created_over_several_seconds_and_become_du
     rig.tick()
 
     assert load_checkpoint(rig.disk).queues_offset > 0
-    assert rig.crash().max_offset("T", last_queue) == 1
+    assert rig.crash().reader.max_offset("T", last_queue) == 1
     assert rig.problems() == []
 
 
@@ -190,7 +190,7 @@ def test_a_round_ends_even_without_new_messages(rig: Rig) -> None:
     assert plan.files == ()
     assert plan.queue_files == ("consumequeue/T/0/00000000000000000000",)
     assert plan.queue_directories == ("consumequeue/T/0", "consumequeue/T", "consumequeue")
-    rig.store.flush(rig.now_ms)
+    rig.store.writer.flush(rig.now_ms)
 
     assert load_checkpoint(rig.disk).queues_offset == last.physical_offset
     plan = plan_of(rig)
@@ -205,8 +205,8 @@ def test_the_checkpoint_waits_for_the_log() -> None:
     rig.tick()
     plan_of(rig)
     shown = rig.append()
-    rig.store.write()
-    rig.store.dispatch(rig.store.written_position)  # as in async flush mode
+    rig.store.writer.write()
+    rig.store.writer.dispatch(rig.store.reader.written_position)  # as in async flush mode
     rig.tick()
 
     assert load_checkpoint(rig.disk).queues_offset < shown.physical_offset
@@ -261,11 +261,11 @@ def test_a_log_that_grew_much_begins_a_round_early() -> None:
     rig.tick()
     assert plan_of(rig) is None
     far = rig.put()._replace(physical_offset=300 << 20)
-    queues = rig.store._queues
+    queues = rig.store.reader._queues
     queues.flush()
-    rig.store._checkpoint.begin_round(far, rig.now_ms)
+    rig.store.writer._checkpoint.begin_round(far, rig.now_ms)
 
-    assert rig.store._checkpoint.take_files()[0]
+    assert rig.store.writer._checkpoint.take_files()[0]
 
 
 def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:

@@ -22,9 +22,9 @@ def closed_store(messages: int = 40) -> tuple[SimDisk, int]:
     rig = Rig()
     for number in range(messages):
         properties = {"UNIQ_KEY": f"id-{number}", "KEYS": f"k-{number} k", "TAGS": "t"}
-        rig.store.append(draft(b"x", properties=properties), rig.now_ms + 700 * number)
+        rig.store.writer.append(draft(b"x", properties=properties), rig.now_ms + 700 * number)
         rig.commit()
-    end = rig.store.written_position
+    end = rig.store.reader.written_position
     rig.store.close(rig.now_ms)
     return rig.disk, end
 

@@ -156,7 +156,7 @@ def test_messages_whose_delivery_is_truncated_wait_again() -> None:
         await asyncio.sleep(100 + SECONDS / 2)
         count = len(bodies(parts))
         assert EACH < count < SECONDS * EACH - 1
-        entry = parts.store.entry("T", 0, EACH)
+        entry = parts.store.reader.entry("T", 0, EACH)
         assert entry is not None
         cuts.append(entry.physical_offset)
 

@@ -27,7 +27,7 @@ def rig() -> Rig:
     made = Rig()
     for number in range(4):
         properties = {"TAGS": "eu", "KEYS": f"k{number} all", "UNIQ_KEY": f"ID{number}"}
-        made.store.append(draft(b"body %d" % number, properties=properties), made.now_ms)
+        made.store.writer.append(draft(b"body %d" % number, properties=properties), made.now_ms)
     made.commit()
     made.store.close(made.now_ms)
     return made

@@ -34,7 +34,7 @@ def filled() -> Rig:
         properties = {"TAGS": "eu", "KEYS": "k", "UNIQ_KEY": f"ID{number}", "user": "x"}
         rig.now_ms = 1_000_000 + number * 1000
         one = draft(b"%d" % number, topic=topic, queue_id=number % 2, properties=properties)
-        rig.store.append(one, rig.now_ms)
+        rig.store.writer.append(one, rig.now_ms)
     rig.commit()
     return rig
 
@@ -65,10 +65,10 @@ def test_a_row_contains_the_whole_message() -> None:
 def test_a_record_that_is_being_written_is_omitted_and_no_damage() -> None:
     rig = filled()
     rig.tick()
-    end = rig.store.written_position
+    end = rig.store.reader.written_position
     for number in range(2):
         rig.append(b"%d" % number, "A")
-    rig.store.write()
+    rig.store.writer.write()
     rig.disk.write(FIRST, end, [bytes(20)])
 
     pieces = list(export_messages(rig.disk, ALL, live=True))
@@ -96,7 +96,7 @@ def test_only_selected_messages_are_exported(wanted: Selection, bodies: bytes) -
 
 def test_invisible_messages_are_not_exported() -> None:
     rig = filled()
-    rig.store.append(draft(b"half", sys_flag=TRANSACTION_PREPARED), rig.now_ms)
+    rig.store.writer.append(draft(b"half", sys_flag=TRANSACTION_PREPARED), rig.now_ms)
     rig.commit()
     delete_topic(rig.store, "B")
 
@@ -106,7 +106,7 @@ def test_invisible_messages_are_not_exported() -> None:
 def test_a_compressed_body_is_exported_decompressed() -> None:
     rig = Rig()
     flags = COMPRESSED | COMPRESSION_ZLIB
-    rig.store.append(draft(zlib.compress(b"long" * 9), sys_flag=flags), rig.now_ms)
+    rig.store.writer.append(draft(zlib.compress(b"long" * 9), sys_flag=flags), rig.now_ms)
     rig.commit()
 
     (row,) = rows(rig.disk)
@@ -115,7 +115,7 @@ def test_a_compressed_body_is_exported_decompressed() -> None:
 
 def test_a_body_that_cannot_be_decompressed_is_exported_unchanged() -> None:
     rig = Rig()
-    rig.store.append(draft(b"no stream", sys_flag=COMPRESSED | COMPRESSION_ZLIB), rig.now_ms)
+    rig.store.writer.append(draft(b"no stream", sys_flag=COMPRESSED | COMPRESSION_ZLIB), rig.now_ms)
     rig.commit()
 
     (row,) = rows(rig.disk)
@@ -234,7 +234,7 @@ def test_an_inner_batch_is_exported_as_its_messages() -> None:
 
 def test_ipv6_hosts_survive_export_and_import() -> None:
     rig = Rig()
-    rig.store.append(replace(draft(), born_host=("2001:db8::7", 4000)), rig.now_ms)
+    rig.store.writer.append(replace(draft(), born_host=("2001:db8::7", 4000)), rig.now_ms)
     rig.commit()
     before = rows(rig.disk)
     disk = SimDisk()

@@ -22,7 +22,7 @@ def rows_to_import() -> list[Row]:
     rig = Rig()
     for number in range(24):
         one = draft(b"%d" % number + b"x" * 300, topic="AB"[number % 2], queue_id=number // 8)
-        rig.store.append(one, rig.now_ms + number)
+        rig.store.writer.append(one, rig.now_ms + number)
     rig.commit()
     found = export_messages(rig.disk, Selection())
     return [row for row in found if not isinstance(row, LogPiece)]

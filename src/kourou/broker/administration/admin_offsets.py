@@ -52,7 +52,7 @@ OnReset = Callable[[str, str, int], None]
 
 
 class QueueOffsets(Protocol):
-    """The part of `kourou.store.message_store.MessageStore` that is used here."""
+    """The part of `kourou.store.reader.StoreReader` that is used here."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 

@@ -59,7 +59,7 @@ LockHolder = Callable[[str, MessageQueue], str | None]
 
 
 class QueueTimes(Protocol):
-    """The part of `kourou.store.message_store.MessageStore` that is used here."""
+    """The part of `kourou.store.reader.StoreReader` that is used here."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 

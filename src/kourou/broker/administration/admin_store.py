@@ -101,8 +101,8 @@ class StoreAdminHandlers:
             )
         subscription, filter_data, may_match = self._group_filter(header)
         first, end = (
-            self._store.min_offset(header.topic, queue_id),
-            self._store.max_offset(header.topic, queue_id),
+            self._store.reader.min_offset(header.topic, queue_id),
+            self._store.reader.max_offset(header.topic, queue_id),
         )
 
         async def serve() -> RemotingCommand:
@@ -148,7 +148,7 @@ class StoreAdminHandlers:
         """
 
         async def serve() -> RemotingCommand:
-            for name in self._store.queues():
+            for name in self._store.reader.queues():
                 if self._topics.get(name) is not None or is_system_topic(name):
                     continue
                 try:
@@ -192,10 +192,10 @@ def _entries(
     """Return the queue's entries, up to the first that has expired; may read the disk."""
     found = []
     for offset in offsets:
-        entry = store.entry(topic, queue_id, offset)
+        entry = store.reader.entry(topic, queue_id, offset)
         if entry is None:
             break
-        found.append((entry, store.extension_unit(topic, queue_id, entry.tags_code)))
+        found.append((entry, store.reader.extension_unit(topic, queue_id, entry.tags_code)))
     return found
 
 

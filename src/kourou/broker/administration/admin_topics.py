@@ -201,8 +201,8 @@ class TopicAdminHandlers:
         topic = self._existing(request.command.header(GetTopicStatsInfoRequestHeader).topic)
         ends = [
             (
-                self._store.min_offset(topic.name, queue_id),
-                self._store.max_offset(topic.name, queue_id),
+                self._store.reader.min_offset(topic.name, queue_id),
+                self._store.reader.max_offset(topic.name, queue_id),
             )
             for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
         ]
@@ -280,7 +280,7 @@ class TopicAdminHandlers:
 def _last_times(store: MessageStore, topic: str, ends: Sequence[tuple[int, int]]) -> list[int]:
     """Return the store time of each queue's last message, 0 if it has none; may read the disk."""
     return [
-        max(0, store.store_time(topic, queue_id, most - 1)) if most > least else 0
+        max(0, store.reader.store_time(topic, queue_id, most - 1)) if most > least else 0
         for queue_id, (least, most) in enumerate(ends)
     ]
 

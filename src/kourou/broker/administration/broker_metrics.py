@@ -247,11 +247,11 @@ def _lag(components: Components, group: str, topic: str, labels: _Labels) -> _La
     unconsumed: list[_Position] = []
     unread: list[_Position] = []
     for queue_id, consumed in offsets.of_topic(group, topic).items():
-        end = store.max_offset(topic, queue_id)
+        end = store.reader.max_offset(topic, queue_id)
         read = max(consumed, offsets.pulled(group, topic, queue_id) or 0)
         behind += max(0, end - consumed)
         held += read - consumed
-        begin = store.min_offset(topic, queue_id)  # expired messages do not count as waiting
+        begin = store.reader.min_offset(topic, queue_id)  # expired messages do not count as waiting
         for offset, positions in ((consumed, unconsumed), (read, unread)):
             if offset < end:
                 positions.append((topic, queue_id, max(begin, offset)))
@@ -284,7 +284,7 @@ async def _latencies(
 
 def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
     """Return the age in ms of the oldest unconsumed message and of the oldest unread one."""
-    times_ms = {at: store.store_time(*at) for at in {*row.unconsumed, *row.unread}}
+    times_ms = {at: store.reader.store_time(*at) for at in {*row.unconsumed, *row.unread}}
     oldest_ms = [
         min((times_ms[at] for at in positions if times_ms[at] >= 0), default=now_ms)
         for positions in (row.unconsumed, row.unread)
@@ -296,13 +296,13 @@ def _storage(components: Components, base: _Labels) -> list[Family]:
     """Return the metrics of the log and of damaged records."""
     store = components.store
     labels = {**base, "storage_type": "local", "storage_medium": "disk"}
-    written = store.written_position
+    written = store.reader.written_position
     numbers = (
-        ("storage_size_bytes", "Bytes of the log.", written - store.min_position),
+        ("storage_size_bytes", "Bytes of the log.", written - store.reader.min_position),
         ("storage_flush_behind_bytes", "Bytes written and not synced yet.",
-         written - store.synced_position),
+         written - store.reader.synced_position),
         ("storage_dispatch_behind_bytes", "Bytes written and not in the queues yet.",
-         written - store.visible_position),
+         written - store.reader.visible_position),
         ("storage_index_behind_bytes", "Bytes written and not in the key index yet.",
          store.index_lag_bytes),
     )  # fmt: skip

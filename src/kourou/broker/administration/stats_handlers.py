@@ -99,7 +99,7 @@ class StatsHandlers:
 
     def on_get_broker_ha_status(self, request: Request) -> RemotingCommand:
         """Serve 907: return the status of a master without slaves; replication is not built yet."""
-        info = HARuntimeInfo(True, self._store.written_position)
+        info = HARuntimeInfo(True, self._store.reader.written_position)
         return response(request.command, body=encode_record(info))
 
     async def _runtime_info(self, request: Request) -> RemotingCommand:
@@ -117,13 +117,13 @@ class StatsHandlers:
             is_active=_is_writable(store),
             log_path=f"{self._disk.root}/{COMMITLOG}",
             space=space,
-            log_begin=store.min_position,
-            log_end=store.written_position,
-            unsynced_bytes=store.written_position - store.synced_position,
-            undispatched_bytes=store.written_position - store.visible_position,
+            log_begin=store.reader.min_position,
+            log_end=store.reader.written_position,
+            unsynced_bytes=store.reader.written_position - store.reader.synced_position,
+            undispatched_bytes=store.reader.written_position - store.reader.visible_position,
             earliest_at_ms=earliest_at_ms,
             delay_offsets={
-                level: (delivered, store.max_offset(SCHEDULE_TOPIC, level - 1))
+                level: (delivered, store.reader.max_offset(SCHEDULE_TOPIC, level - 1))
                 for level, delivered in self._delay.offsets.items()
             },
             pending_puts=self._commit.pending_puts,
@@ -133,7 +133,7 @@ class StatsHandlers:
 
 def _is_writable(store: MessageStore) -> bool:
     try:
-        store.check_writable()
+        store.writer.check_writable()
     except StoreError:
         return False
     return True
@@ -141,5 +141,5 @@ def _is_writable(store: MessageStore) -> bool:
 
 def _earliest_at_ms(store: MessageStore) -> int:
     """Return the store time of the oldest message of the log; `NO_TIME` if there is none."""
-    record = store.read_record(store.min_position)
+    record = store.reader.read_record(store.reader.min_position)
     return NO_TIME if record is None else decode_message(record, decompress=False).store_at_ms

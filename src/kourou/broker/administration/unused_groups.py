@@ -68,7 +68,7 @@ class UnusedGroups:
         self._topics = topics
         self._offsets = offsets
         self._clients = clients
-        self._store = store
+        self._reader = store.reader
         self._on_topic_deleted = on_topic_deleted
         self._idle_since_ms: dict[str, int] = {}  # group
         self._missing_since_ms: dict[str, int] = {}  # topic
@@ -102,7 +102,7 @@ class UnusedGroups:
         topic = self._topics.get(retry_topic(group))
         queue_nums = 0 if topic is None else max(topic.read_queue_nums, topic.write_queue_nums)
         return any(
-            self._store.max_offset(retry_topic(group), queue_id) for queue_id in range(queue_nums)
+            self._reader.max_offset(retry_topic(group), queue_id) for queue_id in range(queue_nums)
         )
 
     def _remove_groups(self, names: Collection[str]) -> None:

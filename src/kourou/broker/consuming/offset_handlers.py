@@ -26,7 +26,7 @@ from kourou.store.formats import QueueEntry
 
 
 class QueueBounds(Protocol):
-    """The parts of `kourou.store.message_store.MessageStore` that are used here."""
+    """The parts of `kourou.store.reader.StoreReader` that are used here."""
 
     @property
     def written_position(self) -> int: ...

@@ -107,7 +107,7 @@ class SendBackHandler:
         self._config = config
         self._topics = topics
         self._groups = groups
-        self._store = store
+        self._reader = store.reader
         self._commit = commit
         self._later = later
         self._stats = stats
@@ -212,7 +212,7 @@ class SendBackHandler:
         Raises:
             RemoteSystemError: there is none, or it has expired.
         """
-        record = await self._offload(self._store.read_record, physical_offset)
+        record = await self._offload(self._reader.read_record, physical_offset)
         try:
             if record is not None:
                 header = read_record(record, check_crc=False)

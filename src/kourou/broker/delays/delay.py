@@ -124,7 +124,7 @@ class DelayDelivery:
         self._clock = clock
         self._offload = offload
         self._find_delivered = partial(find_delivered, topics, store, disk, segment_bytes)
-        self._saver = ConfigSaver(file, self._take, offload, log_positions=store)
+        self._saver = ConfigSaver(file, self._take, offload, log_positions=store.reader)
         self._version, self.offsets = load_delay_offsets(file)
         self._levels = [
             DelayLevel(number, delay_ms, self.offsets.get(number, 0))
@@ -180,7 +180,7 @@ class DelayDelivery:
             if arrival.queue_id >= len(self._levels):
                 continue
             level = self._levels[arrival.queue_id]
-            end = self._store.max_offset(SCHEDULE_TOPIC, arrival.queue_id)
+            end = self._store.reader.max_offset(SCHEDULE_TOPIC, arrival.queue_id)
             level.note_arrival(end, steady_ms())
             if level.is_empty:
                 level.is_empty = False
@@ -275,7 +275,7 @@ class DelayDelivery:
         """Return the level's entries that are due, and the time to the next check in ms."""
         entries: Sequence[QueueEntry] | None = level.ahead_entries()
         if not entries:
-            entries = self._store.own_entries(
+            entries = self._store.reader.own_entries(
                 SCHEDULE_TOPIC, level.queue_id, level.queue_offset, BATCH_MESSAGES_MAX
             )
         if entries is None:
@@ -285,7 +285,7 @@ class DelayDelivery:
         if level.is_empty and self._clamp(level):
             return [], 0
         now_ms, steady = self._clock.now_ms(), steady_ms()
-        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        end = self._store.reader.max_offset(SCHEDULE_TOPIC, level.queue_id)
         due: list[QueueEntry] = []
         size = 0
         for queue_offset, entry in enumerate(entries, level.queue_offset):
@@ -409,8 +409,8 @@ class DelayDelivery:
 
     def _clamp(self, level: DelayLevel) -> bool:
         """Move the progress into the bounds of the queue; return whether it was outside."""
-        first = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
-        end = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        first = self._store.reader.min_offset(SCHEDULE_TOPIC, level.queue_id)
+        end = self._store.reader.max_offset(SCHEDULE_TOPIC, level.queue_id)
         queue_offset = max(first, min(level.queue_offset, end))
         if queue_offset == level.queue_offset:
             return False

@@ -71,7 +71,7 @@ def find_delivered(
     """
     positions: dict[int, int] = {}
     for queue_id, offset in heads.items():
-        entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
+        entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
         if entry is None:
             continue
         wait_ms = entry.tags_code - now_ms
@@ -114,8 +114,8 @@ def _passed(
     """
     passed = offset
     while True:
-        entry = store.entry(SCHEDULE_TOPIC, queue_id, offset)
-        record = None if entry is None else store.read_record(entry.physical_offset)
+        entry = store.reader.entry(SCHEDULE_TOPIC, queue_id, offset)
+        record = None if entry is None else store.reader.read_record(entry.physical_offset)
         if entry is None or record is None:
             return passed
         offset += 1
@@ -132,5 +132,5 @@ def _passed(
         if unique_id and index < len(positions):
             del positions[index]
             passed = offset
-        elif entry.physical_offset >= store.topic_begin(topic):
+        elif entry.physical_offset >= store.reader.topic_begin(topic):
             return passed

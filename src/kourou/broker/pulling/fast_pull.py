@@ -189,7 +189,7 @@ class FastPull:
         self._config = config
         self._checks = checks
         self._offsets = offsets
-        self._store = store
+        self._reader = store.reader
         self._held = held
         self._stats = stats
         self._general_path = general_path
@@ -245,7 +245,7 @@ class FastPull:
         permitted = self._permit(cached)
         if isinstance(permitted, str):
             return permitted
-        if pull.suspend_ms and self._store.max_offset(pull.topic, pull.queue_id) == offset:
+        if pull.suspend_ms and self._reader.max_offset(pull.topic, pull.queue_id) == offset:
             # The most frequent pull of consumers that have caught up: there is nothing to read.
             if not self._hold(_Held(self, connection, cached, offset, opaque, bytes(frame))):
                 return "hold"
@@ -318,10 +318,10 @@ class FastPull:
         now = self._config.current
         where = (pull.topic, pull.queue_id, offset, message_limit(pull, now))
         if reads is None:
-            return self._store.get_fast(*where, now.pull_bytes_max)
+            return self._reader.get_fast(*where, now.pull_bytes_max)
         found = reads.get(where)
         if found is None:
-            found = self._store.get_fast(*where, now.pull_bytes_max)
+            found = self._reader.get_fast(*where, now.pull_bytes_max)
             if found is not None:
                 # Views of the log are valid only at once: sending an answer may run other code.
                 found = reads[where] = found._replace(records=[memoryview(b"".join(found.records))])

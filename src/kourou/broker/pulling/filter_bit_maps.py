@@ -27,7 +27,7 @@ class FilterBitMaps:
     def __init__(self, config: LiveConfig, filters: ConsumerFilters, store: MessageStore) -> None:
         self._config = config
         self._filters = filters
-        self._store = store
+        self._reader = store.reader
 
     def __call__(self, record: AppendedRecord) -> bytes:
         """Return the message's bit map; empty, which excludes no filter, if it gets none."""
@@ -37,7 +37,7 @@ class FilterBitMaps:
         if not filters:
             return b""
         try:
-            data = self._store.written_bytes(record.physical_offset, record.size)
+            data = self._reader.written_bytes(record.physical_offset, record.size)
             header = read_record(data, check_crc=False)
         except (OSError, MalformedMessageError) as error:
             log.warning(

@@ -166,7 +166,7 @@ class ArrivalFilter:
     """Evaluates the filters of held pulls on new messages; reads each message's properties once."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._store = store
+        self._reader = store.reader
         self._last: tuple[int, dict[str, str]] = (-1, {})
 
     def is_wanted(self, message_filter: MessageFilter, arrived: ArrivedMessage) -> bool:
@@ -179,7 +179,7 @@ class ArrivalFilter:
         if self._last[0] == physical_offset:
             return self._last[1]
         try:
-            record = self._store.written_bytes(physical_offset, size)
+            record = self._reader.written_bytes(physical_offset, size)
             header = read_record(record, check_crc=False)
         except (OSError, MalformedMessageError):
             return None

@@ -90,7 +90,7 @@ class PullHandler:
         self._config = config
         self._checks = checks
         self._offsets = offsets
-        self._store = store
+        self._reader = store.reader
         self._reads = reads
         self._later = later
         self._stats = stats
@@ -138,7 +138,7 @@ class PullHandler:
             if is_first and pull.code in _OUTDATED and self._is_answered_by_member(request, header):
                 return None
             return pull
-        if is_for_deleted_topic(request.command, self._store.topic_begin(header.topic)):
+        if is_for_deleted_topic(request.command, self._reader.topic_begin(header.topic)):
             text = recreated_remark(header.topic)
             return response(request.command, ResponseCode.TOPIC_NOT_EXIST, text)
         key = (header.consumer_group, header.topic, header.queue_id)
@@ -147,7 +147,7 @@ class PullHandler:
             # The offset that the pull commits is from before the reset, and is ignored.
             return self._answer_reset(pull, reset_to)
         if is_first and pull.spec.is_committing and header.commit_offset >= 0:
-            end = self._store.max_offset(header.topic, header.queue_id)
+            end = self._reader.max_offset(header.topic, header.queue_id)
             host = request.remote_address[0]
             self._offsets.commit_within(*key, header.commit_offset, end, host)
         get_request = self._read_request(pull)
@@ -205,7 +205,7 @@ class PullHandler:
     def _answer_reset(self, pull: Pull, reset_to: int) -> RemotingCommand:
         """Return an answer that moves the client to the offset set by an administrator."""
         key = (pull.header.topic, pull.header.queue_id)
-        bounds = (self._store.min_offset(*key), self._store.max_offset(*key))
+        bounds = (self._reader.min_offset(*key), self._reader.max_offset(*key))
         self._offsets.note_pulled(pull.header.consumer_group, *key, reset_to)
         plan = GetPlan(GetStatus.OFFSET_RESET, reset_to, *bounds, ranges=[], count=0)
         return _answer(pull, plan, ResponseCode.PULL_OFFSET_MOVED)

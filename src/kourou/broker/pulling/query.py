@@ -51,7 +51,7 @@ class QueryHandlers:
             offload: runs reads of the log off the event loop, since they may block on the disk.
             later: answers after such reads.
         """
-        self._store = store
+        self._reader = store.reader
         self._offload = offload
         self._later = later
 
@@ -61,7 +61,7 @@ class QueryHandlers:
 
         async def serve() -> RemotingCommand:
             offset = await self._offload(
-                self._store.offset_by_time,
+                self._reader.offset_by_time,
                 header.topic,
                 header.queue_id,
                 header.timestamp,
@@ -74,13 +74,13 @@ class QueryHandlers:
     def on_get_max_offset(self, request: Request) -> RemotingCommand:
         """Serve 30."""
         header = request.command.header(GetMaxOffsetRequestHeader)
-        offset = self._store.max_offset(header.topic, header.queue_id)
+        offset = self._reader.max_offset(header.topic, header.queue_id)
         return response(request.command, header=GetMaxOffsetResponseHeader(offset))
 
     def on_get_min_offset(self, request: Request) -> RemotingCommand:
         """Serve 31."""
         header = request.command.header(GetMinOffsetRequestHeader)
-        offset = self._store.min_offset(header.topic, header.queue_id)
+        offset = self._reader.min_offset(header.topic, header.queue_id)
         return response(request.command, header=GetMinOffsetResponseHeader(offset))
 
     def on_get_earliest_msg_storetime(self, request: Request) -> None:
@@ -89,8 +89,8 @@ class QueryHandlers:
         topic, queue_id = header.topic, header.queue_id
 
         async def serve() -> RemotingCommand:
-            oldest = self._store.min_offset(topic, queue_id)
-            at_ms = await self._offload(self._store.store_time, topic, queue_id, oldest)
+            oldest = self._reader.min_offset(topic, queue_id)
+            at_ms = await self._offload(self._reader.store_time, topic, queue_id, oldest)
             return response(request.command, header=GetEarliestMsgStoretimeResponseHeader(at_ms))
 
         self._later.answer(request, serve)
@@ -105,7 +105,7 @@ class QueryHandlers:
         offset = header.offset
 
         async def serve() -> RemotingCommand:
-            record = await self._offload(self._store.read_record, offset)
+            record = await self._offload(self._reader.read_record, offset)
             if record is None:
                 raise RemoteSystemError(
                     ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

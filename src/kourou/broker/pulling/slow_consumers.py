@@ -34,7 +34,7 @@ SLOW_CHECK_INTERVAL_MS: Final = 180_000
 
 
 class LogDistances(Protocol):
-    """The parts of `kourou.store.message_store.MessageStore` that are used here."""
+    """The parts of `kourou.store.reader.StoreReader` that are used here."""
 
     @property
     def min_position(self) -> int: ...

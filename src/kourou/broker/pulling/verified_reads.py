@@ -44,7 +44,8 @@ class VerifiedReads:
             config: whether damaged records are skipped.
             offload: runs reads that may block off the event loop.
         """
-        self._store = store
+        self._reader = store.reader
+        self._writer = store.writer
         self._config = config
         self._offload = offload
         self._logged: set[tuple[str, int, int]] = set()
@@ -53,7 +54,7 @@ class VerifiedReads:
 
     def read_resident(self, topic: str, queue_id: int, get_request: GetRequest) -> GetResult | None:
         """Return the result if all of it is in memory and intact; None if `read` is needed."""
-        return self._store.get_resident(topic, queue_id, get_request)
+        return self._reader.get_resident(topic, queue_id, get_request)
 
     async def read(self, topic: str, queue_id: int, get_request: GetRequest) -> GetResult:
         """Read from memory or disk.
@@ -66,12 +67,12 @@ class VerifiedReads:
         is_skipping = self._config.current.skip_damaged_records
         try:
             found = await self._offload(
-                self._store.get, topic, queue_id, get_request, skip_damaged=is_skipping
+                self._reader.get, topic, queue_id, get_request, skip_damaged=is_skipping
             )
         except DamagedRecordError as error:
             self._log_damage(error.topic, error.queue_id, error.queue_offset, str(error))
             raise
-        self._store.write_repaired(found.repaired)
+        self._writer.write_repaired(found.repaired)
         for damage in found.skipped:
             self.skipped_count += 1
             text = f"{damage.file} at byte {damage.file_offset}: {damage.reason}"

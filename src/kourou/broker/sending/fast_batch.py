@@ -112,7 +112,7 @@ class FastBatch:
         """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`."""
         self._live = config
         self._topics = topics
-        self._store = store
+        self._writer = store.writer
         self._commit = commit
         self.stats = stats
         self.clock = clock
@@ -137,7 +137,7 @@ class FastBatch:
         if peer is None:
             return start
         now_ms = self.clock.now_ms()
-        run = self._store.begin_run(now_ms)
+        run = self._writer.begin_run(now_ms)
         if run is None:
             return start
         batches = _Batches(self, connection, now_ms)
@@ -147,7 +147,7 @@ class FastBatch:
                 at = next_at
         finally:
             if batches.replies:
-                self._store.end_run(run)
+                self._writer.end_run(run)
                 connection.unanswered.add_all(batches.request_bytes, len(batches.replies))
                 batches.reads.append((connection, batches.replies, batches.request_bytes))
                 batches.owner_sizes.append((connection, batches.put_bytes))

@@ -153,7 +153,7 @@ class FastSend:
         """
         self._live = config
         self._topics = topics
-        self._store = store
+        self._writer = store.writer
         self._commit = commit
         self.stats = stats
         self.clock = clock
@@ -248,13 +248,13 @@ class FastSend:
         elif not commit.has_room_for_any(put_bytes, puts_max):
             return [left for read in reads for left in self._serve([read], read[3] - read[2], 1)]
         now_ms = self.clock.now_ms()
-        run = self._store.begin_run(now_ms)
+        run = self._writer.begin_run(now_ms)
         if run is None:
             return reads
         sends, began_at = _Sends(self, now_ms, self._transactions), run.position
         left = self._append(reads, puts_max // len(reads), run, sends)
         if puts := len(sends.records):
-            self._store.end_run(run)
+            self._writer.end_run(run)
             sends.follow(commit, run.position, run.position - began_at - SEAL_BYTES * puts, puts)
         return left
 

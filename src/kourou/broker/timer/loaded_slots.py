@@ -54,7 +54,7 @@ class LoadedSlots:
             offload: runs reads off the event loop.
             wake: called when a slot was read.
         """
-        self._store = store
+        self._reader = store.reader
         self._clock = clock
         self._offload = offload
         self._wake = wake
@@ -94,7 +94,7 @@ class LoadedSlots:
         while loaded is None:
             try:
                 loaded = await self._offload(
-                    load_slot, files.log, near.second, last, self._store.read_record
+                    load_slot, files.log, near.second, last, self._reader.read_record
                 )
             except Exception:  # a failing read must not stop the slot's delivery for good
                 log.exception("timer_slot.not_loaded second=%d", near.second)

@@ -50,7 +50,8 @@ class TimerIntake:
         clock: Clock,
         offload: Offload,
     ) -> None:
-        self._store = store
+        self._reader = store.reader
+        self._writer = store.writer
         self._config = config
         self._counts = counts
         self._on_enqueued = on_enqueued
@@ -61,7 +62,7 @@ class TimerIntake:
     @property
     def end(self) -> int:
         """The queue offset after the topic's last message."""
-        return self._store.max_offset(TIMER_TOPIC, 0)
+        return self._reader.max_offset(TIMER_TOPIC, 0)
 
     @property
     def lag(self) -> int:
@@ -75,7 +76,7 @@ class TimerIntake:
 
     def clamp(self) -> None:
         """Move the progress into the bounds of the topic's queue."""
-        first = self._store.min_offset(TIMER_TOPIC, 0)
+        first = self._reader.min_offset(TIMER_TOPIC, 0)
         offset = max(first, min(self.files.queue_offset, self.end))
         if offset != self.files.queue_offset:
             log.warning("timer_intake.clamped from=%d to=%d", self.files.queue_offset, offset)
@@ -111,11 +112,13 @@ class TimerIntake:
     async def _read(self, count: int) -> GetResult:
         """Read messages; damaged ones are logged and skipped, so that they block no others."""
         get_request = GetRequest(self.files.queue_offset, count, _BYTES_MAX, None)
-        found = self._store.get_resident(TIMER_TOPIC, 0, get_request)
+        found = self._reader.get_resident(TIMER_TOPIC, 0, get_request)
         if found is not None:
             return found
-        found = await self._offload(self._store.get, TIMER_TOPIC, 0, get_request, skip_damaged=True)
-        self._store.write_repaired(found.repaired)
+        found = await self._offload(
+            self._reader.get, TIMER_TOPIC, 0, get_request, skip_damaged=True
+        )
+        self._writer.write_repaired(found.repaired)
         for damage in found.skipped:
             log.error(
                 "timer_record.damaged queue_offset=%d file=%s file_offset=%d reason=%s",

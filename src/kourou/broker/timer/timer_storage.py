@@ -94,7 +94,7 @@ class TimerStorage:
         config, run = self._config.current, self._store.recovery.last_run
         files = TimerFiles(self._disk, config.timer.timer_log_file_bytes)
         self._is_recount_due = not run.was_clean or files.check.scan_from is None
-        topic_end = self._store.max_offset(TIMER_TOPIC, 0)
+        topic_end = self._store.reader.max_offset(TIMER_TOPIC, 0)
         reason = files.rebuild_reason(topic_end, was_kourou=run.was_kourou)
         if reason is not None:
             return self._rebuilt(reason)
@@ -107,7 +107,7 @@ class TimerStorage:
         if scan_from is None and not run.was_clean:
             since_ms = files.read_at_ms - PRECISION_MS
             scan_from = position_before(self._disk, segment_bytes, since_ms)
-        if scan_from is not None and scan_from < self._store.written_position:
+        if scan_from is not None and scan_from < self._store.reader.written_position:
             delivered = delivered_since(self._disk, segment_bytes, scan_from)
             self.delivered, self.delivered_until_ms = delivered
         if files.scan_from is None:
@@ -127,7 +127,7 @@ class TimerStorage:
         return rebuild_timers(
             self._disk,
             find_waiting(self._disk, config.store.commitlog_segment_bytes),
-            store.read_record,
+            store.reader.read_record,
             self._clock.now_ms(),
             log_file_bytes=config.timer.timer_log_file_bytes,
             window_ms=roll_window_ms(
@@ -146,7 +146,7 @@ class TimerStorage:
                     if (
                         unit.is_roll and unit.kind & KIND_DELETE
                     ):  # `is_delete` is of none that rolls
-                        record = self._store.read_record(unit.physical_offset)
+                        record = self._store.reader.read_record(unit.physical_offset)
                         keys.append(read_timer_record(record or b"").key)
             except (CorruptRecordError, MalformedMessageError) as error:  # logged again by the load
                 log.debug("timer_slot.skimmed second=%d reason=%s", second, error)
@@ -154,7 +154,7 @@ class TimerStorage:
 
     def _save_start(self, files: TimerFiles) -> None:
         """Save the log position at which deliveries begin, before the first delivery."""
-        end = self._store.written_position
+        end = self._store.reader.written_position
         files.is_changed = True
         scan_from = end if files.scan_from is None else files.scan_from
         plan = files.plan_flush(self._clock.now_ms(), scan_from, end)
@@ -170,12 +170,12 @@ class TimerStorage:
 
     def _topic_of(self, physical_offset: int) -> str | None:
         try:
-            return read_timer_record(self._store.read_record(physical_offset) or b"").topic
+            return read_timer_record(self._store.reader.read_record(physical_offset) or b"").topic
         except MalformedMessageError:
             return None
 
     def _queue_offset_of(self, physical_offset: int) -> int | None:
-        record = self._store.read_record(physical_offset)
+        record = self._store.reader.read_record(physical_offset)
         if record is None:
             return None
         try:
@@ -194,16 +194,16 @@ class TimerStorage:
             OSError: a write failed; the next call tries again, unless a sync failed.
         """
         files, store = self._files, self._store
-        if files is None or store.read_only_reason is not None:
+        if files is None or store.writer.read_only_reason is not None:
             return
         if self._plan is None:
             files.log.write()
-            covered_at = store.written_position
+            covered_at = store.reader.written_position
             if self._commit.is_sync_mode:
-                covered_at = store.synced_position  # only synced messages were visible
+                covered_at = store.reader.synced_position  # only synced messages were visible
             self._plan = files.plan_flush(self._clock.now_ms(), self.scan_from(), covered_at)
         plan = self._plan
-        if plan is None or plan.covered_at > store.synced_position:
+        if plan is None or plan.covered_at > store.reader.synced_position:
             return
         self._plan = None
         try:
@@ -216,7 +216,7 @@ class TimerStorage:
         if self._flushes % SAVE_COUNTS_EVERY == 0:
             await self._counts.persist()
         if self._flushes % CLEAN_EVERY == 0:
-            files.log.remove_before(lambda at: at < store.min_position)
+            files.log.remove_before(lambda at: at < store.reader.min_position)
 
     async def close(self) -> None:
         """Make all progress durable; to be called after `Timers.stop`, with everything synced.

@@ -92,7 +92,7 @@ class Timers:
         clock: Clock,
     ) -> None:
         """Deliver from `store` to `topics` by `commit`."""
-        self._store = store
+        self._reader = store.reader
         self._topics = topics
         self._commit = commit
         self._config = config
@@ -305,7 +305,7 @@ class Timers:
         cold: list[tuple[NearSlot, int]] = []
         for at, (near, number) in enumerate(due):
             entry = unpack_entry(number)
-            record = self._store.record_resident(entry.physical_offset, entry.size)
+            record = self._reader.record_resident(entry.physical_offset, entry.size)
             if record is None:
                 cold.append((near, number))
             else:
@@ -328,7 +328,7 @@ class Timers:
             self._store_due(near, number, record, unpack_entry(number), now_ms)
 
     def _read_all(self, offsets: Sequence[int]) -> list[bytes | None]:
-        return [self._store.read_record(offset) for offset in offsets]
+        return [self._reader.read_record(offset) for offset in offsets]
 
     def _store_due(
         self, near: NearSlot, number: int, record: bytes | None, entry: DueEntry, now_ms: int
@@ -350,7 +350,7 @@ class Timers:
             self._settle(near)
             return
         if near.first_put is None:
-            near.first_put = self._store.written_position
+            near.first_put = self._reader.written_position
         self._in_flight += 1
 
         def done(result: PutResult) -> None:
@@ -428,7 +428,7 @@ class Timers:
         if files is not None and files.read_at_ms <= self._delivered_until_ms:
             begun.append(files.scan_from)  # deliveries of the last run are still needed
         positions = [position for position in begun if position is not None]
-        return min([self._store.written_position, *positions])
+        return min([self._reader.written_position, *positions])
 
     def _move_undelivered(self, files: TimerFiles) -> None:
         """Move the undelivered messages of slots with deliveries to a slot of their own.

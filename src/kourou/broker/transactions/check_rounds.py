@@ -92,11 +92,11 @@ class CheckRounds:
         self._context = context
         self._config = config
         self._topics = topics
-        self._store = store
+        self._reader = store.reader
         self._reads = reads
         self._clients = clients
         self._rounds = RoundHistory()
-        self._rounds.begin(steady_ms(), store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
+        self._rounds.begin(steady_ms(), store.reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
         self._rotation = 0
         self._is_blocked = False
 
@@ -104,7 +104,7 @@ class CheckRounds:
         """Run one round. A failed read or write ends it, and the next round tries again."""
         until_ms = steady_ms() + ROUND_MS
         offset = self._context.ledger.head
-        end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
+        end = self._reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
         self._rounds.begin(steady_ms(), end)
         while steady_ms() < until_ms and self._context.ledger.moved_count < MOVED_MAX:
             offset = self._context.ledger.next_open(offset, end)

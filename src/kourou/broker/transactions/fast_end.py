@@ -248,7 +248,7 @@ class FastEnd:
         self._stats = context.stats
         self._clock = context.clock
         self._recovered = context.recovered
-        self._store = store
+        self._writer = store.writer
         self._general_path = general_path
         self._accepted: list[_Commit] = []
         self.in_flight: set[int] = set()
@@ -316,11 +316,11 @@ class FastEnd:
         now_ms = self._clock.now_ms()
         size = sum([one.half.appended.size for one in remaining])  # an upper bound
         if self._commit.has_room_for_any(size, len(remaining)):
-            run = self._store.begin_run(now_ms)
+            run = self._writer.begin_run(now_ms)
             if run is not None:
                 commits = _Commits(self, now_ms)
                 remaining = [one for one in remaining if not commits.append(one, run)]
-                self._store.end_run(run)
+                self._writer.end_run(run)
                 if commits.accepted:
                     commits.follow(self._commit)
         for one in remaining:

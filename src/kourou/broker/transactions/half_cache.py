@@ -46,7 +46,7 @@ class HalfMessages:
         self, store: MessageStore, offload: Offload, cache_bytes_max: int = CACHE_BYTES_MAX
     ) -> None:
         """Read half messages that are not cached from `store`, off the event loop."""
-        self._store = store
+        self._reader = store.reader
         self._offload = offload
         self._cache_bytes_max = cache_bytes_max
         self._cache: dict[int, CachedHalf] = {}
@@ -85,7 +85,7 @@ class HalfMessages:
 
     async def read(self, physical_offset: int) -> HalfMessage | None:
         """Read the half message at a log position; None if there is none."""
-        record = await self._offload(self._store.read_record, physical_offset)
+        record = await self._offload(self._reader.read_record, physical_offset)
         if record is None:
             return None
         try:

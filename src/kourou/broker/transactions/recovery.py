@@ -97,7 +97,7 @@ class TransactionRecovery:
 
         `topics` give the queue that holds a message whose own queue no longer exists.
         """
-        self._store = store
+        self._reader = store.reader
         self._topics = topics
         self._reads = reads
         self._offload = offload
@@ -112,7 +112,7 @@ class TransactionRecovery:
             OSError: the device fails.
         """
         found = RecoveredTransactions()
-        half_end = self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
+        half_end = self._reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE)
         await self._read_ops(op_offset)
         halves = await self._read_halves(half_end, found)
         given_up = await self._find_given_up(halves)
@@ -129,7 +129,7 @@ class TransactionRecovery:
         return found
 
     async def _read_ops(self, offset: int) -> None:
-        end = self._store.max_offset(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
+        end = self._reader.max_offset(TRANS_OP_HALF_TOPIC, HALF_QUEUE)
         while offset < end:
             records, offset = await self._read(TRANS_OP_HALF_TOPIC, offset)
             for op_offset, record in records:
@@ -140,7 +140,7 @@ class TransactionRecovery:
                     continue
                 self._ops.add(op_offset, ended)
                 for half_offset in ended:
-                    if half_offset < self._store.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE):
+                    if half_offset < self._reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE):
                         self._ledger.note_ended(half_offset)
 
     async def _read_halves(self, end: int, found: RecoveredTransactions) -> dict[int, HalfMessage]:
@@ -188,7 +188,7 @@ class TransactionRecovery:
         self, topic: str, queue_id: int, open_in_queue: _OpenInQueue
     ) -> list[int]:
         """Return the current records of transactions whose message is in the queue."""
-        end = self._store.max_offset(topic, queue_id)
+        end = self._reader.max_offset(topic, queue_id)
         at = await self._offload(
             self._first_after, topic, queue_id, open_in_queue.from_position, end
         )
@@ -216,7 +216,7 @@ class TransactionRecovery:
             return given_up
         topic = TRANS_CHECK_MAX_TIME_TOPIC
         position = min(half.physical_offset for half in current.values())
-        end = self._store.max_offset(topic, HALF_QUEUE)
+        end = self._reader.max_offset(topic, HALF_QUEUE)
         at = await self._offload(self._first_after, topic, HALF_QUEUE, position, end)
         while at < end:
             records, at = await self._read(topic, at)
@@ -234,10 +234,10 @@ class TransactionRecovery:
 
     def _first_after(self, topic: str, queue_id: int, position: int, end: int) -> int:
         """Return the first queue offset whose record lies after a log position."""
-        low, high = self._store.min_offset(topic, queue_id), end
+        low, high = self._reader.min_offset(topic, queue_id), end
         while low < high:
             middle = (low + high) // 2
-            entry = self._store.entry(topic, queue_id, middle)
+            entry = self._reader.entry(topic, queue_id, middle)
             if entry is not None and entry.physical_offset > position:
                 high = middle
             else:
@@ -248,8 +248,8 @@ class TransactionRecovery:
         """Return the log positions of half records that committed messages of the queue name."""
         positions = []
         for offset in range(first, until):
-            entry = self._store.entry(topic, queue_id, offset)
-            record = None if entry is None else self._store.read_record(entry.physical_offset)
+            entry = self._reader.entry(topic, queue_id, offset)
+            record = None if entry is None else self._reader.read_record(entry.physical_offset)
             if record is None:
                 continue
             header = read_record(record, check_crc=False)

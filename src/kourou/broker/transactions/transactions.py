@@ -247,8 +247,8 @@ class Transactions:
 
     def _progress(self, topic: str) -> int:
         """Return the committed progress of a queue, clamped to the offsets that it holds."""
-        first = self._store.min_offset(topic, HALF_QUEUE)
-        end = self._store.max_offset(topic, HALF_QUEUE)
+        first = self._store.reader.min_offset(topic, HALF_QUEUE)
+        end = self._store.reader.max_offset(topic, HALF_QUEUE)
         noted = self._tables.offsets.query(GROUP, topic, HALF_QUEUE)
         return max(first, min(first if noted is None else noted, end))
 

@@ -76,7 +76,7 @@ class AgeClock:
             clock,
             steady_ms,
             lambda: live.current.store.retention.clock_settle_minutes * _MINUTE_MS,
-            self._saved_ms or store.last_store_at_ms,
+            self._saved_ms or store.writer.last_store_at_ms,
         )
 
     def now_ms(self) -> int:

@@ -22,7 +22,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.sync_plan import SyncPlan
+from kourou.store.writer import StoreWriter
 
 SyncEnded = Callable[[Exception | None], None]
 """Called on the event loop when a sync ended, with its error or None."""
@@ -31,13 +32,13 @@ SyncEnded = Callable[[Exception | None], None]
 class Flusher(Protocol):
     """Runs at most one sync of the log and one of queue files at a time, off the event loop."""
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        """Start `store.run_sync(plan)` and return at once; `done` is called later, on the loop.
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        """Start `writer.run_sync(plan)` and return at once; `done` is called later, on the loop.
 
         The previous sync must have ended.
         """
 
-    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def sync_queues(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         """Start a sync of queue files, independent of `sync`.
 
         The previous sync of queue files must have ended.
@@ -52,7 +53,7 @@ class Flusher(Protocol):
 
 
 class _Work(NamedTuple):
-    store: MessageStore
+    writer: StoreWriter
     plan: SyncPlan
     done: SyncEnded
 
@@ -66,15 +67,15 @@ class ThreadFlusher:
         self._queues: _SyncThread | None = None
         self._is_closed = False
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        self._log.sync(store, plan, done)
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        self._log.sync(writer, plan, done)
 
-    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def sync_queues(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         if self._is_closed:
             return
         if self._queues is None:
             self._queues = _SyncThread(self._loop, "kourou-queue-flusher")
-        self._queues.sync(store, plan, done)
+        self._queues.sync(writer, plan, done)
 
     def close(self) -> None:
         self._is_closed = True
@@ -106,10 +107,10 @@ class _SyncThread:
         )
         self._thread.start()
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
         if self._is_closed:
             return
-        self._work = _Work(store, plan, done)
+        self._work = _Work(writer, plan, done)
         os.write(self._start, b"s")
 
     def close(self) -> None:
@@ -132,7 +133,7 @@ class _SyncThread:
         """Run syncs on the thread until the loop's side closes."""
         while os.read(started, 1):
             if self._work is not None:
-                self._error = _sync(self._work.store, self._work.plan)
+                self._error = _sync(self._work.writer, self._work.plan)
             try:
                 os.write(end, b"e")
             except BrokenPipeError:
@@ -141,10 +142,10 @@ class _SyncThread:
         os.close(end)
 
 
-def _sync(store: MessageStore, plan: SyncPlan) -> Exception | None:
+def _sync(writer: StoreWriter, plan: SyncPlan) -> Exception | None:
     """Run the sync, and return its error or None."""
     try:
-        store.run_sync(plan)
+        writer.run_sync(plan)
     except Exception as error:  # noqa: BLE001  # a dead thread would look like a slow disk
         return error
     return None

@@ -69,7 +69,8 @@ class GroupCommit:
             config: the flush mode, its times, and the limits.
             on_arrivals: called with the messages that became visible to consumers, oldest first.
         """
-        self._store = store
+        self._reader = store.reader
+        self._writer = store.writer
         self._flusher = flusher
         self._loop = loop
         self._config = config
@@ -83,7 +84,7 @@ class GroupCommit:
         self._plan: SyncPlan | None = None  # of the running sync
         self._idle = asyncio.Event()  # set while no sync runs
         self._idle.set()
-        self._queue_syncs = QueueSyncs(store, flusher, loop, self._fail)
+        self._queue_syncs = QueueSyncs(store.writer, flusher, loop, self._fail)
         self._timer: asyncio.TimerHandle | None = None  # next time-out; next sync in async mode
         self._is_scheduled = False
         self._before_write: list[Callable[[], None]] = []
@@ -177,8 +178,8 @@ class GroupCommit:
         """
         if self._late:
             return PutResult(PutStatus.FLUSH_DISK_TIMEOUT, reason=self._late_reason)
-        if self.is_sync_mode and self._store.read_only_reason is not None:
-            reason = self._store.read_only_reason
+        if self.is_sync_mode and self._writer.read_only_reason is not None:
+            reason = self._writer.read_only_reason
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         return None
 
@@ -202,7 +203,7 @@ class GroupCommit:
         Returns:
             False if many queues were new, and another call should follow in some milliseconds.
         """
-        is_all = self._store.flush(now_ms)
+        is_all = self._writer.flush(now_ms)
         self._start_sync()
         self._queue_syncs.start()
         return is_all
@@ -217,9 +218,9 @@ class GroupCommit:
             StoreError: the store is read-only or refuses writes; nothing was changed.
         """
         self._write()
-        if self._store.read_only_reason is not None:
-            self._store.check_writable()
-        return self._store.begin_deletion(topic)
+        if self._writer.read_only_reason is not None:
+            self._writer.check_writable()
+        return self._writer.begin_deletion(topic)
 
     async def close(self) -> None:
         """Refuse further messages, and return when all accepted ones are synced and answered.
@@ -229,7 +230,9 @@ class GroupCommit:
         self._run_before_write()
         self._closed_reason = "the broker is stopping"
         self._end_turn()
-        while self._plan is not None or self._store.synced_position < self._store.written_position:
+        while (
+            self._plan is not None or self._reader.synced_position < self._reader.written_position
+        ):
             self._start_sync()
             if self._plan is None:
                 break  # the store is read-only
@@ -279,16 +282,16 @@ class GroupCommit:
         self._write()
         if self.is_sync_mode:
             self._start_sync()
-            visible = self._store.synced_position
+            visible = self._reader.synced_position
         else:
             self._schedule_sync()
-            visible = self._store.written_position
-        arrivals = self._store.dispatch(visible)
+            visible = self._reader.written_position
+        arrivals = self._writer.dispatch(visible)
         if arrivals:
             self._wake(arrivals)
         self._acknowledge(visible)
-        if self._store.read_only_reason is not None:
-            self._refuse_all(self._store.read_only_reason)
+        if self._writer.read_only_reason is not None:
+            self._refuse_all(self._writer.read_only_reason)
 
     def _append(
         self, waiter: PutWaiter, drafts: Sequence[RecordDraft], now_ms: int
@@ -302,9 +305,9 @@ class GroupCommit:
             if reason:
                 return PutResult(PutStatus.BUSY, reason=reason)
             if len(drafts) == 1:
-                waiter.appended = (self._store.append(drafts[0], now_ms),)
+                waiter.appended = (self._writer.append(drafts[0], now_ms),)
             else:
-                waiter.appended = self._store.append_batch(drafts, now_ms)
+                waiter.appended = self._writer.append_batch(drafts, now_ms)
         except InvalidMessageError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=str(error))
         except TopicRefusedError as error:
@@ -319,7 +322,7 @@ class GroupCommit:
         if not waiters:
             return
         try:
-            self._store.write()
+            self._writer.write()
         except StoreError as error:  # the store has undone these appends
             self._unwritten = []
             for waiter in waiters:
@@ -336,13 +339,13 @@ class GroupCommit:
 
     def _start_sync(self) -> None:
         """Sync all written records, unless a sync runs: its end starts the next one."""
-        if self._plan is not None or self._store.read_only_reason is not None:
+        if self._plan is not None or self._writer.read_only_reason is not None:
             return
-        self._plan = self._store.sync_plan()
+        self._plan = self._writer.sync_plan()
         if self._plan is None:
             return
         self._idle.clear()
-        self._flusher.sync(self._store, self._plan, self._sync_ended)
+        self._flusher.sync(self._writer, self._plan, self._sync_ended)
 
     def _sync_ended(self, error: Exception | None) -> None:
         """Advance the synced records, or make the store read-only if the sync failed."""
@@ -353,7 +356,7 @@ class GroupCommit:
         if error is not None:
             self._fail(f"a sync failed: {error}")
             return
-        self._store.synced(plan)
+        self._writer.synced(plan)
         self._end_turn()
 
     def _wake(self, arrivals: list[Arrival]) -> None:
@@ -373,7 +376,7 @@ class GroupCommit:
 
     def _fail(self, reason: str) -> None:
         """Make the store read-only until it is reopened, and refuse all pending puts."""
-        self._store.set_read_only(reason)
+        self._writer.set_read_only(reason)
         self._refuse_all(reason)
 
     def _refuse_all(self, reason: str) -> None:
@@ -391,7 +394,7 @@ class GroupCommit:
 
     def _schedule_sync(self) -> None:
         """With ASYNC_FLUSH, schedule the sync of written records within `flush_interval_ms`."""
-        if self._timer is None and self._store.synced_position < self._store.written_position:
+        if self._timer is None and self._reader.synced_position < self._reader.written_position:
             pause_s = self._config.flush_interval_ms / 1000
             self._timer = self._loop.call_later(pause_s, self._background_sync)
 

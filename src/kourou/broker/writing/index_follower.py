@@ -130,7 +130,7 @@ class IndexFollower:
     def _check_delay_ms(self) -> int | None:
         """Return after how long to check for work without `notify`; None for never."""
         index = self._store.index
-        if index is None or self._store.read_only_reason is not None:
+        if index is None or self._store.writer.read_only_reason is not None:
             return None
         if self._store.index_lag_bytes:
             return UNSYNCED_PAUSE_MS
@@ -175,13 +175,13 @@ class IndexFollower:
     async def _save_if_due(self) -> None:
         index = self._store.index
         is_due = index is not None and index.has_unsaved and self._save_due_ms() <= 0
-        if is_due and self._store.read_only_reason is None:
+        if is_due and self._store.writer.read_only_reason is None:
             self._saved_at_ms = steady_ms()
             await self._offload(self._store.index_save)
 
     def _on_write_error(self, error: OSError) -> None:
         if error.errno not in _OUT_OF_SPACE:
-            self._store.set_read_only(
+            self._store.writer.set_read_only(
                 f"the key index could not be written: {error}; if the disk is in order, remove the "
                 "directory `index`: it is built again"
             )

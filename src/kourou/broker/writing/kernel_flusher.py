@@ -14,11 +14,12 @@ from typing import NamedTuple
 from kourou.broker.writing.flusher import SyncEnded, ThreadFlusher
 from kourou.kernel_syncs import NOT_BEGUN, KernelSyncs
 from kourou.open_files import PinnedFile
-from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.sync_plan import SyncPlan
+from kourou.store.writer import StoreWriter
 
 
 class _Work(NamedTuple):
-    store: MessageStore
+    writer: StoreWriter
     plan: SyncPlan
     file: PinnedFile
     done: SyncEnded
@@ -40,12 +41,12 @@ class KernelFlusher:
         if self._kernel is not None:
             loop.add_reader(self._kernel.ended_fd, self._on_end)
 
-    def sync(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        if self._kernel is None or not self._start(self._kernel, store, plan, done):
-            self._threads.sync(store, plan, done)
+    def sync(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        if self._kernel is None or not self._start(self._kernel, writer, plan, done):
+            self._threads.sync(writer, plan, done)
 
-    def sync_queues(self, store: MessageStore, plan: SyncPlan, done: SyncEnded) -> None:
-        self._threads.sync_queues(store, plan, done)
+    def sync_queues(self, writer: StoreWriter, plan: SyncPlan, done: SyncEnded) -> None:
+        self._threads.sync_queues(writer, plan, done)
 
     def close(self) -> None:
         self._threads.close()
@@ -55,14 +56,14 @@ class KernelFlusher:
             self._kernel = None
 
     def _start(
-        self, kernel: KernelSyncs, store: MessageStore, plan: SyncPlan, done: SyncEnded
+        self, kernel: KernelSyncs, writer: StoreWriter, plan: SyncPlan, done: SyncEnded
     ) -> bool:
         """Start the sync in the kernel; return False if it must run on a thread.
 
         If the file cannot be opened, the sync on the thread reports the error.
         """
         try:
-            file = store.pinned_sync_file(plan)
+            file = writer.pinned_sync_file(plan)
         except OSError:
             return False
         if file is None:
@@ -70,7 +71,7 @@ class KernelFlusher:
         if not kernel.start(file.fd):
             file.release()
             return False
-        self._work = _Work(store, plan, file, done)
+        self._work = _Work(writer, plan, file, done)
         return True
 
     def _on_end(self) -> None:
@@ -86,7 +87,7 @@ class KernelFlusher:
             work.done(None)
             return
         if result in NOT_BEGUN:
-            self._threads.sync(work.store, work.plan, work.done)
+            self._threads.sync(work.writer, work.plan, work.done)
             return
-        work.store.note_failed_sync()  # before `done`: a kill may come in between
+        work.writer.note_failed_sync()  # before `done`: a kill may come in between
         work.done(OSError(result, os.strerror(result)))

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.writing.flusher import Flusher
-from kourou.store.message_store import MessageStore, SyncPlan
+from kourou.store.sync_plan import SyncPlan
+from kourou.store.writer import StoreWriter
 
 _PAUSE_MS: Final = 10
 """Shortest pause between two syncs of a round. A round of 40,000 files takes 90 s."""
@@ -22,13 +23,13 @@ class QueueSyncs:
 
     def __init__(
         self,
-        store: MessageStore,
+        writer: StoreWriter,
         flusher: Flusher,
         loop: asyncio.AbstractEventLoop,
         on_failure: Callable[[str], None],
     ) -> None:
-        """Sync the queue files of `store`; `on_failure` is called with the reason of a failure."""
-        self._store = store
+        """Sync the queue files; `on_failure` is called with the reason of a failure."""
+        self._writer = writer
         self._flusher = flusher
         self._loop = loop
         self._on_failure = on_failure
@@ -43,14 +44,14 @@ class QueueSyncs:
         """Sync the next files, if there are any and no sync runs or is scheduled."""
         if self._plan is not None or self._timer is not None or self._is_closed:
             return
-        if self._store.read_only_reason is not None:
+        if self._writer.read_only_reason is not None:
             return
-        self._plan = self._store.queue_sync_plan()
+        self._plan = self._writer.queue_sync_plan()
         if self._plan is None:
             return
         self._idle.clear()
         self._began_s = self._loop.time()
-        self._flusher.sync_queues(self._store, self._plan, self._ended)
+        self._flusher.sync_queues(self._writer, self._plan, self._ended)
 
     async def close(self) -> None:
         """Start no more syncs, and return when none runs."""
@@ -81,7 +82,7 @@ class QueueSyncs:
         if error is not None:
             self._on_failure(f"a sync failed: {error}")
             return
-        self._store.synced(plan)
+        self._writer.synced(plan)
         if not self._is_closed:
             pause_s = max(_PAUSE_MS / 1000, self._loop.time() - self._began_s)
             self._timer = self._loop.call_later(pause_s, self._resume)

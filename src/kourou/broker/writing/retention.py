@@ -102,7 +102,7 @@ class Retention:
         is_requested = self._requested_runs > 0
         if steady_ms() < self._first_at_ms and not is_requested:
             return
-        if self._store.read_only_reason is not None:
+        if self._store.writer.read_only_reason is not None:
             return
         config = self._live.current.store.retention
         space = await self._offload(self._disk.space)
@@ -113,7 +113,7 @@ class Retention:
             if why is not None:
                 self._requested_runs -= is_requested
                 await self._remove_segments(config, why)
-            if self._store.min_position > self._queues_begin:
+            if self._store.reader.min_position > self._queues_begin:
                 await self._clean_queues()
 
     async def clean_queues(self) -> None:
@@ -125,7 +125,7 @@ class Retention:
             StoreReadOnlyError: the store is read-only; nothing is removed from a disk that failed.
             OSError: a file of the index cannot be removed; the next start finds it.
         """
-        reason = self._store.read_only_reason
+        reason = self._store.writer.read_only_reason
         if reason is not None:
             raise StoreReadOnlyError(f"{self._disk.root} is read-only: {reason}")
         async with self._run_lock:
@@ -140,14 +140,14 @@ class Retention:
             for _ in range(count):
                 if removed:
                     await asyncio.sleep(config.delete_pause_ms / 1000)
-                if self._store.read_only_reason is not None:
+                if self._store.writer.read_only_reason is not None:
                     break
                 await self._remove([expiry.hide_segment()])
                 removed += 1
         finally:
             if removed:
                 await self._sync_log()
-                begin = self._store.min_position
+                begin = self._store.reader.min_position
                 log.info("commitlog.expired files=%d begin=%d why=%s", removed, begin, why.value)
         self._warn(config, is_full=why is Trigger.DISK and not removed)
 
@@ -164,11 +164,11 @@ class Retention:
         try:
             await self._offload(self._store.expiry.sync_log)
         except OSError as error:
-            self._store.set_read_only(f"a sync failed: {error}")
+            self._store.writer.set_read_only(f"a sync failed: {error}")
             raise
 
     async def _clean_queues(self) -> None:
-        begin = self._store.min_position
+        begin = self._store.reader.min_position
         queues = self._store.expiry.queues()
         removed = 0
         for at in range(0, len(queues), QUEUES_PER_PART):

@@ -14,7 +14,7 @@ from kourou.store.formats import ENTRY
 class AppendedRecord(NamedTuple):
     """An appended record, with the values of its queue entry.
 
-    `MessageStore.dispatch` returns the same object when consumers can see the record.
+    `StoreWriter.dispatch` returns the same object when consumers can see the record.
 
     Attributes:
         queue_offset: 0 for a prepared or rolled back transaction's record, which has no entry.

@@ -93,13 +93,13 @@ def _store_all(store: MessageStore, rows: Iterable[Row], topics: _Topics, now_ms
     """Append the rows' messages; the last ones may not be written yet."""
     result, waiting = topics.result, 0
     for row in rows:
-        waiting += store.append(to_draft(row), row["store_at_ms"] or now_ms).size
+        waiting += store.writer.append(to_draft(row), row["store_at_ms"] or now_ms).size
         result.messages += 1
         result.queues[row["topic"]] = max(result.queues.get(row["topic"], 0), row["queue_id"] + 1)
         if waiting >= _WRITE_BYTES:
             waiting = 0
             topics.save()
-            store.dispatch(store.write())
+            store.writer.dispatch(store.writer.write())
 
 
 class _Topics:

@@ -83,7 +83,7 @@ def rebuild(
     with locked(disk):
         records, damaged = _remove_derived(disk, pid, progress, waiting)
     store = recover_and_close(disk, now_ms, pid=pid, progress=progress)
-    queues = sum(map(len, store.queues().values()))
+    queues = sum(map(len, store.reader.queues().values()))
     timers = rebuild_closed_timers(disk, now_ms, waiting)
     return RebuildResult(queues, records, damaged, len(disk.list(INDEX)), timers)
 

@@ -53,7 +53,7 @@ class AnswersOfRocketMQ:
         fields = command.ext_fields
         if command.code == RequestCode.QUERY_CONSUMER_OFFSET and fields["topic"] == TOPIC:
             store = self._cluster.broker().store
-            if self._is_on and not store.max_offset(TOPIC, int(fields["queueId"])):
+            if self._is_on and not store.reader.max_offset(TOPIC, int(fields["queueId"])):
                 answer.code = ResponseCode.QUERY_NOT_FOUND
 
 
