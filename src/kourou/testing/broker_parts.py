@@ -188,9 +188,6 @@ class BrokerParts:
         self.clients = Clients(ConsumerIdsNotifier(self.groups))
         self.queue_locks = self.tables.locks.locks
         self.clients.on_emptied = self.tables.filters.unregister
-        self.store.writer.set_bit_map_function(
-            FilterBitMaps(self.live, self.tables.filters, self.store)
-        )
         self._build_handlers()
         self._build_log_readers()
         # `self` has those attributes of `Components` that the admin handlers use.
@@ -198,6 +195,8 @@ class BrokerParts:
 
     def _build_handlers(self) -> None:
         """Build the handlers that use the tables only."""
+        bit_maps = FilterBitMaps(self.live, self.tables.filters, self.store)
+        self.store.writer.set_bit_map_function(bit_maps)
         config = self.config
         self.held_pulls = HeldPulls(self.live)
         self.subscriptions = Subscriptions(

@@ -422,7 +422,7 @@ def test_an_internal_error_refuses_the_pending_puts(
         bench.put()
         setattr(bench.store.writer, step, fail)
         await asyncio.sleep(0.1)
-        delattr(bench.store, step)
+        delattr(bench.store.writer, step)
 
         assert bench.statuses == [PutStatus.SERVICE_NOT_AVAILABLE]
         assert "a bug" in bench.results[0].reason
