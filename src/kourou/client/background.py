@@ -1,4 +1,4 @@
-"""Background tasks of a client.
+"""Background tasks of a client, and a watch for a blocked event loop, which delays them.
 
 A failed run of a periodic task is logged, further failures in a row only at DEBUG level. The task
 continues with its next period.
@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 1.0
 """Time for cancelled tasks to clean up; some of them run functions of users."""
+
+_CHECK_INTERVAL_S: Final = 1.0
+_LATE_S: Final = 3.0
+"""Seconds of delay that are reported. Brokers remove a client after 120 s without heartbeat."""
 
 
 class BackgroundTasks:
@@ -108,3 +112,20 @@ async def _run_logged(
     if is_failing:
         log.info("background.recovered name=%s", name)
     return True
+
+
+async def watch_loop() -> None:
+    """Measure the delay of the loop's wake-ups; log the first that exceeds `_LATE_S` and return."""
+    loop = asyncio.get_running_loop()
+    late_s = 0.0
+    while late_s < _LATE_S:
+        due_s = loop.time() + _CHECK_INTERVAL_S
+        await asyncio.sleep(_CHECK_INTERVAL_S)
+        late_s = loop.time() - due_s
+    log.warning(
+        "event_loop.blocked late_s=%.1f reason=%s",
+        late_s,
+        "a coroutine function blocks the event loop: heartbeats are late, and brokers remove "
+        "this client after 120 s without one; let it await, or use a plain function as listener, "
+        "which runs on a thread",
+    )

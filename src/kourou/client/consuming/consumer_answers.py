@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol
+import dataclasses
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
 
 from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.acknowledging.redelivery import is_instruction, redelivery_of
-from kourou.client.consuming.consumer_config import ConsumerConfig
+from kourou.client.consuming.consumer_config import ConsumerConfig, PushConsumerConfig
 from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.pulling.queue_fetcher import restore_topic
-from kourou.client.consuming.watching.consume_stats import ConsumerStats
-from kourou.client.consuming.watching.running_info import as_status, running_properties
+from kourou.client.consuming.watching.consume_stats import ConsumerStats, TopicStats
 from kourou.client.instance import ClientInstance
+from kourou.model.group import ConsumeType
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
@@ -23,8 +26,12 @@ from kourou.protocol.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
+    ConsumeStatus,
     ProcessQueueInfo,
 )
+
+_VERSION_NAME: Final = "V5_5_0"
+"""Java's name of version 513, which our requests carry."""
 
 
 class TargetQueues(Protocol):
@@ -97,7 +104,7 @@ class ConsumerAnswers:
         """Return the consumer's settings, queues, statistics and, if given, stacks."""
         topics = sorted(self._subscriptions)
         return ConsumerRunningInfo(
-            properties=running_properties(
+            properties=_running_properties(
                 self._config,
                 self._instance.namesrv_addresses,
                 self._began_at_ms,
@@ -105,7 +112,7 @@ class ConsumerAnswers:
             ),
             subscriptions=[self._subscriptions[topic] for topic in topics],
             queues=self._held.infos(),
-            statuses={topic: as_status(self._stats.topic(topic)) for topic in topics},
+            statuses={topic: _as_status(self._stats.topic(topic)) for topic in topics},
             jstack=stacks,
         )
 
@@ -150,3 +157,57 @@ def _result_of(error: BaseException | None, message: MessageExt) -> ConsumeResul
     if error is None or redelivery_of(error, message) is None:
         return ConsumeResult.SUCCESS
     return ConsumeResult.LATER if is_instruction(error) else ConsumeResult.THROW_EXCEPTION
+
+
+def _running_properties(
+    config: ConsumerConfig,
+    namesrv_addresses: Sequence[str],
+    began_at_ms: int,
+    *,
+    is_ordered: bool = False,
+) -> dict[str, str]:
+    """Return the properties that Java's tools print, and the settings under RocketMQ's names.
+
+    Options that are None are omitted. Times are in ms, as in our config.
+
+    Source: consumerRunningInfo of DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl,
+    ConsumerRunningInfo.java.
+    """
+    is_pushed = isinstance(config, PushConsumerConfig)
+    properties = {
+        "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in namesrv_addresses),
+        "PROP_CONSUMEORDERLY": str(is_ordered).lower(),
+        "PROP_CONSUME_TYPE": (ConsumeType.PASSIVELY if is_pushed else ConsumeType.ACTIVELY).value,
+        "PROP_CLIENT_VERSION": _VERSION_NAME,
+        "PROP_CONSUMER_START_TIMESTAMP": str(began_at_ms),
+    }
+    if isinstance(config, PushConsumerConfig):
+        properties["PROP_THREADPOOL_CORE_SIZE"] = str(config.consume_threads)
+    for one in dataclasses.fields(config):
+        key = one.metadata.get("key")
+        value = getattr(config, one.name)
+        if key is not None and value is not None:
+            text = _text(value)
+            if text is not None:
+                properties[key] = text
+    return properties
+
+
+def _as_status(stats: TopicStats) -> ConsumeStatus:
+    """Convert the statistics of a topic to their wire form."""
+    return ConsumeStatus(
+        pull_rt=stats.pull_rt_ms,
+        pull_tps=stats.pull_tps,
+        consume_rt=stats.consume_rt_ms,
+        consume_ok_tps=stats.consume_ok_tps,
+        consume_failed_tps=stats.consume_failed_tps,
+        consume_failed_msgs=stats.consume_failed_messages,
+    )
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value) if isinstance(value, int | float | str | Path) else None

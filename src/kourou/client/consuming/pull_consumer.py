@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import resolve_config
 from kourou.client.consuming.client_requests import ClientRequests
+from kourou.client.consuming.consumer import consumer_groups
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, with_start
-from kourou.client.consuming.membership.consumer_groups import consumer_groups
-from kourou.client.consuming.membership.filter_check import look_up_and_check, needing_check
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
-from kourou.client.consuming.membership.subscriptions import subscription_of
+from kourou.client.consuming.membership.subscriptions import (
+    look_up_and_check,
+    needing_check,
+    subscription_of,
+)
 from kourou.client.consuming.polling.polling import Mode, Polling
 from kourou.client.consuming.polling.queue_turns import QueueCallback
 from kourou.client.consuming.watching.topic_watch import TopicQueuesChanged, TopicWatch

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from typing import Final, TypeVar, Unpack
 
 from kourou.auth.credentials import AnyCredentials
+from kourou.client.background import watch_loop
 from kourou.client.config import resolve_config
 from kourou.client.consuming.acknowledging.acknowledgements import (
     Acknowledgements,
     BroadcastAcknowledgements,
+    Redeliverer,
     redeliver_overdue,
 )
-from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
 from kourou.client.consuming.acknowledging.redelivery import RetryLater
 from kourou.client.consuming.client_requests import ClientRequests
-from kourou.client.consuming.consumer import Consumer
+from kourou.client.consuming.consumer import Consumer, consumer_groups
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import (
     LiveOptions,
@@ -33,7 +34,6 @@ from kourou.client.consuming.listening.iteration import Iteration, MessageLoop
 from kourou.client.consuming.listening.listener_calls import BatchListener, Listener
 from kourou.client.consuming.listening.ordered_calls import ContextListener, OrderedCall
 from kourou.client.consuming.listening.registered_listener import RegisteredListener
-from kourou.client.consuming.membership.consumer_groups import consumer_groups
 from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
 from kourou.client.consuming.membership.server_assignment import ServerAssignment
@@ -42,9 +42,8 @@ from kourou.client.consuming.offsets.local_offsets import create_offsets
 from kourou.client.consuming.pulling.delivery import ReadyMessages
 from kourou.client.consuming.pulling.held_queues import HeldQueues, push_terms
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext
-from kourou.client.consuming.watching.consume_watch import ConsumeWatch
-from kourou.client.consuming.watching.loop_watch import watch_loop
-from kourou.client.consuming.watching.queue_state import QueueState
+from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
+from kourou.client.health import QueueState
 from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
 from kourou.client.running import end_signals

@@ -14,9 +14,12 @@ import pytest
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.consume_order import QueueOrder
-from kourou.client.consuming.listening.consume_orderly import OrderlyConsumption
+from kourou.client.consuming.listening.consume_orderly import (
+    RUN_MESSAGES,
+    OrderedRuns,
+    OrderlyConsumption,
+)
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
-from kourou.client.consuming.listening.ordered_runs import RUN_MESSAGES, OrderedRuns
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.clock import SystemClock

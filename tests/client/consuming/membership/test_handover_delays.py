@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from kourou.client.consuming.membership.handover_delays import HandoverDelays
+from kourou.client.consuming.membership.rebalance import HandoverDelays
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kourou.broker.consuming.queue_locks import EXPIRY_MS, QueueLocks
-from kourou.client.consuming.membership.handover_delays import HandoverDelays
-from kourou.client.consuming.membership.rebalance import java_order, plan_changes
+from kourou.client.consuming.membership.rebalance import HandoverDelays, java_order, plan_changes
 from kourou.client.consuming.strategies import STRATEGIES
 from kourou.model.queue import MessageQueue
 

@@ -5,6 +5,7 @@ Source: ConsumeMessageConcurrentlyService.processConsumeResult, ProcessQueue.cle
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from kourou.client.consuming.acknowledging.redelivery import (
 from kourou.client.consuming.acknowledging.retry_send import send_to_retry_topic
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.offset_store import Offsets
-from kourou.client.consuming.pulling.delivery import Delivery
+from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.instance import ClientInstance
 from kourou.errors import KourouError
@@ -236,3 +237,56 @@ async def redeliver_overdue(
             log.warning("message.overdue topic=%s msg_id=%s", message.topic, message.msg_id)
             delivery = Delivery(process_queue, message)
             await acknowledgements.redeliver(delivery, _OVERDUE)
+
+
+class Redeliverer:
+    """Has failed messages redelivered.
+
+    Args:
+        instance: owns the tasks that wait; they end with it.
+        acknowledgements: sends messages back to brokers.
+        ready: receives the messages that no broker accepted.
+        delay_ms: time in ms before such a message is delivered again.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        acknowledgements: Acknowledgements,
+        ready: ReadyMessages,
+        delay_ms: int,
+    ) -> None:
+        self._instance = instance
+        self._acknowledgements = acknowledgements
+        self._ready = ready
+        self._delay_s = delay_ms / 1000
+
+    async def redeliver(self, delivery: Delivery, redelivery: Redelivery) -> None:
+        """Send the message back or, if no broker accepts it, redeliver it from memory later."""
+        if not await self._acknowledgements.redeliver(delivery, redelivery):
+            self._deliver_later(delivery, redelivery)
+
+    def _deliver_later(self, delivery: Delivery, redelivery: Redelivery) -> None:
+        """Redeliver the message from memory after the delay; it stays held until then.
+
+        If its listener asked for a delay or a dead letter, the message is not redelivered from
+        memory. Sending it back is retried until a broker accepts it.
+        """
+        process_queue, message = delivery.process_queue, delivery.message
+        process_queue.postpone(message)
+
+        async def deliver() -> None:
+            await asyncio.sleep(self._delay_s)
+            self._ready.put(process_queue, (message,))
+
+        async def give_back() -> None:
+            while True:
+                await asyncio.sleep(self._delay_s)
+                if await self._acknowledgements.redeliver(delivery, redelivery):
+                    return
+
+        if redelivery.is_requested:
+            self._instance.tasks.start(give_back, "give back again")
+        else:
+            message.reconsume_times += 1
+            self._instance.tasks.start(deliver, "local retry")

@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
-from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
+from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements, Redeliverer
 from kourou.client.consuming.acknowledging.redelivery import redelivery_of
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listening.listener_calls import ListenerCall

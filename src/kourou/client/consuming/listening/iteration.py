@@ -13,12 +13,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Self
 
-from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements
-from kourou.client.consuming.acknowledging.redeliverer import Redeliverer
+from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements, Redeliverer
 from kourou.client.consuming.acknowledging.redelivery import is_instruction, redelivery_of
 from kourou.client.consuming.pulling.delivery import Delivery, ReadyMessages
-from kourou.client.consuming.watching.consume_hooks import ConsumeContext
-from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeWatch
 from kourou.clock import Clock
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt

@@ -9,11 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 from kourou.client.consuming.acknowledging.redelivery import is_instruction
-from kourou.client.consuming.listening.listener_runs import ListenerRuns, Unfinished
-from kourou.client.consuming.listening.returned_values import ReturnedValues
+from kourou.client.consuming.listening.listener_runs import ListenerRuns, ReturnedValues, Unfinished
 from kourou.client.consuming.pulling.delivery import Delivery
-from kourou.client.consuming.watching.consume_hooks import ConsumeContext
-from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeWatch
 from kourou.client.user_functions import PROGRAM_ENDS, ends_caller
 from kourou.clock import Clock
 from kourou.model.message import MessageExt

@@ -7,22 +7,24 @@ its call starts, so that a slow call delays no other message. Coroutine function
 same way by tasks: calls that end in one loop iteration are acknowledged together in the next.
 
 The creator of the runs decides which message is next: any message that is ready, or the next of one
-queue (`ordered_runs`).
+queue (`OrderedRuns`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from kourou.client.consuming.listening.returned_values import ReturnedValues
 from kourou.client.consuming.pulling.delivery import Delivery
-from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
 from kourou.client.user_functions import PROGRAM_ENDS, ends_caller
 from kourou.clock import Clock
+from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
 
@@ -33,6 +35,52 @@ this delay is negligible; one that does not block as long needs no second thread
 
 TURN_MESSAGES: Final = 32
 """Messages after which a task yields to the event loop, if its listener never waits."""
+
+
+log = logging.getLogger(__name__)
+
+_REMEDY: Final = "a listener does its work before it returns, or is an `async def` without yield"
+
+
+class ReturnedValues:
+    """Checks the return values of one listener.
+
+    A message is acknowledged whatever the listener returns; only an exception has it redelivered. A
+    status, as Java's listeners return, is reported once in the log. An awaitable must be awaited
+    first. A generator is an error: it has done no work yet, so its message would be lost.
+
+    Attributes:
+        accepted_types: types that `is_done` has accepted, for a look-up before calling it. Never
+            contains types of awaitables.
+    """
+
+    def __init__(self) -> None:
+        self.accepted_types: set[type] = {type(None)}
+
+    def is_done(self, value: object) -> bool:
+        """Return whether the listener has done its work; if not, `value` must be awaited.
+
+        Logs a warning for the first value of a type other than None, except True. May be called
+        from any thread.
+
+        Raises:
+            UsageError: `value` is a generator.
+        """
+        kind = type(value)
+        if kind in self.accepted_types:
+            return True
+        if inspect.isawaitable(value):
+            return False
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            raise UsageError(f"the listener returned a generator, which has not run: {_REMEDY}")
+        self.accepted_types.add(kind)
+        if value is not True:
+            log.warning(
+                "listener.returned type=%s remedy=%s",
+                kind.__name__,
+                "the message is acknowledged whatever is returned: raise to have it redelivered",
+            )
+        return True
 
 
 class Unfinished(NamedTuple):

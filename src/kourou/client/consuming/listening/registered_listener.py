@@ -11,7 +11,7 @@ from kourou.client.consuming.listening.listener_calls import (
     ListenerCall,
 )
 from kourou.client.consuming.listening.ordered_calls import ContextListener, OrderedCall
-from kourou.client.consuming.watching.consume_watch import ConsumeWatch
+from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
 from kourou.client.user_functions import check_function
 from kourou.errors import UsageError
 from kourou.remoting.runtime import Offload

@@ -17,7 +17,7 @@ from kourou.client.consuming.polling.queue_access import MESSAGES_MAX, QueueAcce
 from kourou.client.consuming.polling.queue_turns import QueueCallback, QueueTurns
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeOutcome
-from kourou.client.consuming.watching.queue_state import QueueState
+from kourou.client.health import QueueState
 from kourou.client.instance import ClientInstance
 from kourou.errors import ClosedError, UsageError
 from kourou.model.message import MessageExt

@@ -15,7 +15,7 @@ from kourou.client.consuming.membership.queue_locks import QueueLocks
 from kourou.client.consuming.membership.rebalance import QueueChanges
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds, find_start_offset
 from kourou.client.consuming.pulling.queue_fetcher import Buffer, FetchContext, QueueFetcher
-from kourou.client.consuming.watching.queue_state import QueueState
+from kourou.client.health import QueueState
 from kourou.model.queue import MessageQueue
 from kourou.protocol.running_info import ProcessQueueInfo
 

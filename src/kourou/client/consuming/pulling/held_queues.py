@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.membership.handover_delays import HandoverDelays
+from kourou.client.consuming.membership.rebalance import HandoverDelays
 from kourou.client.consuming.offsets.offset_store import Offsets
 from kourou.client.consuming.pulling.assigned_queues import (
     Assigned,
