@@ -25,7 +25,7 @@ from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.routes import GetRouteInfoRequestHeader
 from kourou.protocol.topic_table import (
@@ -38,7 +38,6 @@ from kourou.protocol.topics import CreateTopicRequestHeader, encode_topic_config
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 
 FEW: Final = 50

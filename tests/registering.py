@@ -13,11 +13,10 @@ from kourou.model.route import TopicRoute
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
+from kourou.cli.machine import memory_bytes
 from kourou.cli.process import Plan
 from kourou.cli.serve import Profile, ServeConfig, _plan
 from kourou.errors import ConfigError
-from kourou.memory import memory_bytes
 from kourou.settings import wire_keys
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.model.route import BrokerData, QueueData, TopicRoute
-from kourou.namesrv.acting_master import with_acting_masters
+from kourou.namesrv.routes import with_acting_masters
 
 
 def route_of(addresses: dict[int, str], *, perm: int = 4, enabled: bool = True) -> TopicRoute:

@@ -13,7 +13,7 @@ from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.kv_config import (
     GetKVConfigRequestHeader,
@@ -42,7 +42,6 @@ from kourou.protocol.topics import decode_topic_list
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime

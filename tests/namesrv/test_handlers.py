@@ -16,10 +16,9 @@ import pytest
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.broker_identity import BrokerIdentity
-from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.config import LiveConfig, NamesrvConfig
 from kourou.namesrv.handlers import AT_ONCE_BYTES, NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
-from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import TOPICS_AT_ONCE, RouteTable
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.errors import NoPermissionError, RemoteSystemError
-from kourou.namesrv.config import NamesrvConfig
-from kourou.namesrv.live_config import LiveConfig
+from kourou.namesrv.config import LiveConfig, NamesrvConfig
 
 
 def test_options_are_listed_under_rocketmq_keys() -> None:

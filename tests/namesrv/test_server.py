@@ -14,7 +14,7 @@ from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 from kourou.protocol.topic_table import (
@@ -27,7 +27,6 @@ from kourou.protocol.topic_table import (
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 from kourou.testing.loop import run_virtual
 from kourou.testing.raw_client import RawClient

@@ -8,10 +8,9 @@ import pytest
 
 from kourou.model.topic import TopicConfig
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
-from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.config import LiveConfig, NamesrvConfig
 from kourou.namesrv.handlers import NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
-from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kourou.errors import RemoteError, TopicNotFoundError
-from kourou.protocol.command import RemotingCommand
-from kourou.remoting.response_errors import raise_for_response
+from kourou.protocol.command import RemotingCommand, raise_for_response
 
 
 def test_success_raises_nothing() -> None:

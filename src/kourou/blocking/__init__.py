@@ -19,9 +19,7 @@ Otherwise Python exits at once, and messages that were not committed are deliver
 from __future__ import annotations
 
 from kourou.blocking.admin import AdminClient
-from kourou.blocking.producer import Producer
-from kourou.blocking.pull_consumer import PullConsumer
-from kourou.blocking.push_consumer import PushConsumer
-from kourou.blocking.transaction_producer import TransactionProducer
+from kourou.blocking.consumers import PullConsumer, PushConsumer
+from kourou.blocking.producers import Producer, TransactionProducer
 
 __all__ = ["AdminClient", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer"]

@@ -37,7 +37,7 @@ from kourou.errors import ConfigError, KourouError
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.model.topic import PERM_READ, PERM_WRITE
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import request
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.data_version import DataVersion, encode_data_version
 from kourou.protocol.hashing import crc32
 from kourou.protocol.kv_config import decode_kv_table
@@ -53,7 +53,6 @@ from kourou.protocol.topic_table import (
 from kourou.remoting.connection import Connection
 from kourou.remoting.network import Address, format_address, is_loopback, parse_address
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)

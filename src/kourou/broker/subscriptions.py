@@ -28,12 +28,11 @@ from kourou.errors import ProtocolError, RemoteError, TransportError
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.running_info import (
     GetConsumerRunningInfoRequestHeader,
     decode_consumer_running_info,
 )
-from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

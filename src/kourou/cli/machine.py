@@ -1,6 +1,6 @@
-"""Addresses of this machine, and the processes that listen on its ports.
+"""Facts of this machine: its addresses, the processes that listen on its ports, its memory.
 
-Python has no call for either. On Linux, an ioctl returns the IPv4 address of each interface,
+Python has no call for them. On Linux, an ioctl returns the IPv4 address of each interface,
 /proc/net/if_inet6 lists the IPv6 addresses, and /proc/net/tcp the listening sockets. On all
 systems, a datagram socket shows the source address of the default route, one for each address
 family.
@@ -9,12 +9,14 @@ family.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import struct
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 _SIOCGIFADDR: Final = 0x8915
@@ -139,3 +141,38 @@ def _processes(proc: Path) -> list[Path]:
         return [path for path in proc.iterdir() if path.name.isdigit()]
     except OSError:
         return []
+
+
+_ROOT: Final = Path("/")
+
+
+def memory_bytes(root: Path = _ROOT) -> int:
+    """Return the machine's memory in bytes, or the smallest control group limit below that.
+
+    Args:
+        root: the directory that holds `proc` and `sys`.
+    """
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min((machine, *_limits(root)))
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the process's control groups (v1 and v2) and of their ancestors.
+
+    In a container, `/proc/self/cgroup` may name the group by its path on the host, which does not
+    exist below the container's mount. The container's own group is then found as the root of that
+    mount.
+    """
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                mount, name = root / "sys/fs/cgroup", "memory.max"
+            elif "memory" in controllers.split(","):
+                mount, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+            else:
+                continue
+            group = PurePosixPath(path.removeprefix("/"))
+            for one in (group, *group.parents):
+                with suppress(OSError, ValueError):  # no such group; "max"
+                    yield int((mount / one / name).read_text())

@@ -18,13 +18,13 @@ from kourou import logs
 from kourou.broker.config import BrokerConfig
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.exits import FAILED, print_stderr
+from kourou.cli.machine import memory_bytes
 from kourou.cli.options import CONSOLE_PORT
 from kourou.cli.process import Plan, Ready, ready_line, run
 from kourou.disk import OsDisk, require_file_calls
 from kourou.documented import documented
 from kourou.errors import ConfigError
 from kourou.logs import Level
-from kourou.memory import memory_bytes
 from kourou.model.route import WILDCARD_HOSTS
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.network import is_loopback, parse_address

@@ -35,7 +35,7 @@ from kourou.protocol.clients import (
     encode_heartbeat,
 )
 from kourou.protocol.codes import RequestCode, ResponseCode
-from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.offsets import (
     TOPIC_BEGIN_FIELD,
     GetMaxOffsetRequestHeader,
@@ -61,7 +61,6 @@ from kourou.protocol.queue_assignment import (
 )
 from kourou.protocol.sending import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 
 _FILTERS_SINCE_VERSION: Final = 232
 """First version of brokers that filter by properties: V4_1_0_SNAPSHOT in MQVersion.java."""

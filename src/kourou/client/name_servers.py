@@ -9,9 +9,8 @@ import random
 from kourou.client.namesrv_addr import NAMESRV_PORT, NamesrvLookup
 from kourou.errors import ConnectFailedError, RequestNotSupportedError, TransportError
 from kourou.protocol.codes import ResponseCode
-from kourou.protocol.command import RemotingCommand
+from kourou.protocol.command import RemotingCommand, raise_for_response
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

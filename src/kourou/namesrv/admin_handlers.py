@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 
 from kourou.errors import QueryNotFoundError, RemoteSystemError
 from kourou.model.route import replace_wildcard_host
+from kourou.namesrv.config import LiveConfig
 from kourou.namesrv.kv_config import KvConfig
-from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response

@@ -1,4 +1,7 @@
-"""Options of the name server: default, unit, range and RocketMQ's key of each."""
+"""Options of the name server: default, unit, range and RocketMQ's key of each; live changes.
+
+Request 318 changes the options that are marked live.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kourou.documented import documented
-from kourou.errors import ConfigError
+from kourou.errors import ConfigError, NoPermissionError
+from kourou.protocol.codes import ResponseCode
 from kourou.remoting.limits import ConnectionLimits
+from kourou.remoting.live_options import LiveOptions
 from kourou.remoting.transport_config import TransportConfig
 
 _LEAST: Final = {
@@ -86,3 +91,20 @@ class NamesrvConfig:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+
+BLACK_LIST: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
+
+
+class LiveConfig(LiveOptions[NamesrvConfig]):
+    """The options of one running name server."""
+
+    config_class = NamesrvConfig
+    black_list = BLACK_LIST
+
+    def refusal(self, key: str) -> NoPermissionError:
+        return NoPermissionError(
+            ResponseCode.NO_PERMISSION,
+            f"{key} cannot be changed while the name server runs; options that can: "
+            f"{', '.join(sorted(self.live_keys))}",
+        )

@@ -28,12 +28,17 @@ from typing import Final, cast
 
 from kourou.errors import RemoteSystemError, TopicNotFoundError
 from kourou.model.route import is_wildcard, replace_wildcard_host
-from kourou.namesrv.acting_master import with_acting_masters
 from kourou.namesrv.broker_identity import BrokerIdentity
+from kourou.namesrv.config import LiveConfig
 from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
-from kourou.namesrv.live_config import LiveConfig
-from kourou.namesrv.routes import RouteTable, finish
-from kourou.namesrv.zones import ZONE_NAME, wanted_zone, within_zone
+from kourou.namesrv.routes import (
+    ZONE_NAME,
+    RouteTable,
+    finish,
+    wanted_zone,
+    with_acting_masters,
+    within_zone,
+)
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.data_version import decode_data_version, encode_data_version

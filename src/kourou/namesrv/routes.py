@@ -13,20 +13,24 @@ removed with the last address of its broker, by `delete_topic`, or by `drop_miss
 
 Pure: no I/O, and the time is an argument.
 
-Source: RouteInfoManager.java, apache/rocketmq 5.5.0.
+Two changes of a route for its client are functions of their own. An acting master is a slave that
+routes show as master, so that a lost master's messages can be read. A client may ask for the
+brokers of one zone only.
+
+Source: RouteInfoManager.java, ZoneRouteRPCHook.java, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Final, TypeVar, cast
 
 from kourou.errors import RemoteSystemError
 from kourou.model.route import MASTER_ID, BrokerData, QueueData, TopicRoute
-from kourou.model.topic import PERM_WRITE, TopicConfig
+from kourou.model.topic import PERM_WRITE, TopicConfig, is_writable
 from kourou.namesrv.broker_identity import BrokerIdentity, MasterAddresses, MinIdChange
 from kourou.namesrv.topic_queues import TopicQueues
 from kourou.protocol.codes import ResponseCode
@@ -430,3 +434,58 @@ def _check_names(names: Iterable[str]) -> None:
 
 def _refusal(reason: str) -> RemoteSystemError:
     return RemoteSystemError(ResponseCode.SYSTEM_ERROR, reason)
+
+
+_SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""Prefix of the topics by which brokers look up their own group; these routes stay unchanged."""
+
+
+def with_acting_masters(topic: str, route: TopicRoute) -> TopicRoute:
+    """Return the route with an acting master for each broker name without a master.
+
+    The acting master is the slave with the lowest id, shown under id 0. A broker name gets one only
+    if its slaves allow it (`enable_acting_master`) and its queues are not writable.
+    """
+    if topic.startswith(_SYNC_MEMBER_PREFIX):
+        return route
+    unwritable = {data.broker_name for data in route.queue_datas if not is_writable(data.perm)}
+    brokers = tuple(
+        _acting(broker) if broker.broker_name in unwritable else broker
+        for broker in route.broker_datas
+    )
+    return replace(route, broker_datas=brokers)
+
+
+def _acting(broker: BrokerData) -> BrokerData:
+    addresses = dict(broker.broker_addrs)
+    if not addresses or MASTER_ID in addresses or not broker.enable_acting_master:
+        return broker
+    return replace(broker, broker_addrs={MASTER_ID: addresses.pop(min(addresses)), **addresses})
+
+
+ZONE_NAME: Final = "__ZONE_NAME"
+"""Header field: the broker's zone in a registration, the requested zone in a route request."""
+
+_ZONE_MODE: Final = "__ZONE_MODE"
+
+
+def wanted_zone(fields: Mapping[str, str]) -> str | None:
+    """Return the zone that the header fields of a route request ask for; None for all zones."""
+    zone = fields.get(ZONE_NAME, "").strip()
+    return zone if zone and fields.get(_ZONE_MODE, "").lower() == "true" else None
+
+
+def within_zone(route: TopicRoute, zone: str) -> TopicRoute:
+    """Return the route reduced to the brokers of `zone` (case-insensitive) and their queues.
+
+    A broker name without a master stays in the route whatever its zone, because only its slaves can
+    still be read.
+    """
+    brokers = tuple(
+        broker
+        for broker in route.broker_datas
+        if MASTER_ID not in broker.broker_addrs or (broker.zone_name or "").lower() == zone.lower()
+    )
+    names = {broker.broker_name for broker in brokers}
+    queues = tuple(data for data in route.queue_datas if data.broker_name in names)
+    return replace(route, broker_datas=brokers, queue_datas=queues)

@@ -11,10 +11,9 @@ from kourou.errors import ClosedError, TransportError
 from kourou.model.route import replace_wildcard_host
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.broker_identity import MinIdChange
-from kourou.namesrv.config import NamesrvConfig
+from kourou.namesrv.config import LiveConfig, NamesrvConfig
 from kourou.namesrv.handlers import NamesrvHandlers, log_values
 from kourou.namesrv.kv_config import FILE_NAME, KvConfig, parse_kv_config
-from kourou.namesrv.live_config import LiveConfig
 from kourou.namesrv.routes import RouteTable
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request

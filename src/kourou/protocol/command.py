@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from kourou.errors import MalformedHeaderError
-from kourou.protocol.codes import VERSION, LanguageCode, request_name
+from kourou.errors import MalformedHeaderError, RemoteError
+from kourou.protocol.codes import VERSION, LanguageCode, ResponseCode, request_name
 from kourou.protocol.fields import decode_fields, encode_fields
 
 FLAG_RESPONSE: Final = 1
@@ -121,3 +121,13 @@ def response(
         remark=remark,
         serialize_type=to.serialize_type,
     )
+
+
+def raise_for_response(answer: RemotingCommand) -> None:
+    """Raise an error unless the response's code is SUCCESS.
+
+    Raises:
+        RemoteError: any other code; the subclass registered for that code, if there is one.
+    """
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteError.from_response(answer.code, answer.remark)

@@ -24,7 +24,8 @@ import errno
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
@@ -38,7 +39,6 @@ from kourou.remoting.proxy_protocol import (
     preamble_bytes,
 )
 from kourou.remoting.tls import TlsContext
-from kourou.remoting.transport_start import ends_if_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -342,3 +342,29 @@ class _PendingConnection:
 
     def _expire(self) -> None:
         self.end(f"no complete first bytes within {self._admission.first_bytes_timeout_s:g} s")
+
+
+@contextmanager
+def ends_if_cancelled(
+    factory: Callable[[], asyncio.BufferedProtocol],
+) -> Iterator[Callable[[], asyncio.BufferedProtocol]]:
+    """Yield a factory whose protocols get `connection_lost` if the block is cancelled.
+
+    A start of a transport can be cancelled between the protocol's `connection_made` and the return
+    of the coroutine. uvloop then closes the transport without a call of `connection_lost`, so that
+    the protocol would seem connected forever. asyncio calls it later: protocols must ignore a
+    second call.
+    """
+    created: list[asyncio.BufferedProtocol] = []
+
+    def create() -> asyncio.BufferedProtocol:
+        protocol = factory()
+        created.append(protocol)
+        return protocol
+
+    try:
+        yield create
+    except asyncio.CancelledError:
+        for protocol in created:
+            protocol.connection_lost(None)
+        raise

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from kourou.errors import AddressInUseError, ConfigError, ConnectFailedError, ListenFailedError
-from kourou.remoting.admission import Admission, AdmissionListener
+from kourou.remoting.admission import Admission, AdmissionListener, ends_if_cancelled
 from kourou.remoting.tls import TlsContext
-from kourou.remoting.transport_start import ends_if_cancelled
 
 Address = tuple[str, int]
 """Host (a name, an IPv4 or an IPv6 address without brackets) and port."""

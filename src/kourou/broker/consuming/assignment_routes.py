@@ -21,10 +21,9 @@ from kourou.model.queue import MessageQueue
 from kourou.model.route import subscribe_queues
 from kourou.model.topic import is_readable
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.routes import GetRouteInfoRequestHeader, decode_topic_route
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 
 log = logging.getLogger(__name__)
 

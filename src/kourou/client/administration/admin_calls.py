@@ -15,7 +15,7 @@ from kourou.errors import NoRouteError, TopicNotFoundError
 from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import check_topic
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import RemotingCommand, request
+from kourou.protocol.command import RemotingCommand, raise_for_response, request
 from kourou.protocol.routes import (
     ClusterInfo,
     GetRouteInfoRequestHeader,
@@ -23,7 +23,6 @@ from kourou.protocol.routes import (
     decode_topic_route,
 )
 from kourou.remoting.pool import ConnectionPool
-from kourou.remoting.response_errors import raise_for_response
 from kourou.remoting.runtime import Runtime
 
 T = TypeVar("T")

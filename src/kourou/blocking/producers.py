@@ -1,11 +1,12 @@
-"""The blocking producer."""
+"""The blocking producers, for plain messages and for transactions."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec
 
 from kourou.auth.credentials import AnyCredentials
@@ -13,6 +14,13 @@ from kourou.blocking.background import Blocking, background, blocking_method, lo
 from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.producer import Producer as AsyncProducer
+from kourou.client.sending.queue_choice import QueueSelector
+from kourou.client.sending.transaction import Transaction, TransactionCheck, TransactionState
+from kourou.client.sending.transaction_producer import (
+    TransactionProducer as AsyncTransactionProducer,
+)
+from kourou.model.message import Message
+from kourou.model.queue import MessageQueue
 from kourou.model.topic import DEFAULT_PRODUCER_GROUP
 from kourou.remoting.runtime import Runtime
 
@@ -107,3 +115,66 @@ class Producer(Blocking[AsyncProducer]):
     fetch_publish_message_queues = blocking_method(AsyncProducer.fetch_publish_message_queues)
     stats = loop_method(AsyncProducer.stats)
     health = loop_method(AsyncProducer.health)
+
+
+class TransactionProducer(Producer):
+    """Sends messages in transactions: the blocking form of `kourou.TransactionProducer`.
+
+    Local transactions and checks that are plain functions run on the producer's own threads.
+    """
+
+    _client: AsyncTransactionProducer
+
+    def __init__(
+        self,
+        group: str,
+        namesrv_addr: str | None = None,
+        *,
+        check: TransactionCheck,
+        topics: Sequence[str] = (),
+        credentials: AnyCredentials | None = None,
+        config: ProducerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        Blocking.__init__(
+            self,
+            lambda: AsyncTransactionProducer(
+                group,
+                namesrv_addr,
+                check=check,
+                topics=topics,
+                credentials=credentials,
+                config=config,
+                runtime=runtime,
+            ),
+        )
+
+    send_in_transaction = blocking_method(AsyncTransactionProducer.send_in_transaction)
+    begin_transaction = blocking_method(AsyncTransactionProducer.begin_transaction)
+    end_transaction = blocking_method(AsyncTransactionProducer.end_transaction)
+
+    @contextmanager
+    def transaction(
+        self,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> Iterator[Transaction]:
+        """Send a half message; commit it when the block ends, roll it back if the block raises.
+
+        See `kourou.TransactionProducer.transaction`.
+        """
+        transaction = self.begin_transaction(
+            message, timeout_ms=timeout_ms, queue=queue, sharding_key=sharding_key
+        )
+        try:
+            yield transaction
+        except Exception:
+            self.end_transaction(transaction, TransactionState.ROLLBACK, timeout_ms=timeout_ms)
+            raise
+        except BaseException:
+            self.end_transaction(transaction, TransactionState.UNKNOWN, timeout_ms=timeout_ms)
+            raise
+        self.end_transaction(transaction, transaction.state, timeout_ms=timeout_ms)

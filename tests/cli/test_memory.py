@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.memory import memory_bytes
+from kourou.cli.machine import memory_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
