@@ -17,9 +17,9 @@ from kourou.model.topic import TopicConfig
 from kourou.namesrv.admin_handlers import NamesrvAdminHandlers
 from kourou.namesrv.broker_identity import BrokerIdentity
 from kourou.namesrv.config import LiveConfig, NamesrvConfig
-from kourou.namesrv.handlers import AT_ONCE_BYTES, NamesrvHandlers
+from kourou.namesrv.handlers import ON_LOOP_BYTES, NamesrvHandlers
 from kourou.namesrv.kv_config import KvConfig
-from kourou.namesrv.routes import TOPICS_AT_ONCE, RouteTable
+from kourou.namesrv.routes import TOPICS_PER_STEP, RouteTable
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.data_version import DataVersion, decode_data_version, encode_data_version
@@ -439,7 +439,7 @@ def test_large_registration_is_decoded_off_the_loop_and_later_ones_are_queued() 
 
     async def main() -> None:
         asked = Asked(offload=decode_slowly)
-        many = [TopicConfig(f"T{number}", 1, 1) for number in range(AT_ONCE_BYTES // 100)]
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(ON_LOOP_BYTES // 100)]
         before = len(asked.peer.sent)
         asked.register_later(*many, TopicConfig("changed", 1, 1))
         asked.register_later(TopicConfig("changed", 8, 8), TopicConfig("broker-a", 1, 1))
@@ -460,7 +460,7 @@ def test_large_registration_is_decoded_off_the_loop_and_later_ones_are_queued() 
 def test_many_topics_of_a_registration_are_entered_in_slices() -> None:
     async def main() -> None:
         asked = Asked()
-        count = 3 * TOPICS_AT_ONCE + 1
+        count = 3 * TOPICS_PER_STEP + 1
         many = [TopicConfig(f"T{number}", 1, 1) for number in range(count)]
         asked.register_later(*many)
         entered = []
@@ -469,7 +469,7 @@ def test_many_topics_of_a_registration_are_entered_in_slices() -> None:
             await asyncio.sleep(0)
         assert asked.peer.sent[-1].code == 0
         assert len(asked.routes.queues) == count
-        assert max(b - a for a, b in pairwise(entered)) == TOPICS_AT_ONCE
+        assert max(b - a for a, b in pairwise(entered)) == TOPICS_PER_STEP
 
     run_virtual(main())
 
@@ -480,10 +480,10 @@ def test_broker_removed_while_its_topics_are_entered_leaves_none(
 ) -> None:
     async def main() -> None:
         asked = Asked()
-        many = [TopicConfig(f"T{number}", 1, 1) for number in range(3 * TOPICS_AT_ONCE)]
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(3 * TOPICS_PER_STEP)]
         asked.register_later(*many)
         for _ in range(100):
-            if len(asked.routes.queues) == TOPICS_AT_ONCE:
+            if len(asked.routes.queues) == TOPICS_PER_STEP:
                 break
             await asyncio.sleep(0)
         if is_replaced:
@@ -505,7 +505,7 @@ def test_broker_removed_while_its_topics_are_entered_leaves_none(
 def test_broker_disconnected_during_decoding_is_not_registered() -> None:
     async def main() -> None:
         asked = Asked()
-        many = [TopicConfig(f"T{number}", 1, 1) for number in range(AT_ONCE_BYTES // 100)]
+        many = [TopicConfig(f"T{number}", 1, 1) for number in range(ON_LOOP_BYTES // 100)]
         asked.register_later(*many)
         asked.peer.close("a test")
         await asyncio.sleep(1)

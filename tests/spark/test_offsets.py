@@ -45,7 +45,7 @@ def test_json_names_topic_broker_and_queue() -> None:
 
     offsets = parse_offsets("endingOffsets", text, "flights")
 
-    assert offsets.everywhere is None
+    assert offsets.for_all_queues is None
     assert offsets.by_queue == {
         ("broker-a", 0): 23,
         ("broker-a", 1): EARLIEST,

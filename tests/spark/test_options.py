@@ -16,8 +16,8 @@ def test_name_server_and_topic_suffice() -> None:
     options = parse_options(LEAST)
 
     assert (options.name_server, options.topic) == ("localhost:9876", "flights")
-    assert options.starting_offsets.everywhere == EARLIEST
-    assert options.ending_offsets.everywhere == LATEST
+    assert options.starting_offsets.for_all_queues == EARLIEST
+    assert options.ending_offsets.for_all_queues == LATEST
     assert options.sub_expression == "*"
     assert options.fail_on_data_loss
 
@@ -44,7 +44,7 @@ def test_every_option_is_read() -> None:
     )
 
     assert options.starting_offsets.by_queue == {("broker-a", 0): 5}
-    assert options.ending_offsets.everywhere == LATEST
+    assert options.ending_offsets.for_all_queues == LATEST
     assert options.sub_expression == "UA || AA"
     assert options.max_partitions == 2
     assert not options.fail_on_data_loss

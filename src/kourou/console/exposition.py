@@ -23,7 +23,7 @@ from kourou.metrics import Distribution, Family, Kind
 
 def exposition(families: Iterable[Family]) -> bytes:
     """Return the families in Prometheus' text format, version 0.0.4."""
-    return generate_latest(_Given(families))
+    return generate_latest(_FamilyCollector(families))
 
 
 def process_exposition() -> bytes:
@@ -32,8 +32,8 @@ def process_exposition() -> bytes:
     return b"".join(map(generate_latest, collectors))
 
 
-class _Given(Collector):
-    """Collector of given families; `generate_latest` takes it in place of a registry."""
+class _FamilyCollector(Collector):
+    """Collector of families; `generate_latest` takes it in place of a registry."""
 
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
@@ -64,10 +64,10 @@ def _add(histogram: Metric, names: list[str], sample: Distribution) -> None:
     """Add a distribution: cumulative counts by bound, the total count and the sum."""
     bucket, count, total = names
     labels = dict(sample.labels)
-    so_far = 0
-    for bound, held in zip((*sample.bounds, float("inf")), sample.counts, strict=True):
-        so_far += held
+    cumulative = 0
+    for bound, count_in_bucket in zip((*sample.bounds, float("inf")), sample.counts, strict=True):
+        cumulative += count_in_bucket
         le = "+Inf" if bound == float("inf") else str(float(bound))
-        histogram.add_sample(bucket, {**labels, "le": le}, so_far)
-    histogram.add_sample(count, labels, so_far)
+        histogram.add_sample(bucket, {**labels, "le": le}, cumulative)
+    histogram.add_sample(count, labels, cumulative)
     histogram.add_sample(total, labels, sample.total)

@@ -46,24 +46,24 @@ _NO_EXTRA: Final = (
     "pip install 'kourou[server]'\n"
 )
 
-Reading = Callable[[], Coroutine[Any, Any, Sequence[Family]]]
-Troubles = Callable[[], Sequence[str]]
+ReadMetrics = Callable[[], Coroutine[Any, Any, Sequence[Family]]]
+ReadReasons = Callable[[], Sequence[str]]
 _Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Console:
     """HTTP server on one port, from `start` until `stop`. Created and started on the event loop."""
 
-    def __init__(self, read_metrics: Reading, read_troubles: Troubles) -> None:
+    def __init__(self, read_metrics: ReadMetrics, read_unready_reasons: ReadReasons) -> None:
         """Create a server that does not listen yet.
 
         Args:
             read_metrics: returns the metric families. Runs on the event loop.
-            read_troubles: returns the reasons why clients are not served or sends not accepted;
-                empty if the process is ready. Runs on the event loop.
+            read_unready_reasons: returns the reasons why clients are not served or sends not
+                accepted; empty if the process is ready. Runs on the event loop.
         """
         self._read_metrics = read_metrics
-        self._read_troubles = read_troubles
+        self._read_unready_reasons = read_unready_reasons
         self._loop = asyncio.get_running_loop()
         self._server: _Server | None = None
 
@@ -111,16 +111,16 @@ class Console:
 
     def answer(self, path: str) -> _Answer:
         """Return the answer to a GET of the path. Called on the threads of requests."""
-        serve = {
+        page = {
             "/": self._index,
             "/metrics": self._metrics,
             "/healthz": self._health,
             "/readyz": self._readiness,
         }.get(path.partition("?")[0])
-        if serve is None:
+        if page is None:
             return HTTPStatus.NOT_FOUND, _TEXT, b"not found; pages: /metrics, /healthz, /readyz\n"
         try:
-            return serve()
+            return page()
         except TimeoutError as error:
             return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{error}\n".encode()
         except FutureCancelledError:
@@ -146,13 +146,13 @@ class Console:
         return HTTPStatus.OK, _METRICS, exposition(families) + process_exposition()
 
     def _health(self) -> _Answer:
-        self._on_loop(_called(lambda: None), LOOP_TIMEOUT_S)
+        self._on_loop(_call(lambda: None), LOOP_TIMEOUT_S)
         return HTTPStatus.OK, _JSON, b'{"status": "ok"}\n'
 
     def _readiness(self) -> _Answer:
-        troubles = list(self._on_loop(_called(self._read_troubles), LOOP_TIMEOUT_S))
-        status = HTTPStatus.SERVICE_UNAVAILABLE if troubles else HTTPStatus.OK
-        content = {"status": "not ready" if troubles else "ok", "reasons": troubles}
+        reasons = list(self._on_loop(_call(self._read_unready_reasons), LOOP_TIMEOUT_S))
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        content = {"status": "not ready" if reasons else "ok", "reasons": reasons}
         return status, _JSON, json.dumps(content).encode() + b"\n"
 
     def _on_loop(self, read: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -174,7 +174,7 @@ class Console:
             raise TimeoutError(text) from None
 
 
-async def _called(function: Callable[[], T]) -> T:
+async def _call(function: Callable[[], T]) -> T:
     return function()
 
 
@@ -188,7 +188,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], console: Console) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.console = console
-        self._free = threading.Semaphore(_REQUESTS_MAX)
+        self._free_slots = threading.Semaphore(_REQUESTS_MAX)
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -196,13 +196,13 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]  # typeshed allows datagrams
-        if not self._free.acquire(blocking=False):
+        if not self._free_slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except RuntimeError as error:  # no thread can be started
-            self._free.release()
+            self._free_slots.release()
             log.warning("console.refused reason=%s", error)
             self.shutdown_request(request)
 
@@ -210,7 +210,7 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._free_slots.release()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         log.debug("console.request_failed peer=%s reason=%s", client_address, sys.exception())
@@ -230,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Set a time limit for the whole request; the socket's timeout covers a single read."""
         super().setup()
-        self._deadline = threading.Timer(2 * _REQUEST_TIMEOUT_S, self._cut)
+        self._deadline = threading.Timer(2 * _REQUEST_TIMEOUT_S, self._abort)
         self._deadline.daemon = True
         self._deadline.start()
 
@@ -251,7 +251,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._deadline.cancel()
         super().finish()
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         with suppress(OSError):  # it may have ended just now
             self.connection.shutdown(socket.SHUT_RDWR)
 

@@ -89,9 +89,11 @@ class NamesrvAdminHandlers:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.on_get_all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.on_get_topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.on_get_system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self._lists(queues.unit_topics),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._lists(queues.unit_sub_topics),
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._lists(
+            RequestCode.GET_UNIT_TOPIC_LIST: self._topic_list_handler(queues.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topic_list_handler(
+                queues.unit_sub_topics
+            ),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topic_list_handler(
                 queues.unit_sub_ununit_topics
             ),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.on_delete_topic,
@@ -113,14 +115,14 @@ class NamesrvAdminHandlers:
             )
         self._kv.put(header.namespace, header.key, header.value)
         log.info("kv_config.put namespace=%s key=%s", header.namespace, header.key)
-        self._later.answer(request, lambda: self._saved(request))
+        self._later.answer(request, lambda: self._persisted(request))
 
     def on_delete_kv_config(self, request: Request) -> None:
         """Serve 102."""
         header = request.command.header(DeleteKVConfigRequestHeader)
         self._kv.delete(header.namespace, header.key)
         log.info("kv_config.deleted namespace=%s key=%s", header.namespace, header.key)
-        self._later.answer(request, lambda: self._saved(request))
+        self._later.answer(request, lambda: self._persisted(request))
 
     def on_get_kv_config(self, request: Request) -> RemotingCommand:
         """Serve 101."""
@@ -143,7 +145,7 @@ class NamesrvAdminHandlers:
             )
         return response(request.command, body=encode_kv_table(values))
 
-    async def _saved(self, request: Request) -> RemotingCommand:
+    async def _persisted(self, request: Request) -> RemotingCommand:
         """Return success once all changes are durable."""
         try:
             await self._kv.persist()
@@ -197,7 +199,7 @@ class NamesrvAdminHandlers:
         )
         return response(request.command, body=body)
 
-    def _lists(self, topics: Callable[[], list[str]]) -> Handler:
+    def _topic_list_handler(self, topics: Callable[[], list[str]]) -> Handler:
         """Return the handler of 311, 312 or 313."""
 
         def on_get_unit_topics(request: Request) -> RemotingCommand:

@@ -34,10 +34,10 @@ from kourou.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from kourou.namesrv.routes import (
     ZONE_NAME,
     RouteTable,
-    finish,
-    wanted_zone,
+    filter_zone,
+    requested_zone,
+    run_steps,
     with_acting_masters,
-    within_zone,
 )
 from kourou.protocol.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, response
@@ -71,10 +71,10 @@ from kourou.remoting.runtime import Offload
 
 log = logging.getLogger(__name__)
 
-AT_ONCE_BYTES: Final = 64 * 1024
+ON_LOOP_BYTES: Final = 64 * 1024
 """Largest registration body that is decoded on the event loop; this takes 10 ms at most. Single
 changes are smaller; a registration of all topics may be larger."""
-COMPRESSED_AT_ONCE_BYTES: Final = 2 * 1024
+COMPRESSED_ON_LOOP_BYTES: Final = 2 * 1024
 """The same for a compressed body."""
 
 
@@ -102,8 +102,8 @@ class NamesrvHandlers:
     ) -> None:
         self._offload = offload
         self._later = later
-        self._registering = asyncio.Lock()
-        self._decoding_count = 0
+        self._register_lock = asyncio.Lock()
+        self._offloaded_count = 0
         self._routes = routes
         self._kv = kv
         self._config = config
@@ -141,21 +141,21 @@ class NamesrvHandlers:
             compressed=header.compressed,
             version=command.version,
         )
-        size_max = COMPRESSED_AT_ONCE_BYTES if header.compressed else AT_ONCE_BYTES
-        if len(command.body) <= size_max and not self._decoding_count:
-            return finish(self._register(request, header, decode()))
-        self._later.answer(request, partial(self._register_later, request, header, decode))
-        self._decoding_count += 1
+        size_max = COMPRESSED_ON_LOOP_BYTES if header.compressed else ON_LOOP_BYTES
+        if len(command.body) <= size_max and not self._offloaded_count:
+            return run_steps(self._register(request, header, decode()))
+        self._later.answer(request, partial(self._register_offloaded, request, header, decode))
+        self._offloaded_count += 1
         return None
 
-    async def _register_later(
+    async def _register_offloaded(
         self,
         request: Request,
         header: RegisterBrokerRequestHeader,
         decode: Callable[[], RegisterBody],
     ) -> RemotingCommand:
         try:
-            async with self._registering:
+            async with self._register_lock:
                 body = await self._offload(decode)
                 # A closed connection never closes again, so nothing would unregister the broker.
                 if not request.connection.is_open:
@@ -168,7 +168,7 @@ class NamesrvHandlers:
                         return cast(RemotingCommand, end.value)
                     await asyncio.sleep(0)
         finally:
-            self._decoding_count -= 1
+            self._offloaded_count -= 1
 
     def _register(
         self, request: Request, header: RegisterBrokerRequestHeader, body: RegisterBody
@@ -187,7 +187,7 @@ class NamesrvHandlers:
         )
         _check_reachable(identity.address, request)
         is_new = self._routes.data_version(*identity.key) is None
-        master = yield from self._routes.registering(
+        master = yield from self._routes.register_steps(
             identity,
             body.table,
             request.connection,
@@ -226,11 +226,11 @@ class NamesrvHandlers:
         """QUERY_DATA_VERSION (322): answer whether the broker must register again."""
         command = request.command
         header = command.header(QueryDataVersionRequestHeader)
-        asked = decode_data_version(command.body)
-        known = self._routes.data_version(header.cluster_name, header.broker_addr)
+        version = decode_data_version(command.body)
+        registered = self._routes.data_version(header.cluster_name, header.broker_addr)
         self._routes.refresh(header.cluster_name, header.broker_addr, self._now_ms())
-        answer = QueryDataVersionResponseHeader(changed=known != asked)
-        body = b"" if known is None else encode_data_version(known)
+        answer = QueryDataVersionResponseHeader(changed=registered != version)
+        body = b"" if registered is None else encode_data_version(registered)
         return response(command, header=answer, body=body)
 
     # Clients
@@ -257,9 +257,9 @@ class NamesrvHandlers:
         is_standard = bool(
             command.version >= VERSION_STANDARD_JSON or header.accept_standard_json_only
         )
-        zone = wanted_zone(command.ext_fields)
+        zone = requested_zone(command.ext_fields)
         if zone is not None:
-            route = within_zone(route, zone)
+            route = filter_zone(route, zone)
             is_standard = False  # as in Java, where the zone hook encodes the route a second time
         route = route.with_host(request.connection.local_address[0])
         return response(command, body=encode_topic_route(route, standard=is_standard))
@@ -288,8 +288,8 @@ class NamesrvHandlers:
     def _check_ready(self) -> None:
         """Refuse the request during the start-up wait, in which brokers register."""
         config = self._config.current
-        up_ms = self._now_ms() - self._started_at_ms
-        if config.need_wait_for_service and up_ms < config.wait_for_service_s * 1000:
+        uptime_ms = self._now_ms() - self._started_at_ms
+        if config.need_wait_for_service and uptime_ms < config.wait_for_service_s * 1000:
             raise RemoteSystemError(ResponseCode.SYSTEM_ERROR, "name server not ready")
 
     def _ordered_topics(self) -> bytes:

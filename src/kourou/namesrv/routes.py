@@ -42,11 +42,11 @@ NAME_LENGTH_MAX: Final = 255
 """Maximum number of characters of a topic, broker or cluster name and of an address. It bounds the
 memory of an entry, because the other limits count entries."""
 
-TOPICS_AT_ONCE: Final = 2_000
+TOPICS_PER_STEP: Final = 2_000
 """Topics of a registration that are entered without a pause; this takes 10 ms at most."""
-_SHARED_MAX: Final = 1024
+_QUEUE_DATA_CACHED_MAX: Final = 1024
 _Result = TypeVar("_Result")
-_TOPICS_OF_A_SINGLE_CHANGE: Final = 1
+_SINGLE_CHANGE_TOPICS: Final = 1
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Broker:
 
 
 @dataclass(slots=True)
-class _Alive:
+class _LiveBroker:
     """Liveness of one broker: its last registration, and the time it was last seen."""
 
     identity: BrokerIdentity
@@ -93,7 +93,7 @@ class RouteTable:
         self._on_min_id_changed = on_min_id_changed
         self._brokers: dict[str, _Broker] = {}
         self._queues = TopicQueues()
-        self._alive: dict[tuple[str, str], _Alive] = {}
+        self._alive: dict[tuple[str, str], _LiveBroker] = {}
 
     # Requests of brokers
 
@@ -106,12 +106,12 @@ class RouteTable:
         *,
         drop_missing: bool = False,
     ) -> MasterAddresses:
-        """Register a broker and its topics in one step; see `registering`."""
-        return finish(
-            self.registering(identity, table, connection, now_ms, drop_missing=drop_missing)
+        """Register a broker and its topics in one step; see `register_steps`."""
+        return run_steps(
+            self.register_steps(identity, table, connection, now_ms, drop_missing=drop_missing)
         )
 
-    def registering(
+    def register_steps(
         self,
         identity: BrokerIdentity,
         table: TopicConfigTable,
@@ -161,22 +161,22 @@ class RouteTable:
         broker.addresses[identity.broker_id] = identity.address
         known = self._alive.get(identity.key)
         is_changed = is_new or known is None or known.data_version != table.data_version
-        self._alive[identity.key] = alive = _Alive(
+        self._alive[identity.key] = alive = _LiveBroker(
             identity,
             now_ms,
             self._broker_timeout_ms if identity.timeout_ms is None else identity.timeout_ms,
             table.data_version,
             connection,
         )
-        if self._brings_topics(identity, broker):
-            yield from self._taking_topics(identity, table, is_changed=is_changed)
+        if self._supplies_topics(identity, broker):
+            yield from self._topic_steps(identity, table, is_changed=is_changed)
             if not self._is_current(identity, alive):
                 return MasterAddresses()
             if drop_missing and identity.broker_name in table.topics:
                 for topic in set(self._queues.of_broker(identity.broker_name)) - set(table.topics):
                     self._queues.remove(topic, identity.broker_name)
         if has_least_id:
-            self._tell_min_id(broker, joined=identity)
+            self._notify_min_id(broker, joined=identity)
         return self._master_of(identity, broker)
 
     def unregister(self, cluster: str, address: str) -> None:
@@ -197,25 +197,27 @@ class RouteTable:
         if broker.enable_acting_master and MASTER_ID not in broker.addresses:
             self._queues.wipe_write(name)
         if had_least_id:
-            self._tell_min_id(broker, left=alive.identity)
+            self._notify_min_id(broker, left=alive.identity)
 
     def unregister_connection(self, connection: Hashable) -> list[BrokerIdentity]:
         """Remove the brokers that last registered over `connection`, and return them."""
-        gone = [alive.identity for alive in self._alive.values() if alive.connection == connection]
-        for identity in gone:
+        removed = [
+            alive.identity for alive in self._alive.values() if alive.connection == connection
+        ]
+        for identity in removed:
             self.unregister(*identity.key)
-        return gone
+        return removed
 
     def expire(self, now_ms: int) -> list[tuple[BrokerIdentity, Hashable]]:
         """Remove the brokers whose timeout has passed; return each with its connection."""
-        silent = [
+        expired = [
             (alive.identity, alive.connection)
             for alive in self._alive.values()
             if alive.seen_at_ms + alive.timeout_ms < now_ms
         ]
-        for identity, _ in silent:
+        for identity, _ in expired:
             self.unregister(*identity.key)
-        return silent
+        return expired
 
     def refresh(self, cluster: str, address: str, now_ms: int) -> None:
         """Note that the broker was seen now; ignore an unknown one."""
@@ -264,8 +266,10 @@ class RouteTable:
         count = known.index(False) if False in known else len(known)
         if count < len(known) and topic not in self._queues:
             return
-        has = self._queues.of_topic(topic)
-        self._check_room(len({data.broker_name for data in queue_datas[:count]} - has.keys()))
+        existing = self._queues.of_topic(topic)
+        self._check_entry_limit(
+            len({data.broker_name for data in queue_datas[:count]} - existing.keys())
+        )
         for data in queue_datas[:count]:
             self._queues.put(topic, data)
 
@@ -307,45 +311,45 @@ class RouteTable:
     def _check_admissible(
         self, identity: BrokerIdentity, addresses: dict[int, str], table: TopicConfigTable
     ) -> None:
-        if identity.broker_id not in addresses and len(table.topics) == _TOPICS_OF_A_SINGLE_CHANGE:
+        if identity.broker_id not in addresses and len(table.topics) == _SINGLE_CHANGE_TOPICS:
             raise _refusal("register broker failed")
         _check_names((*_names(identity), *table.topics))
         if identity.key not in self._alive and len(self._alive) >= self._brokers_max:
             raise _refusal(f"register broker failed: brokers_max, {self._brokers_max}, is reached")
         known = self._queues.of_broker(identity.broker_name)
-        self._check_room(sum(topic not in known for topic in table.topics))
+        self._check_entry_limit(sum(topic not in known for topic in table.topics))
 
-    def _check_room(self, new: int) -> None:
+    def _check_entry_limit(self, new: int) -> None:
         if len(self._queues) + new > self._topic_entries_max:
             limit = self._topic_entries_max
             raise _refusal(f"register broker failed: topic_entries_max, {limit}, is reached")
 
-    def _brings_topics(self, identity: BrokerIdentity, broker: _Broker) -> bool:
+    def _supplies_topics(self, identity: BrokerIdentity, broker: _Broker) -> bool:
         """Return whether its topics are entered: for a master, or without one the lowest slave."""
         if identity.broker_id == MASTER_ID:
             return True
         is_current = identity.enable_acting_master is not None
         return is_current and identity.broker_id == min(broker.addresses)
 
-    def _taking_topics(
+    def _topic_steps(
         self, identity: BrokerIdentity, table: TopicConfigTable, *, is_changed: bool
     ) -> Generator[None, None, None]:
         """Enter the topics, yield after each slice of many; stop if the entry is not current."""
-        is_stand_in = identity.broker_id != MASTER_ID and identity.enable_acting_master
-        withheld = PERM_WRITE if is_stand_in else 0
+        is_acting_master = identity.broker_id != MASTER_ID and identity.enable_acting_master
+        removed_perm = PERM_WRITE if is_acting_master else 0
         alive = self._alive[identity.key]
         topics = iter(table.topics.items())
-        for _ in range(0, len(table.topics), TOPICS_AT_ONCE):
+        for _ in range(0, len(table.topics), TOPICS_PER_STEP):
             known = self._queues.of_broker(identity.broker_name)
-            for name, config in islice(topics, TOPICS_AT_ONCE):
+            for name, config in islice(topics, TOPICS_PER_STEP):
                 if is_changed or name not in known:
-                    self._queues.put(name, _queue_data(config, identity, withheld))
-            if len(table.topics) > TOPICS_AT_ONCE:
+                    self._queues.put(name, _queue_data(config, identity, removed_perm))
+            if len(table.topics) > TOPICS_PER_STEP:
                 yield
             if not self._is_current(identity, alive):
                 return
 
-    def _is_current(self, identity: BrokerIdentity, alive: _Alive) -> bool:
+    def _is_current(self, identity: BrokerIdentity, alive: _LiveBroker) -> bool:
         """Return whether the broker was not removed, replaced or registered again since."""
         holder = self._addresses(identity.broker_name).get(identity.broker_id)
         return self._alive.get(identity.key) is alive and holder == identity.address
@@ -359,7 +363,7 @@ class RouteTable:
             return MasterAddresses()
         return MasterAddresses(master.identity.ha_address, address)
 
-    def _tell_min_id(
+    def _notify_min_id(
         self,
         broker: _Broker,
         *,
@@ -367,7 +371,7 @@ class RouteTable:
         left: BrokerIdentity | None = None,
     ) -> None:
         min_id = min(broker.addresses)
-        told = [
+        connections = [
             alive.connection
             for broker_id, address in broker.addresses.items()
             if (alive := self._alive.get((broker.cluster, address))) is not None
@@ -379,7 +383,7 @@ class RouteTable:
                 broker.addresses[min_id],
                 None if left is None else left.address,
                 None if joined is None else joined.ha_address,
-                tuple(told),
+                tuple(connections),
             )
         )
 
@@ -394,7 +398,7 @@ class RouteTable:
         )
 
 
-def finish(steps: Generator[None, None, _Result]) -> _Result:
+def run_steps(steps: Generator[None, None, _Result]) -> _Result:
     """Run all steps without a pause, and return their result."""
     while True:
         try:
@@ -404,15 +408,15 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
 
 
 # Most topics of a broker have equal data, so a registration of 5,000 topics creates few objects.
-_shared: Final = lru_cache(_SHARED_MAX)(QueueData)
+_cached_queue_data: Final = lru_cache(_QUEUE_DATA_CACHED_MAX)(QueueData)
 
 
-def _queue_data(config: TopicConfig, identity: BrokerIdentity, withheld: int) -> QueueData:
-    return _shared(
+def _queue_data(config: TopicConfig, identity: BrokerIdentity, removed_perm: int) -> QueueData:
+    return _cached_queue_data(
         identity.broker_name,
         config.read_queue_nums,
         config.write_queue_nums,
-        config.perm & ~withheld,
+        config.perm & ~removed_perm,
         config.topic_sys_flag,
     )
 
@@ -469,13 +473,13 @@ ZONE_NAME: Final = "__ZONE_NAME"
 _ZONE_MODE: Final = "__ZONE_MODE"
 
 
-def wanted_zone(fields: Mapping[str, str]) -> str | None:
+def requested_zone(fields: Mapping[str, str]) -> str | None:
     """Return the zone that the header fields of a route request ask for; None for all zones."""
     zone = fields.get(ZONE_NAME, "").strip()
     return zone if zone and fields.get(_ZONE_MODE, "").lower() == "true" else None
 
 
-def within_zone(route: TopicRoute, zone: str) -> TopicRoute:
+def filter_zone(route: TopicRoute, zone: str) -> TopicRoute:
     """Return the route reduced to the brokers of `zone` (case-insensitive) and their queues.
 
     A broker name without a master stays in the route whatever its zone, because only its slaves can

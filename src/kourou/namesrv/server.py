@@ -98,14 +98,14 @@ class NameServer:
         self._stop_scanning()
         await self._later.close()
         await self._server.stop()
-        self._end_notices()
+        self._cancel_notices()
 
     def abandon(self) -> None:
         """Stop like a killed process: at once, without notice to clients and brokers."""
         self._stop_scanning()
         self._later.abandon()
         self._server.abort()
-        self._end_notices()
+        self._cancel_notices()
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class NameServer:
             self._notices.add(task)
             task.add_done_callback(self._notices.discard)
 
-    def _end_notices(self) -> None:
+    def _cancel_notices(self) -> None:
         for task in self._notices:
             task.cancel()
 

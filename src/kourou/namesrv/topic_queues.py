@@ -17,7 +17,7 @@ from typing import Final
 from kourou.model.route import QueueData
 from kourou.model.topic import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
 
-_NOTHING: Final[dict[str, QueueData]] = {}
+_NO_QUEUES: Final[dict[str, QueueData]] = {}
 
 
 class TopicQueues:
@@ -37,7 +37,7 @@ class TopicQueues:
 
     def of_topic(self, topic: str) -> Mapping[str, QueueData]:
         """Return a topic's queues by broker name; empty for an unknown topic."""
-        return self._by_topic.get(topic, _NOTHING)
+        return self._by_topic.get(topic, _NO_QUEUES)
 
     def of_broker(self, broker_name: str) -> Collection[str]:
         """Return the names of a broker's topics."""
@@ -108,10 +108,10 @@ class TopicQueues:
             if next(iter(queues.values())).topic_sys_flag & mask == wanted
         )
 
-    def _change_perm(self, broker_name: str, changed: Callable[[int], int]) -> int:
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
         topics = self.of_broker(broker_name)
         for topic in topics:
             queues = self._by_topic[topic]
             data = queues[broker_name]
-            queues[broker_name] = replace(data, perm=changed(data.perm))
+            queues[broker_name] = replace(data, perm=change(data.perm))
         return len(topics)

@@ -110,9 +110,9 @@ async def _collect(pulled: AsyncGenerator[list[MessageExt], None]) -> list[Messa
     """Return the messages of the next batch; empty at the end."""
     messages: list[MessageExt] = []
     size_bytes = 0
-    async for some in pulled:
-        messages += some
-        size_bytes += sum(len(message.body) for message in some)
+    async for received in pulled:
+        messages += received
+        size_bytes += sum(len(message.body) for message in received)
         if len(messages) >= BATCH_ROWS or size_bytes >= BATCH_BYTES:
             # One more iteration of the loop, so that it sends the next requests before it stops.
             await asyncio.sleep(0)

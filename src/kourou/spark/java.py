@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SUPPORTED_MAJORS: Final = (17, 21, 25)
 """The Java versions that Spark 4 supports, oldest first."""
 
-FIRST_SOUND_25: Final = (25, 0, 3)
+JAVA_25_MIN: Final = (25, 0, 3)
 """Earlier versions of Java 25 can corrupt data with the G1 collector (SPARK-55852)."""
 
 _VECTOR_OPTION: Final = "--add-modules=jdk.incubator.vector"
@@ -55,7 +55,7 @@ class Java:
         text = ".".join(map(str, self.version))
         if self.version[0] not in SUPPORTED_MAJORS:
             return f"is Java {text}"
-        if self.version[0] == FIRST_SOUND_25[0] and self.version < FIRST_SOUND_25:
+        if self.version[0] == JAVA_25_MIN[0] and self.version < JAVA_25_MIN:
             return f"is Java {text}, which can corrupt data (SPARK-55852)"
         return None
 
@@ -108,11 +108,11 @@ def launcher_home(java: Java, directory: Path) -> Path:
     if not target.exists() or target.read_text() != script:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Replaced atomically, because another process may be starting the launcher.
-        descriptor, draft = tempfile.mkstemp(dir=target.parent)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(script)
-        Path(draft).chmod(0o755)
-        Path(draft).replace(target)
+        Path(temporary).chmod(0o755)
+        Path(temporary).replace(target)
         log.info("java_launcher.written path=%s java=%s", target, java.home)
     return home
 

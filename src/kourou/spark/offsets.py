@@ -34,18 +34,18 @@ class Offsets:
 
     Attributes:
         option: name of the option, for error messages.
-        everywhere: EARLIEST or LATEST for all queues; None if `by_queue` applies.
+        for_all_queues: EARLIEST or LATEST for all queues; None if `by_queue` applies.
         by_queue: (broker name, queue id) to a queue offset, EARLIEST or LATEST.
     """
 
     option: str
-    everywhere: int | None
+    for_all_queues: int | None
     by_queue: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def of(self, queue: MessageQueue) -> int:
         """Return the queue's offset, EARLIEST or LATEST; the option must cover the queue."""
-        if self.everywhere is not None:
-            return self.everywhere
+        if self.for_all_queues is not None:
+            return self.for_all_queues
         return self.by_queue[queue.broker_name, queue.queue_id]
 
 
@@ -91,7 +91,7 @@ def parse_offsets(option: str, text: str, topic: str) -> Offsets:
     if (word := text.strip().lower()) in _WORDS:
         return Offsets(option, _WORDS[word])
     try:
-        by_topic = json.loads(text, object_pairs_hook=_object_without_repeats)
+        by_topic = json.loads(text, object_pairs_hook=_object_with_unique_keys)
     except ValueError as error:
         raise ConfigError(
             f"{option} is {text!r}: expected earliest, latest or JSON ({error})"
@@ -115,16 +115,16 @@ def plan_ranges(
         _check_coverage(offsets, bounds)
     ranges: list[QueueRange] = []
     losses: list[str] = []
-    for queue, held in sorted(bounds.items()):
+    for queue, queue_bounds in sorted(bounds.items()):
         start, until = starting.of(queue), ending.of(queue)
         if 0 <= until < start:
             raise ConfigError(
                 f"{starting.option} of {_name(queue)} is {start}, above {ending.option} {until}"
             )
         for option, offset in ((starting.option, start), (ending.option, until)):
-            if offset >= 0 and not held.min_offset <= offset <= held.max_offset:
-                losses.append(_loss(queue, option, offset, held))
-        planned = QueueRange(queue, _settle(start, held), _settle(until, held))
+            if offset >= 0 and not queue_bounds.min_offset <= offset <= queue_bounds.max_offset:
+                losses.append(_loss(queue, option, offset, queue_bounds))
+        planned = QueueRange(queue, _resolve(start, queue_bounds), _resolve(until, queue_bounds))
         if planned.start < planned.until:
             ranges.append(planned)
     return Plan(tuple(ranges), tuple(losses))
@@ -145,15 +145,15 @@ def pack_ranges(ranges: Sequence[QueueRange], tasks_max: int) -> list[tuple[Queu
         while start < whole.until:
             group = packed * count // total
             # Offsets left in the group; positions are counted over all ranges.
-            room = -(-(group + 1) * total // count) - packed
-            cut = min(whole.until, start + room)
+            remaining = -(-(group + 1) * total // count) - packed
+            cut = min(whole.until, start + remaining)
             groups[group].append(QueueRange(whole.queue, start, cut))
             packed += cut - start
             start = cut
     return [tuple(group) for group in groups if group]
 
 
-def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _object_with_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate key")
@@ -190,7 +190,7 @@ def _check_coverage(offsets: Offsets, bounds: Mapping[MessageQueue, QueueBounds]
 
     The messages of a queue that the option omits would be missing without a warning.
     """
-    if offsets.everywhere is not None:
+    if offsets.for_all_queues is not None:
         return
     queues = {(queue.broker_name, queue.queue_id) for queue in bounds}
     for problem, found in (
@@ -205,18 +205,18 @@ def _check_coverage(offsets: Offsets, bounds: Mapping[MessageQueue, QueueBounds]
             )
 
 
-def _settle(offset: int, held: QueueBounds) -> int:
+def _resolve(offset: int, bounds: QueueBounds) -> int:
     if offset == EARLIEST:
-        return held.min_offset
+        return bounds.min_offset
     if offset == LATEST:
-        return held.max_offset
-    return min(max(offset, held.min_offset), held.max_offset)
+        return bounds.max_offset
+    return min(max(offset, bounds.min_offset), bounds.max_offset)
 
 
-def _loss(queue: MessageQueue, option: str, offset: int, held: QueueBounds) -> str:
+def _loss(queue: MessageQueue, option: str, offset: int, bounds: QueueBounds) -> str:
     return (
         f"{option} of {_name(queue)} is {offset}; the queue holds offsets "
-        f"{held.min_offset} to {held.max_offset} (exclusive)"
+        f"{bounds.min_offset} to {bounds.max_offset} (exclusive)"
     )
 
 

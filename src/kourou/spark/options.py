@@ -68,17 +68,17 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         InvalidGroupError: consumerGroup is not a valid group name.
         FilterSyntaxError: subExpression does not parse.
     """
-    given = {name.lower(): text for name, text in options.items()}
-    for name in given:
+    texts = {name.lower(): text for name, text in options.items()}
+    for name in texts:
         if name not in _NAMES:
             raise ConfigError(_unknown(name))
     for name in ("nameServer", "topic"):
-        if not given.get(name.lower(), "").strip():
+        if not texts.get(name.lower(), "").strip():
             raise ConfigError(f"the option {name} is missing: add .option({name!r}, ...)")
-    topic = given["topic"].strip()
+    topic = texts["topic"].strip()
     check_topic(topic)
     values: dict[str, object] = {}
-    for key, text in given.items():
+    for key, text in texts.items():
         name = _NAMES[key]
         field_name, parse = _FIELDS[name]
         values[field_name] = parse(name, text.strip(), topic)
@@ -90,12 +90,12 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 def _check_words(options: ReadOptions) -> None:
     """Refuse a start or an end that makes the read empty, as Spark's Kafka source does."""
     starting, ending = options.starting_offsets, options.ending_offsets
-    if starting.everywhere == LATEST or LATEST in starting.by_queue.values():
+    if starting.for_all_queues == LATEST or LATEST in starting.by_queue.values():
         raise ConfigError(
             "startingOffsets is latest (-1), but a batch read ends there at most, so it would be "
             "empty: use earliest or an offset"
         )
-    if ending.everywhere == EARLIEST or EARLIEST in ending.by_queue.values():
+    if ending.for_all_queues == EARLIEST or EARLIEST in ending.by_queue.values():
         raise ConfigError(
             "endingOffsets is earliest (-2), but a read begins there at the earliest, so it would "
             "be empty: use latest or an offset"

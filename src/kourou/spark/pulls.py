@@ -103,25 +103,25 @@ async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -
 
 def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
     """Advance the cursor by an answer, and return the messages that are within its range."""
-    asked, until = cursor.offset, cursor.until
+    requested, until = cursor.offset, cursor.until
     is_progress = result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
-    if result.next_offset <= asked and is_progress:
+    if result.next_offset <= requested and is_progress:
         raise ProtocolError(
-            f"{cursor.queue}: the broker answered {result.status.name} at offset {asked}, with "
+            f"{cursor.queue}: the broker answered {result.status.name} at offset {requested}, with "
             f"the next offset {result.next_offset}, which is no progress"
         )
-    # Any other status means that the queue was truncated since the plan, perhaps below `asked`.
-    cursor.offset = min(result.next_offset, until) if result.next_offset > asked else until
+    # Any other status means that the queue was truncated since the plan, perhaps below `requested`.
+    cursor.offset = min(result.next_offset, until) if result.next_offset > requested else until
     # Without `failOnDataLoss`, an undecodable message counts as lost, like a deleted one.
-    readable = result.messages if options.fail_on_data_loss else _passing_over(result)
-    messages = [message for message in readable if asked <= message.queue_offset < until]
+    readable = result.messages if options.fail_on_data_loss else _readable(result)
+    messages = [message for message in readable if requested <= message.queue_offset < until]
     if not is_progress or not options.is_filtered:
         # Without a filter each offset is a message. A broker skips deleted ones without an error.
-        _report_loss(cursor, result, asked, cursor.offset - asked - len(messages), options)
+        _report_loss(cursor, result, requested, cursor.offset - requested - len(messages), options)
     return messages
 
 
-def _passing_over(result: PullResult) -> list[MessageExt]:
+def _readable(result: PullResult) -> list[MessageExt]:
     for message, error in result.undecodable:
         log.warning(
             "spark_message.unreadable queue=%s offset=%d reason=%s",
@@ -131,13 +131,13 @@ def _passing_over(result: PullResult) -> list[MessageExt]:
 
 
 def _report_loss(
-    cursor: _Cursor, result: PullResult, asked: int, lost: int, options: ReadOptions
+    cursor: _Cursor, result: PullResult, requested: int, lost: int, options: ReadOptions
 ) -> None:
-    """Raise an error, or log a warning, if messages from `asked` up to the cursor are missing."""
+    """Raise an error, or log a warning, if messages between `requested` and the cursor are lost."""
     if not lost:
         return
     loss = (
-        f"{cursor.queue}: {lost} of the offsets {asked} to {cursor.offset} (exclusive) were "
+        f"{cursor.queue}: {lost} of the offsets {requested} to {cursor.offset} (exclusive) were "
         f"deleted since the read was planned; the queue now holds {result.min_offset} to "
         f"{result.max_offset} (exclusive)"
     )
