@@ -117,9 +117,9 @@ class Bench:
         await self.step("an idle second", self._flush)
         for segment in (self.directory / COMMITLOG).iterdir():
             os.utime(segment, (time.time() - _EXPIRED_S,) * 2)
-        self.parts.retention.request()
-        await self.step("retention of all but 8 MiB", self.parts.retention.run)
-        await self.step("306: examine all queues", self.parts.retention.clean_queues)
+        self.components.retention.request()
+        await self.step("retention of all but 8 MiB", self.components.retention.run)
+        await self.step("306: examine all queues", self.components.retention.clean_queues)
         await self.step("stop", self._stop)
         await self.step("start", lambda: self._start(runtime))
         await self.step("kill, and start", self._kill)
@@ -129,20 +129,20 @@ class Bench:
         store = await runtime.offload(self.open)
         gc.collect()
         flusher = KernelFlusher(asyncio.get_running_loop())
-        self.parts = Components(
-            config=self.config, disk=self.disk, runtime=runtime, flusher=flusher, store=store
+        self.components = Components(
+            self.config, disk=self.disk, runtime=runtime, flusher=flusher, store=store
         )
         self.runtime = runtime
 
     async def _send(self, rounds: int) -> None:
-        commit, now_ms = self.parts.commit, self.runtime.clock.now_ms
+        commit, now_ms = self.components.context.commit, self.runtime.clock.now_ms
         for _ in range(rounds):
             for at in range(0, len(self.keys), _BATCH):
                 drafts = [_draft(*key) for key in self.keys[at : at + _BATCH]]
                 await commit.put_and_wait(drafts, now_ms())
 
     async def _flush(self) -> None:
-        while not self.parts.commit.flush(self.runtime.clock.now_ms()):  # noqa: ASYNC110
+        while not self.components.context.commit.flush(self.runtime.clock.now_ms()):  # noqa: ASYNC110
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sync_queues(self) -> None:
@@ -150,18 +150,18 @@ class Bench:
         later_ms = self.runtime.clock.now_ms() + 10 * self.config.store.queue_sync_interval_ms
         began_at = read_checkpoint(self.disk).java_values.queues_offset
         while read_checkpoint(self.disk).java_values.queues_offset == began_at:
-            self.parts.commit.flush(later_ms)
+            self.components.context.commit.flush(later_ms)
             await asyncio.sleep(0)
 
     async def _stop(self) -> None:
-        await self.parts.commit.close()
-        await self.runtime.offload(self.parts.store.close, self.runtime.clock.now_ms())
-        self.parts.flusher.close()
+        await self.components.context.commit.close()
+        await self.runtime.offload(self.components.context.store.close, self.runtime.clock.now_ms())
+        self.components.flusher.close()
 
     async def _kill(self) -> None:
-        self.parts.commit.abandon()
-        self.parts.flusher.close()
-        self.parts.store.abandon()
+        self.components.context.commit.abandon()
+        self.components.flusher.close()
+        self.components.context.store.abandon()
         await self._start(self.runtime)
 
 

@@ -2,7 +2,7 @@
 
     python -m bench.timers [--pending N] [--due N] [--over SECONDS] [--dir DIR]
 
-Runs the parts of a broker in this process, on a real disk with synchronous flush. First stores
+Runs the components of a broker in this process, on a real disk with synchronous flush. First stores
 messages for tomorrow, then messages for the next seconds, and prints the delays of their delivery.
 """
 
@@ -41,11 +41,11 @@ _CONSOLE: Final = Console()
 
 
 class Bench:
-    """The measurements on the parts of one broker."""
+    """The measurements on the components of one broker."""
 
-    def __init__(self, parts: Components) -> None:
-        self.parts = parts
-        self._sends = parts.timers.placement(Random(1))
+    def __init__(self, components: Components) -> None:
+        self.components = components
+        self._sends = components.timers.placement(Random(1))
         self._count = 0
 
     def _draft(self, due_at_ms: int, now_ms: int) -> RecordDraft:
@@ -68,23 +68,23 @@ class Bench:
 
     async def put(self, dues: list[int]) -> None:
         """Store a message for each time, and wait until all are stored."""
-        now_ms = self.parts.runtime.clock.now_ms()
+        now_ms = self.components.runtime.clock.now_ms()
         drafts = [self._draft(due_at_ms, now_ms) for due_at_ms in dues]
-        await self.parts.commit.put_and_wait(drafts, now_ms)
+        await self.components.context.commit.put_and_wait(drafts, now_ms)
 
     async def wait(self, pending: int) -> None:
         """Schedule messages for tomorrow; print the rate and the memory that they take."""
-        dice, clock = Random(2), self.parts.runtime.clock
+        dice, clock = Random(2), self.components.runtime.clock
         before, began, cpu = resident_bytes(), time.perf_counter(), time.process_time()
         for _ in range(0, pending, _BATCH):
             tomorrow_ms = clock.now_ms() + _DAY_MS
             await self.put([tomorrow_ms + dice.randrange(_SPREAD_MS) for _ in range(_BATCH)])
-        while self.parts.timers.intake_lag:  # noqa: ASYNC110 - there is no event to wait for
+        while self.components.timers.intake_lag:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
         grown = (resident_bytes() - before) / 1e6
         _CONSOLE.print(
-            f"{self.parts.timers.waiting} scheduled: {pending / took:,.0f}/s, "
+            f"{self.components.timers.waiting} scheduled: {pending / took:,.0f}/s, "
             f"{cpu / pending * 1e6:.1f} us CPU each, memory grew by {grown:.0f} MB"
         )
 
@@ -92,7 +92,7 @@ class Bench:
         """Schedule messages over the next `over_s` seconds; print the delays of their delivery."""
         if not due:
             return
-        dice, clock, store = Random(3), self.parts.runtime.clock, self.parts.store
+        dice, clock, store = Random(3), self.components.runtime.clock, self.components.context.store
         start_ms = clock.now_ms() + 5_000
         dues = [start_ms + dice.randrange(round(over_s * 1000)) for _ in range(due)]
         for at in range(0, due, _BATCH):
@@ -106,7 +106,7 @@ class Bench:
         )
 
     def _lateness(self, offset: int) -> int:
-        store = self.parts.store
+        store = self.components.context.store
         entry = store.reader.entry("T", 0, offset)
         assert entry is not None
         record = store.reader.read_record(entry.physical_offset)
@@ -122,25 +122,26 @@ async def run(directory: Path, pending: int, due: int, over_s: float) -> None:
     disk, runtime = OsDisk(directory), Runtime.system()
     store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)
     flusher = KernelFlusher(asyncio.get_running_loop())
-    parts = Components(config=config, disk=disk, runtime=runtime, flusher=flusher, store=store)
-    parts.tables.topics.put(TopicConfig("T", 1, 1))  # deliveries to missing topics are skipped
-    await parts.timers.start()
+    components = Components(config, disk=disk, runtime=runtime, flusher=flusher, store=store)
+    # Deliveries to missing topics are skipped.
+    components.context.topics.put(TopicConfig("T", 1, 1))
+    await components.timers.start()
 
     async def flush() -> None:
         while True:
             await asyncio.sleep(1)
-            parts.commit.flush(runtime.clock.now_ms())
-            await parts.timers.storage.flush()
+            components.context.commit.flush(runtime.clock.now_ms())
+            await components.timers.storage.flush()
 
     flushing = asyncio.create_task(flush())
-    bench = Bench(parts)
+    bench = Bench(components)
     await bench.deliver(min(due, 200), 2.0)
     await bench.wait(pending)
     await bench.deliver(due, over_s)
     flushing.cancel()
-    await parts.timers.stop()
-    await parts.commit.close()
-    await parts.timers.storage.close()
+    await components.timers.stop()
+    await components.context.commit.close()
+    await components.timers.storage.close()
     store.close(runtime.clock.now_ms())
     flusher.close()
 

@@ -151,7 +151,7 @@ def test_groups_created_by_other_requests_are_limited_per_host(
             mode = SetMessageRequestMode("T", group, MessageRequestMode.PULL)
             body = encode_message_request_mode(mode)
             handler = AssignmentHandlers(
-                parts.live, broker_name="b", topics=parts.topics, groups=parts.groups,
+                parts.live_config, broker_name="b", topics=parts.topics, groups=parts.groups,
                 clients=parts.clients, modes=parts.tables.modes, later=parts.later,
                 routes=AssignmentRoutes((), "b", parts.topics, None, steady_ms),  # type: ignore[arg-type]
             ).on_set_message_request_mode  # fmt: skip

@@ -179,7 +179,7 @@ def test_a_broker_that_becomes_unreadable_refuses_pulls_at_once() -> None:
         await parts.store_messages([parts.draft()])
         codes = []
         for permission in ("6", "2"):
-            parts.live.update({"brokerPermission": permission}, 1)
+            parts.live_config.update({"brokerPermission": permission}, 1)
             answer = parts.pull(FakePeer())
             codes.append(answer.code if answer is not None else None)
         assert codes == [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]

@@ -399,7 +399,7 @@ def test_a_changed_broker_permission_is_registered() -> None:
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
         assert world.broker._running is not None
-        live = world.broker._running._components.live
+        live = world.broker._running._components.context.live_config
         await asyncio.sleep(1)
         live.update({"brokerPermission": "4"}, 1)
         await asyncio.sleep(1)
@@ -420,7 +420,7 @@ def test_a_permission_changed_during_a_registration_is_registered_for_all_topics
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
         assert world.broker._running is not None
-        live = world.broker._running._components.live
+        live = world.broker._running._components.context.live_config
         await asyncio.sleep(1)
 
         def change() -> None:

@@ -276,7 +276,7 @@ def test_stop_does_not_wait_for_answers_of_members() -> None:
         began_ms = parts.clock.now_ms()
         assert consumer.pull(2) is None
         await settle()
-        parts.subscriptions.close()
+        parts.components.subscriptions.close()
         await settle()
         assert parts.clock.now_ms() == began_ms
         assert consumer.peer.sent == []

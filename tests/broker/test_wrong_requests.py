@@ -53,18 +53,18 @@ class Served:
         runtime = sim_runtime()
         self.now_ms = runtime.clock.now_ms
         store = MessageStore.open(self.disk, config.store_config, self.now_ms(), pid=1)
-        self.parts = Components(
-            config=config,
+        self.components = Components(
+            config,
             disk=self.disk,
             runtime=runtime,
             flusher=SimFlusher(asyncio.get_running_loop(), 0),
             store=store,
         )
-        self.asker = Asker(build_handlers(self.parts).table())
+        self.asker = Asker(build_handlers(self.components).table())
 
     async def fill(self) -> None:
         """Create the objects that the requests name."""
-        tables = self.parts.tables
+        tables = self.components.tables
         tables.topics.put(TopicConfig("T", 4, 4))
         await tables.topics.persist()
         header = SendMessageRequestHeaderV2("p", "T", "TBW102", 4, 0, 0, 0, 0)
@@ -77,13 +77,13 @@ class Served:
 
     def state(self) -> object:
         """Return all state that a request can change, except statistics."""
-        tables, clients = self.parts.tables, self.parts.clients
+        tables, clients = self.components.tables, self.components.context.clients
         return (
             repr(tables.topics.table()),
             tables.groups.body(),
             b"".join(tables.offsets.text()).partition(b"pullOffsetTable")[0],
-            self.parts.live.values(),
-            self.parts.store.writer.appended_position,
+            self.components.context.live_config.values(),
+            self.components.context.store.writer.appended_position,
             clients.producer_groups(),
             [group.client_ids() for group in clients.consumer_groups()],
             sorted(self._files("")),
@@ -100,16 +100,16 @@ class Served:
 
     async def stop(self) -> None:
         """Stop cleanly, in the order of a broker."""
-        parts = self.parts
-        parts.held_pulls.close()
-        await parts.delay.stop()
-        await parts.later.close()
-        await parts.commit.close()
+        components = self.components
+        components.held_pulls.close()
+        await components.delay.stop()
+        await components.context.later.close()
+        await components.context.commit.close()
         self.asker.end()
-        await parts.pool.close()
-        await parts.tables.persist()
-        parts.store.close(self.now_ms())
-        parts.flusher.close()
+        await components.pool.close()
+        await components.tables.persist()
+        components.context.store.close(self.now_ms())
+        components.flusher.close()
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ def served_codes() -> list[RequestCode]:
 
     async def main() -> list[RequestCode]:
         async with served() as running:
-            return sorted(map(RequestCode, build_handlers(running.parts).table()))
+            return sorted(map(RequestCode, build_handlers(running.components).table()))
 
     return run_virtual(main())
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from kourou.broker.clients import Clients, ConsumerGroup, Member, Peer
+from kourou.broker.clients import CallClient, Clients, ConsumerGroup, Member, Peer
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.groups import Groups
 from kourou.broker.reserved import check_delivered, topic_of
@@ -64,9 +64,6 @@ CLIENTS_ASKED_MAX: Final = 1_000
 """Most members of a group that one request may address. A request for a larger group is refused."""
 RELAY_VERSION_MIN: Final = 62  # 3.1.8-SNAPSHOT
 STATUS_VERSION_MIN: Final = 28  # 3.0.7-SNAPSHOT
-
-CallClient = Callable[[Peer, RemotingCommand, float], Awaitable[RemotingCommand]]
-"""Sends a request to a client and returns its answer; see `Connection.request`."""
 
 
 async def call_connection(

@@ -13,7 +13,7 @@ leaves because its heartbeats ceased.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -50,6 +50,10 @@ class Peer(Protocol):
     def send(self, command: RemotingCommand) -> None: ...
 
     def close(self, reason: str) -> None: ...
+
+
+CallClient = Callable[[Peer, RemotingCommand, float], Awaitable[RemotingCommand]]
+"""Sends a request to a client and returns its answer; see `Connection.request`."""
 
 
 @dataclass(slots=True, eq=False)

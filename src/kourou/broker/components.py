@@ -7,13 +7,15 @@ the components.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.advertised import store_host
 from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ConsumerIdsNotifier
-from kourou.broker.clients import Clients
+from kourou.broker.clients import CallClient, Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
+from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
 from kourou.broker.delays.delay_offsets import parse_delay_offsets
@@ -38,6 +40,7 @@ from kourou.broker.writing.index_follower import IndexFollower
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.broker.writing.retention import Retention
 from kourou.disk import Disk
+from kourou.model.msgid import UniqueIdGenerator
 from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.runtime import Runtime
@@ -52,103 +55,131 @@ class Components:
     """The components of a broker, except its handlers and its ports.
 
     Attributes:
-        config, disk, runtime, store, flusher: the constructor's arguments.
-        live: the current options.
-        later: answers requests that have to wait, each in a task.
+        context: what the components share: options, store, commit, statistics, topics and others.
+        runtime, flusher: the constructor's arguments.
         pool: connections to name servers.
         tables: topics, groups, offsets and other tables with files of their own.
         ids_notifier: tells members of a group to rebalance.
-        clients: the connected clients.
         queue_locks: the queue locks of ordered consumers.
-        stats: counters of the other components.
-        commit: appends, writes and syncs records.
         queue_deletion: deletes queues.
         age_clock: the clock that message ages are measured by.
         retention: removes expired messages.
         reads: verified reads of queues, for pulls, delays and transactions.
         held_pulls: the pulls that wait for messages.
-        subscriptions: updates the subscriptions of the groups in `clients`.
+        subscriptions: updates the subscriptions of the connected groups.
         pull_checks: checks whether a client may pull from a queue, for the fast and general path.
         pulls: serves pulls on the general path.
         delay: delivers messages of delay levels when they are due.
         timers: delivers scheduled messages when they are due.
         transactions: stores and ends half messages.
         index: keeps the key index up to date with the log.
+        arrival_listeners: called with the messages that became visible to consumers, oldest first.
     """
 
     def __init__(
         self,
-        *,
         config: BrokerConfig,
+        *,
         disk: Disk,
         runtime: Runtime,
         flusher: Flusher,
         store: MessageStore,
+        call_client: CallClient = call_connection,
     ) -> None:
         """Build the components; none acts before it is started.
+
+        Args:
+            config: the broker's options.
+            disk: holds the store and the tables.
+            runtime: network, clock, randomness, and the executor of blocking calls.
+            flusher: syncs the commit log.
+            store: the open store.
+            call_client: sends a request to a client.
 
         Raises:
             CorruptRecordError: neither the file of a table nor its backup parses.
         """
-        self.config: Final = config
-        self.live: Final = LiveConfig(config, runtime.clock.now_ms())
-        self.disk: Final = disk
         self.runtime: Final = runtime
-        self.store: Final = store
         self.flusher: Final = flusher
-        self.later: Final = DeferredReplies()
         self.pool: Final = ConnectionPool(
             runtime, {}, config.limits, tls=config.transport.tls_client()
         )
         self.tables: Final = Tables(config, disk, runtime, store)
-        self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, self.live)
-        self.clients: Final = self._build_clients()
+        live_config = LiveConfig(config, runtime.clock.now_ms())
+        self.ids_notifier: Final = ConsumerIdsNotifier(self.tables.groups, live_config)
+        self.arrival_listeners: Final[list[Callable[[list[Arrival]], None]]] = []
+        self.context: Final = self._build_context(live_config, disk, store, call_client)
+        live_config.on_changed.append(self._on_config_changed)
         self.queue_locks: Final = self.tables.locks.locks
-        self.stats: Final = BrokerStats(config.cluster_name, steady_ms())
-        self.commit: Final = GroupCommit(
-            store, flusher, asyncio.get_running_loop(), config, self._on_arrivals
-        )
-        if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            self.commit.on_write = store.writer.fill_ahead
-        self.queue_deletion: Final = QueueDeletion(self.commit, runtime.offload)
+        self.queue_deletion: Final = QueueDeletion(self.context.commit, runtime.offload)
         self.age_clock: Final = self._build_age_clock()
         self.retention: Final = self._build_retention()
-        self.live.on_changed.append(self._on_config_changed)
-        self.reads: Final = VerifiedReads(store, self.live, runtime.offload)
-        self.held_pulls: Final = HeldPulls(self.live)
+        self.reads: Final = VerifiedReads(store, live_config, runtime.offload)
+        self.held_pulls: Final = HeldPulls(live_config)
         self.subscriptions: Final = self._build_subscriptions()
         self.pull_checks: Final = self._build_pull_checks()
         self.pulls: Final = self._build_pulls()
-        self.delay: Final = self._build_delay(disk)
-        self.transactions: Final = self._build_transactions(disk)
-        self.timers: Final = build_timers(
-            disk,
-            runtime,
-            store=store,
-            topics=self.tables.topics,
-            commit=self.commit,
-            config=self.live,
-            stats=self.stats,
-        )
+        self.delay: Final = self._build_delay()
+        self.transactions: Final = self._build_transactions()
+        self.timers: Final = build_timers(self.context)
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
+        self.arrival_listeners.extend(
+            (
+                self.held_pulls.on_arrivals,
+                self.delay.on_arrivals,
+                lambda _: self.timers.on_arrivals(),
+                lambda _: self.index.notify(),
+            )
+        )
 
-    def _build_clients(self) -> Clients:
-        return Clients(
-            self.ids_notifier,
-            clients_max=self.config.clients_max,
-            expiry_ms=self.config.channel_expired_timeout_ms,
+    def _build_context(
+        self, live_config: LiveConfig, disk: Disk, store: MessageStore, call_client: CallClient
+    ) -> BrokerContext:
+        config, runtime, tables = live_config.current, self.runtime, self.tables
+        host, random = store_host(config), runtime.random
+        loop = asyncio.get_running_loop()
+        commit = GroupCommit(store, self.flusher, loop, config, self._on_arrivals)
+        if config.store.fill_segments_ahead and config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            commit.on_write = store.writer.fill_ahead
+        return BrokerContext(
+            config=config,
+            live_config=live_config,
+            disk=disk,
+            clock=runtime.clock,
+            random=random,
+            offload=runtime.offload,
+            store=store,
+            commit=commit,
+            stats=BrokerStats(config.cluster_name, steady_ms()),
+            later=DeferredReplies(),
+            unique_ids=UniqueIdGenerator(  # random numbers make its ids unique
+                _LOCAL if host is None else host[0],
+                random.getrandbits(16),
+                lambda: random.getrandbits(32),
+            ),
+            store_host=host,
+            topics=tables.topics,
+            groups=tables.groups,
+            clients=Clients(
+                self.ids_notifier,
+                clients_max=config.clients_max,
+                expiry_ms=config.channel_expired_timeout_ms,
+            ),
+            call_client=call_client,
         )
 
     def _build_age_clock(self) -> AgeClock:
-        file = ConfigFile(self.disk, CLOCK_FILE, parse_age_clock, restores=True)
+        file = ConfigFile(self.context.disk, CLOCK_FILE, parse_age_clock, restores=True)
         runtime = self.runtime
-        return AgeClock(self.live, self.store, runtime.clock, file, runtime.offload)
+        return AgeClock(
+            self.context.live_config, self.context.store, runtime.clock, file, runtime.offload
+        )
 
     def _build_retention(self) -> Retention:
         return Retention(
-            self.live,
-            self.store,
-            self.disk,
+            self.context.live_config,
+            self.context.store,
+            self.context.disk,
             deletion_lock=self.queue_deletion.lock,
             offload=self.runtime.offload,
             clock=self.runtime.clock,
@@ -156,59 +187,67 @@ class Components:
         )
 
     def _build_subscriptions(self) -> Subscriptions:
-        tables = self.tables
-        self.clients.on_emptied = tables.filters.unregister
-        self.store.writer.set_bit_map_function(FilterBitMaps(self.live, tables.filters, self.store))
+        context, filters = self.context, self.tables.filters
+        context.clients.on_emptied = filters.unregister
+        context.store.writer.set_bit_map_function(
+            FilterBitMaps(context.live_config, filters, context.store)
+        )
         return Subscriptions(
-            self.clients, tables.topics, tables.filters, self.held_pulls, call_connection
+            context.clients, context.topics, filters, self.held_pulls, context.call_client
         )
 
     def _build_pull_checks(self) -> PullChecks:
-        tables = self.tables
-        return PullChecks(self.live, tables.topics, tables.groups, self.clients, tables.filters)
+        context = self.context
+        return PullChecks(
+            context.live_config,
+            context.topics,
+            context.groups,
+            context.clients,
+            self.tables.filters,
+        )
 
     def _build_pulls(self) -> PullHandler:
         return PullHandler(
-            self.live,
+            self.context.live_config,
             checks=self.pull_checks,
             offsets=self.tables.offsets,
-            store=self.store,
+            store=self.context.store,
             reads=self.reads,
             held=self.held_pulls,
             ask_member=self.subscriptions.request_from_member,
-            later=self.later,
-            stats=self.stats,
+            later=self.context.later,
+            stats=self.context.stats,
         )
 
-    def _build_delay(self, disk: Disk) -> DelayDelivery:
+    def _build_delay(self) -> DelayDelivery:
         return DelayDelivery(
-            store=self.store,
-            topics=self.tables.topics,
-            commit=self.commit,
-            file=ConfigFile(disk, DELAY_FILE, parse_delay_offsets, restores=True),
-            stats=self.stats,
+            store=self.context.store,
+            topics=self.context.topics,
+            commit=self.context.commit,
+            file=ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True),
+            stats=self.context.stats,
             offload=self.runtime.offload,
             reads=self.reads,
             clock=self.runtime.clock,
-            delay_levels_ms=self.config.delay_levels_ms,
-            disk=disk,
-            segment_bytes=self.config.store.commitlog_segment_bytes,
+            delay_levels_ms=self.context.config.delay_levels_ms,
+            disk=self.context.disk,
+            segment_bytes=self.context.config.store.commitlog_segment_bytes,
         )
 
-    def _build_transactions(self, disk: Disk) -> Transactions:
+    def _build_transactions(self) -> Transactions:
         return Transactions(
-            config=self.live,
+            config=self.context.live_config,
             tables=self.tables,
-            store=self.store,
-            commit=self.commit,
+            store=self.context.store,
+            commit=self.context.commit,
             reads=self.reads,
-            clients=self.clients,
-            stats=self.stats,
-            later=self.later,
+            clients=self.context.clients,
+            stats=self.context.stats,
+            later=self.context.later,
             runtime=self.runtime,
             age_clock=self.age_clock,
-            file=ConfigFile(disk, TRANSACTIONS_FILE, parse_transaction_counts),
-            host=store_host(self.config) or (_LOCAL, self.config.port),
+            file=ConfigFile(self.context.disk, TRANSACTIONS_FILE, parse_transaction_counts),
+            host=store_host(self.context.config) or (_LOCAL, self.context.config.port),
         )
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
@@ -218,7 +257,5 @@ class Components:
 
     def _on_arrivals(self, arrivals: list[Arrival]) -> None:
         """Notify the components that wait for messages of those that became visible."""
-        self.held_pulls.on_arrivals(arrivals)
-        self.delay.on_arrivals(arrivals)
-        self.timers.on_arrivals()
-        self.index.notify()
+        for listener in self.arrival_listeners:
+            listener(arrivals)

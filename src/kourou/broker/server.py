@@ -158,7 +158,7 @@ class Broker:
         flusher = self._flusher_factory(asyncio.get_running_loop())
         try:
             components = Components(
-                config=self._config,
+                self._config,
                 disk=self._disk,
                 runtime=self._runtime,
                 flusher=flusher,
@@ -206,11 +206,12 @@ class _RunningBroker:
 
     def __init__(self, components: Components) -> None:
         self._components = components
+        self._context = components.context
         self._handlers = build_handlers(components)
         self._periodic_tasks = PeriodicTasks()
         self._registration: Registration | None = None
         self._ports = BrokerPorts(
-            components.config,
+            components.context.config,
             components.runtime,
             self._handlers.table(),
             self._on_connection_closed,
@@ -219,11 +220,11 @@ class _RunningBroker:
 
     @property
     def store(self) -> MessageStore:
-        return self._components.store
+        return self._context.store
 
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
-        config, topics = self._components.config, self._components.tables.topics
+        config, topics = self._context.config, self._context.topics
         await self._components.timers.start()
         try:
             address = await self._ports.start()
@@ -239,7 +240,7 @@ class _RunningBroker:
             topics,
             self._components.pool,
             address,
-            self._components.runtime.offload,
+            self._context.offload,
             is_namesrv_local=is_namesrv_local,
         )
         self._registration = registration
@@ -248,7 +249,7 @@ class _RunningBroker:
             registration.is_announced,
             registration.wait_announced,
         )
-        self._components.live.on_changed.append(
+        self._context.live_config.on_changed.append(
             lambda now: registration.announce_permission(now.broker_permission)
         )
         registration.start()
@@ -262,11 +263,11 @@ class _RunningBroker:
                 await self._registration.wait_first_attempts()
         except TimeoutError:
             log.warning(
-                "registration.delayed namesrv=%s", ";".join(self._components.config.namesrv_addr)
+                "registration.delayed namesrv=%s", ";".join(self._context.config.namesrv_addr)
             )
 
     def _start_periodic_tasks(self) -> None:
-        config, tasks = self._components.config, self._periodic_tasks
+        config, tasks = self._context.config, self._periodic_tasks
         tasks.start("flush", FLUSH_INTERVAL_MS, self._flush)
         tasks.start("sample statistics", STATS_INTERVAL_MS, self._sample)
         tasks.start(
@@ -316,10 +317,10 @@ class _RunningBroker:
         """
         reasons = []
         try:
-            self._components.store.writer.check_writable()
+            self._context.store.writer.check_writable()
         except StoreError as error:
             reasons.append(str(error))
-        names = self._components.config.namesrv_addr
+        names = self._context.config.namesrv_addr
         if names and self._registration is not None and not self._registration.was_registered:
             reasons.append(
                 f"the broker has not been registered with any name server: {'; '.join(names)}"
@@ -339,9 +340,9 @@ class _RunningBroker:
         self._components.subscriptions.close()
         self._components.held_pulls.close()
         self._components.transactions.stop()
-        await self._components.commit.close()
+        await self._context.commit.close()
         await self._ports.stop()
-        await self._components.later.close()
+        await self._context.later.close()
         await _run_stop_step("save tables", self._components.tables.persist)
         await _run_stop_step("save delay offsets", self._components.delay.persist)
         await _run_stop_step("save filters", self._components.tables.filters.persist)
@@ -363,28 +364,28 @@ class _RunningBroker:
         self._components.timers.abandon()
         self._components.transactions.abandon()
         self._components.index.abandon()
-        self._components.later.abandon()
-        self._components.commit.abandon()
+        self._context.later.abandon()
+        self._context.commit.abandon()
         self._ports.abort()
         self._components.pool.abort()
         self._components.flusher.close()
-        self._components.store.abandon()
+        self._context.store.abandon()
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._components.held_pulls.on_connection_closed(connection)
-        self._components.clients.remove_connection(connection)
-        self._components.stats.on_connection_closed()
+        self._context.clients.remove_connection(connection)
+        self._context.stats.on_connection_closed()
 
     async def _flush(self) -> None:
         """Write the consume queues and the checkpoint, in steps that do not block the loop long."""
-        clock, commit = self._components.runtime.clock, self._components.commit
+        clock, commit = self._context.clock, self._context.commit
         while not commit.flush(clock.now_ms()):  # noqa: ASYNC110 - each call does a step of it
             await asyncio.sleep(FLUSH_PAUSE_MS / 1000)
 
     async def _sample(self) -> None:
-        now_s = self._components.runtime.clock.now_ms() / 1000
-        self._components.stats.store.set_day(datetime.fromtimestamp(now_s).astimezone().date())
-        self._components.stats.sample(steady_ms())
+        now_s = self._context.clock.now_ms() / 1000
+        self._context.stats.store.set_day(datetime.fromtimestamp(now_s).astimezone().date())
+        self._context.stats.sample(steady_ms())
 
     async def _expire_clients(self) -> None:
         self._handlers.clients.expire()
@@ -394,9 +395,7 @@ class _RunningBroker:
         self._components.ids_notifier.flush()
 
     async def _close_store(self) -> None:
-        await self._components.runtime.offload(
-            self._components.store.close, self._components.runtime.clock.now_ms()
-        )
+        await self._context.offload(self._context.store.close, self._context.clock.now_ms())
 
 
 async def _run_stop_step(what: str, action: Callable[[], Awaitable[object]]) -> None:

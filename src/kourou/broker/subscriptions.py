@@ -19,8 +19,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from kourou.broker.client_calls import RELAY_VERSION_MIN, CallClient
-from kourou.broker.clients import Clients, Member, Peer
+from kourou.broker.client_calls import RELAY_VERSION_MIN
+from kourou.broker.clients import CallClient, Clients, Member, Peer
 from kourou.broker.consuming.retry_topics import TopicTable
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.held_pulls import HeldPulls

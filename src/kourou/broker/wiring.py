@@ -8,7 +8,6 @@ from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.administration.unused_groups import UnusedGroups
 from kourou.broker.advertised import store_host
-from kourou.broker.client_calls import call_connection
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.components import Components
 from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
@@ -27,7 +26,6 @@ from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.sending.send_checks import SendChecks
 from kourou.broker.timer.timer_handlers import TimerHandlers
-from kourou.model.msgid import UniqueIdGenerator
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.connection import FastPath
 from kourou.remoting.steady_time import steady_ms
@@ -36,12 +34,12 @@ from kourou.remoting.steady_time import steady_ms
 def build_slow_consumers(components: Components) -> SlowConsumers:
     """Build the check for groups that are far behind."""
     return SlowConsumers(
-        components.live,
-        groups=components.tables.groups,
-        clients=components.clients,
+        components.context.live_config,
+        groups=components.context.groups,
+        clients=components.context.clients,
         offsets=components.tables.offsets,
-        store=components.store.reader,
-        offload=components.runtime.offload,
+        store=components.context.store.reader,
+        offload=components.context.offload,
     )
 
 
@@ -49,33 +47,41 @@ def build_unused_groups(components: Components) -> UnusedGroups:
     """Build the removal of unused groups."""
     tables = components.tables
     return UnusedGroups(
-        components.live,
+        components.context.live_config,
         groups=tables.groups,
         topics=tables.topics,
         offsets=tables.offsets,
-        clients=components.clients,
-        store=components.store,
+        clients=components.context.clients,
+        store=components.context.store,
         on_topic_deleted=components.held_pulls.on_topic_deleted,
     )
 
 
 def build_handlers(components: Components) -> Handlers:
     """Build the handlers of all requests."""
-    tables = components.tables
+    context, tables = components.context, components.tables
+    checks = SendChecks(context, components.queue_locks)
     return Handlers(
-        sends=_build_sends(components),
-        replies=_build_replies(components),
+        sends=SendHandlers(
+            context,
+            checks,
+            components.transactions,
+            components.timers.placement(context.random),
+        ),
+        replies=ReplyHandler(context, checks),
         send_backs=_build_send_backs(components),
         stats=_build_stats(components),
-        configs=ConfigHandlers(components.live, components.disk.root, components.runtime.clock),
+        configs=ConfigHandlers(
+            components.context.live_config, components.context.disk.root, components.context.clock
+        ),
         pulls=components.pulls,
         clients=ClientHandlers(
-            components.live,
-            components.clients,
+            components.context.live_config,
+            components.context.clients,
             tables.groups,
             tables.topics,
             components.subscriptions,
-            components.later,
+            components.context.later,
         ),
         locks=LockHandlers(components.queue_locks, tables.topics),
         assignments=_build_assignments(components),
@@ -83,12 +89,17 @@ def build_handlers(components: Components) -> Handlers:
             groups=tables.groups,
             topics=tables.topics,
             offsets=tables.offsets,
-            store=components.store.reader,
-            resident_bytes=components.config.store.resident_bytes,
+            store=components.context.store.reader,
+            resident_bytes=components.context.config.store.resident_bytes,
         ),
-        queries=QueryHandlers(components.store, components.runtime.offload, components.later),
+        queries=QueryHandlers(
+            components.context.store, components.context.offload, components.context.later
+        ),
         messages=MessageQueryHandler(
-            tables.topics, components.store, components.runtime.offload, components.later
+            tables.topics,
+            components.context.store,
+            components.context.offload,
+            components.context.later,
         ),
         topics=_build_admin_topics(components),
         transactions=components.transactions,
@@ -100,159 +111,93 @@ def build_handlers(components: Components) -> Handlers:
 def build_fast_paths(components: Components) -> dict[int, FastPath]:
     """Build the fast paths of sends, batches, pulls and commits of transactions, by code."""
     tables = components.tables
-    sends = FastSend(
-        config=components.live,
-        topics=tables.topics,
-        store=components.store,
-        commit=components.commit,
-        stats=components.stats,
-        clock=components.runtime.clock,
-        unique_ids=_build_unique_ids(components),
-        transactions=components.transactions,
-        ends=components.transactions.fast_end,
-        store_host=store_host(components.config),
-    )
-    batches = FastBatch(
-        config=components.live,
-        topics=tables.topics,
-        store=components.store,
-        commit=components.commit,
-        stats=components.stats,
-        clock=components.runtime.clock,
-        unique_ids=_build_unique_ids(components),
-        store_host=store_host(components.config),
-    )
+    context, transactions = components.context, components.transactions
     pulls = FastPull(
-        components.live,
+        components.context.live_config,
         checks=components.pull_checks,
         offsets=tables.offsets,
-        store=components.store,
+        store=components.context.store,
         held=components.held_pulls,
-        stats=components.stats,
+        stats=components.context.stats,
         general_path=components.pulls.serve_again,
     )
     return {
-        RequestCode.SEND_MESSAGE_V2: sends,
-        RequestCode.SEND_BATCH_MESSAGE: batches,
+        RequestCode.SEND_MESSAGE_V2: FastSend(context, transactions, transactions.fast_end),
+        RequestCode.SEND_BATCH_MESSAGE: FastBatch(context),
         RequestCode.PULL_MESSAGE: pulls,
-        RequestCode.END_TRANSACTION: components.transactions.fast_end,
+        RequestCode.END_TRANSACTION: transactions.fast_end,
     }
 
 
 def _build_assignments(components: Components) -> AssignmentHandlers:
-    config, tables = components.config, components.tables
+    config, tables = components.context.config, components.tables
     return AssignmentHandlers(
-        components.live,
+        components.context.live_config,
         broker_name=config.broker_name,
         topics=tables.topics,
         groups=tables.groups,
-        clients=components.clients,
+        clients=components.context.clients,
         modes=tables.modes,
         routes=AssignmentRoutes(
             config.namesrv_addr, config.broker_name, tables.topics, components.pool, steady_ms
         ),
-        later=components.later,
+        later=components.context.later,
         is_pop_served=IS_POP_SERVED,
-    )
-
-
-def _build_sends(components: Components) -> SendHandlers:
-    topics, groups = components.tables.topics, components.tables.groups
-    return SendHandlers(
-        config=components.live,
-        topics=topics,
-        checks=SendChecks(
-            components.live, topics, groups, components.clients, components.queue_locks
-        ),
-        commit=components.commit,
-        later=components.later,
-        stats=components.stats,
-        clock=components.runtime.clock,
-        random=components.runtime.random,
-        unique_ids=_build_unique_ids(components),
-        offload=components.runtime.offload,
-        transactions=components.transactions,
-        timers=components.timers.placement(components.runtime.random),
-        store_host=store_host(components.config),
     )
 
 
 def _build_timers(components: Components) -> TimerHandlers:
     return TimerHandlers(
-        config=components.live,
-        topics=components.tables.topics,
+        config=components.context.live_config,
+        topics=components.context.topics,
         timers=components.timers,
-        placement=components.timers.placement(components.runtime.random),
-        commit=components.commit,
-        stats=components.stats,
-        clock=components.runtime.clock,
-        store_host=store_host(components.config),
+        placement=components.timers.placement(components.context.random),
+        commit=components.context.commit,
+        stats=components.context.stats,
+        clock=components.context.clock,
+        store_host=store_host(components.context.config),
     )
-
-
-def _build_replies(components: Components) -> ReplyHandler:
-    topics, groups = components.tables.topics, components.tables.groups
-    return ReplyHandler(
-        config=components.live,
-        topics=topics,
-        checks=SendChecks(components.live, topics, groups, components.clients),
-        clients=components.clients,
-        call_client=call_connection,
-        commit=components.commit,
-        later=components.later,
-        stats=components.stats,
-        clock=components.runtime.clock,
-        random=components.runtime.random,
-        store_host=store_host(components.config),
-    )
-
-
-def _build_unique_ids(components: Components) -> UniqueIdGenerator:
-    """Build a generator of message ids; a random number makes its ids unique."""
-    host, random = store_host(components.config), components.runtime.random
-    address = host[0] if host is not None else "127.0.0.1"
-    return UniqueIdGenerator(address, random.getrandbits(16), lambda: random.getrandbits(32))
 
 
 def _build_send_backs(components: Components) -> SendBackHandler:
     return SendBackHandler(
-        config=components.live,
-        topics=components.tables.topics,
-        groups=components.tables.groups,
-        store=components.store,
-        commit=components.commit,
-        later=components.later,
-        stats=components.stats,
-        offload=components.runtime.offload,
-        clock=components.runtime.clock,
-        random=components.runtime.random,
-        store_host=store_host(components.config),
+        config=components.context.live_config,
+        topics=components.context.topics,
+        groups=components.context.groups,
+        store=components.context.store,
+        commit=components.context.commit,
+        later=components.context.later,
+        stats=components.context.stats,
+        offload=components.context.offload,
+        clock=components.context.clock,
+        random=components.context.random,
+        store_host=store_host(components.context.config),
     )
 
 
 def _build_admin_topics(components: Components) -> TopicAdminHandlers:
     return TopicAdminHandlers(
-        config=components.live,
-        topics=components.tables.topics,
+        config=components.context.live_config,
+        topics=components.context.topics,
         offsets=components.tables.offsets,
-        store=components.store,
+        store=components.context.store,
         queue_deletion=components.queue_deletion,
-        offload=components.runtime.offload,
-        later=components.later,
-        stats=components.stats,
+        offload=components.context.offload,
+        later=components.context.later,
+        stats=components.context.stats,
         on_deleted=components.held_pulls.on_topic_deleted,
     )
 
 
 def _build_stats(components: Components) -> StatsHandlers:
     return StatsHandlers(
-        stats=components.stats,
-        store=components.store,
-        disk=components.disk,
-        commit=components.commit,
+        stats=components.context.stats,
+        store=components.context.store,
+        disk=components.context.disk,
+        commit=components.context.commit,
         delay=components.delay,
         timers=components.timers,
-        later=components.later,
-        offload=components.runtime.offload,
-        clock=components.runtime.clock,
+        later=components.context.later,
+        offload=components.context.offload,
+        clock=components.context.clock,
     )

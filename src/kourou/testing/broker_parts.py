@@ -8,38 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
-from kourou.broker.administration.admin_handlers import build_admin_handlers
-from kourou.broker.client_handlers import ClientHandlers, ConsumerIdsNotifier
-from kourou.broker.clients import Clients, Member, Peer
+from kourou.broker.clients import Member, Peer
 from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
-from kourou.broker.consuming.offset_handlers import OffsetHandlers
-from kourou.broker.consuming.retry import SendBackHandler
-from kourou.broker.delays.delay import DelayDelivery
-from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
-from kourou.broker.delays.delay_offsets import parse_delay_offsets
-from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
-from kourou.broker.pulling.held_pulls import HeldPulls
-from kourou.broker.pulling.pull import PullHandler
-from kourou.broker.pulling.pull_checks import PullChecks
-from kourou.broker.pulling.verified_reads import VerifiedReads
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.subscriptions import Subscriptions
-from kourou.broker.tables import Tables
-from kourou.broker.timer.composition import build_timers
-from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
-from kourou.broker.transactions.transaction_counts import parse_transaction_counts
-from kourou.broker.transactions.transactions import Transactions
-from kourou.broker.writing.age_clock import FILE_NAME as CLOCK_FILE
-from kourou.broker.writing.age_clock import AgeClock, parse_age_clock
-from kourou.broker.writing.group_commit import GroupCommit
+from kourou.broker.wiring import build_fast_paths, build_handlers
 from kourou.broker.writing.placement import choose_placement
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.broker.writing.queue_deletion import QueueDeletion
-from kourou.broker.writing.retention import Retention
 from kourou.errors import RequestTimeoutError
 from kourou.filter.tags import parse_tags
 from kourou.model import properties as names
@@ -51,12 +28,11 @@ from kourou.protocol.codes import LanguageCode, RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.protocol.record.encode import RecordDraft
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.network import format_address
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import AppendedRecord, Arrival, MessageStore
-from kourou.store.state.config_file import ConfigFile
 from kourou.store.tools.check import check_store
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
@@ -151,118 +127,40 @@ class BrokerParts:
             config: None for `small_config()`.
             later_ms: wall-clock time in ms since `EPOCH_MS`, for a restart.
         """
-        self.config = config = config or small_config()
-        self.live = LiveConfig(config, EPOCH_MS)
+        config = config or small_config()
+        if config.advertise is None:
+            config = replace(config, advertise=format_address(BROKER))
+        self.config = config
         self.disk = disk
         self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
-        self.clock = runtime.clock
         self.arrivals: list[AppendedRecord] = []
         self.answer_client: Callable[[Peer, RemotingCommand], RemotingCommand] | None = None
-        self.store = MessageStore.open(disk, config.store_config, self.clock.now_ms(), pid=1)
-        loop = asyncio.get_running_loop()
-        self.flusher = SimFlusher(loop, seed)
-        self.commit = GroupCommit(self.store, self.flusher, loop, config, self._on_arrivals)
-        self.queue_deletion = QueueDeletion(self.commit, runtime.offload)
-        self.age_clock = AgeClock(
-            self.live,
-            self.store,
-            self.clock,
-            ConfigFile(disk, CLOCK_FILE, parse_age_clock),
-            runtime.offload,
+        store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)
+        self.flusher = SimFlusher(asyncio.get_running_loop(), seed)
+        self.components = components = Components(
+            config,
+            disk=disk,
+            runtime=runtime,
+            flusher=self.flusher,
+            store=store,
+            call_client=self._call_client,
         )
-        self.retention = Retention(
-            self.live,
-            self.store,
-            disk,
-            deletion_lock=self.queue_deletion.lock,
-            offload=runtime.offload,
-            clock=self.clock,
-            age_clock=self.age_clock,
-        )
-        self.later = DeferredReplies()
-        self.stats = BrokerStats(config.cluster_name, steady_ms())
-        self.tables = Tables(config, disk, runtime, self.store)
-        self.topics = self.tables.topics
-        self.groups = self.tables.groups
-        self.offsets = self.tables.offsets
-        self.clients = Clients(ConsumerIdsNotifier(self.groups))
-        self.queue_locks = self.tables.locks.locks
-        self.clients.on_emptied = self.tables.filters.unregister
-        self._build_handlers()
-        self._build_log_readers()
-        # `self` has those attributes of `Components` that the admin handlers use.
-        self.admin = build_admin_handlers(cast(Components, self), self._call_client)
-
-    def _build_handlers(self) -> None:
-        """Build the handlers that use the tables only."""
-        bit_maps = FilterBitMaps(self.live, self.tables.filters, self.store)
-        self.store.writer.set_bit_map_function(bit_maps)
-        config = self.config
-        self.held_pulls = HeldPulls(self.live)
-        self.subscriptions = Subscriptions(
-            self.clients, self.topics, self.tables.filters, self.held_pulls, self._call_client
-        )
-        self.client_handlers = ClientHandlers(
-            self.live, self.clients, self.groups, self.topics, self.subscriptions, self.later
-        )
-        self.offset_handlers = OffsetHandlers(
-            groups=self.groups,
-            topics=self.topics,
-            offsets=self.offsets,
-            store=self.store.reader,
-            resident_bytes=config.store.resident_bytes,
-        )
-
-    def _build_log_readers(self) -> None:
-        config, runtime, filters = self.config, self.runtime, self.tables.filters
-        self.reads = VerifiedReads(self.store, self.live, runtime.offload)
-        self.pulls = PullHandler(
-            self.live,
-            checks=PullChecks(self.live, self.topics, self.groups, self.clients, filters),
-            offsets=self.offsets,
-            store=self.store,
-            reads=self.reads,
-            held=self.held_pulls,
-            ask_member=self.subscriptions.request_from_member,
-            later=self.later,
-            stats=self.stats,
-        )
-        self.send_backs = SendBackHandler(
-            config=self.live,
-            topics=self.topics,
-            groups=self.groups,
-            store=self.store,
-            commit=self.commit,
-            later=self.later,
-            stats=self.stats,
-            offload=runtime.offload,
-            clock=self.clock,
-            random=runtime.random,
-            store_host=BROKER,
-        )
-        self.delay = DelayDelivery(
-            store=self.store,
-            topics=self.topics,
-            commit=self.commit,
-            file=ConfigFile(self.disk, DELAY_FILE, parse_delay_offsets),
-            stats=self.stats,
-            offload=runtime.offload,
-            reads=self.reads,
-            clock=self.clock,
-            delay_levels_ms=config.delay_levels_ms,
-            disk=self.disk,
-            segment_bytes=config.store.commitlog_segment_bytes,
-        )
-        self.timers = build_timers(
-            self.disk, runtime, store=self.store, topics=self.topics, commit=self.commit,
-            config=self.live, stats=self.stats,
-        )  # fmt: skip
-        self.transactions = Transactions(
-            config=self.live, tables=self.tables, store=self.store, commit=self.commit,
-            reads=self.reads, clients=self.clients, stats=self.stats, later=self.later,
-            runtime=runtime, age_clock=self.age_clock, host=BROKER,
-            file=ConfigFile(self.disk, TRANSACTIONS_FILE, parse_transaction_counts),
-        )  # fmt: skip
+        components.arrival_listeners.insert(0, self._note_arrivals)
+        self.handlers = handlers = build_handlers(components)
+        self.fast_paths = build_fast_paths(components)
+        # Attributes that many tests use.
+        context = components.context
+        self.live_config, self.clock, self.store = context.live_config, context.clock, store
+        self.commit, self.stats, self.later = context.commit, context.stats, context.later
+        self.topics, self.groups, self.clients = context.topics, context.groups, context.clients
+        self.tables, self.offsets = components.tables, components.tables.offsets
+        self.queue_locks, self.held_pulls = components.queue_locks, components.held_pulls
+        self.queue_deletion, self.retention = components.queue_deletion, components.retention
+        self.reads, self.pulls = components.reads, components.pulls
+        self.delay, self.timers = components.delay, components.timers
+        self.transactions, self.admin = components.transactions, handlers.admin
+        self.client_handlers, self.offset_handlers = handlers.clients, handlers.offsets
+        self.send_backs = handlers.send_backs
 
     async def start_deliveries(self) -> None:
         """Start to deliver delayed and scheduled messages; creates topic T, which is not saved."""
@@ -381,10 +279,11 @@ class BrokerParts:
 
     async def stop(self) -> None:
         """Stop cleanly, in the same order as a broker, and save all tables."""
-        self.subscriptions.close()
+        self.components.subscriptions.close()
         self.held_pulls.close()
         await self.delay.stop()
         await self.timers.stop()
+        await self.components.index.stop()
         self.transactions.stop()
         await self.later.close()
         await self.commit.close()
@@ -398,19 +297,17 @@ class BrokerParts:
 
     def abandon(self) -> None:
         """Stop like a killed process: nothing more is written."""
-        self.subscriptions.close()
+        self.components.subscriptions.close()
         self.held_pulls.close()
         self.delay.abandon()
         self.timers.abandon()
         self.transactions.abandon()
+        self.components.index.abandon()
         self.later.abandon()
         self.commit.abandon()
         self.flusher.close()
         self.store.abandon()
 
-    def _on_arrivals(self, arrivals: list[Arrival]) -> None:
+    def _note_arrivals(self, arrivals: list[Arrival]) -> None:
         for arrival in arrivals:
             self.arrivals += arrival.records()
-        self.held_pulls.on_arrivals(arrivals)
-        self.delay.on_arrivals(arrivals)
-        self.timers.on_arrivals()

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.consuming.queue_locks import QueueLocks
 from kourou.broker.fast_paths import FastPaths
-from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
-from kourou.broker.sending.send import SendHandlers
-from kourou.broker.sending.send_checks import SendChecks
 from kourou.model.message import MessageExt
-from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
@@ -34,7 +28,8 @@ _SENDS = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.SEND_BATCH_MESSAGE,
 )
-STORE_HOST = ("127.0.0.1", 20911)
+JAVA_HOST = "127.0.0.1:20911"
+"""Address of the broker whose answers were recorded as golden bytes."""
 
 
 class SendRig:
@@ -42,59 +37,19 @@ class SendRig:
 
     Attributes:
         locks: queue locks of groups that consume in order.
-        fast_path: of sends, batches and commits; requests of `peer` do not use it.
+        fast_path: of all requests that have one; requests of `peer` do not use it.
         fast_send: the part of `fast_path` that serves single messages.
     """
 
     def __init__(self, parts: BrokerParts) -> None:
         self.parts = parts
-        self.locks = QueueLocks()
+        self.locks = parts.queue_locks
         self.peer = FakePeer()
-        unique_ids = UniqueIdGenerator(STORE_HOST[0], 1, lambda: 1)
-        self.handlers = SendHandlers(
-            config=parts.live,
-            topics=parts.topics,
-            checks=SendChecks(parts.live, parts.topics, parts.groups, parts.clients, self.locks),
-            commit=parts.commit,
-            later=parts.later,
-            stats=parts.stats,
-            clock=parts.clock,
-            random=Random(1),
-            unique_ids=unique_ids,
-            offload=parts.runtime.offload,
-            transactions=parts.transactions,
-            timers=parts.timers.placement(Random(1)),
-            store_host=STORE_HOST,
-        )
-        self.fast_send = sends = FastSend(
-            config=parts.live,
-            topics=parts.topics,
-            store=parts.store,
-            commit=parts.commit,
-            stats=parts.stats,
-            clock=parts.clock,
-            unique_ids=unique_ids,
-            transactions=parts.transactions,
-            ends=parts.transactions.fast_end,
-            store_host=STORE_HOST,
-        )
-        batches = FastBatch(
-            config=parts.live,
-            topics=parts.topics,
-            store=parts.store,
-            commit=parts.commit,
-            stats=parts.stats,
-            clock=parts.clock,
-            unique_ids=unique_ids,
-            store_host=STORE_HOST,
-        )
-        self.fast_path = FastPaths(
-            {
-                RequestCode.SEND_MESSAGE_V2: sends,
-                RequestCode.SEND_BATCH_MESSAGE: batches,
-                RequestCode.END_TRANSACTION: parts.transactions.fast_end,
-            }
-        )
+        self.handlers = parts.handlers.sends
+        fast_send = parts.fast_paths[RequestCode.SEND_MESSAGE_V2]
+        assert isinstance(fast_send, FastSend), "the fast path of single messages"
+        self.fast_send = fast_send
+        self.fast_path = FastPaths(parts.fast_paths)
         parts.topics.put(TopicConfig("T", 4, 4))
 
     def connect(self, *, is_fast: bool) -> LoneConnection:
@@ -173,7 +128,8 @@ def run_sends(
     """Run `test` on a broker with these options, and stop the broker."""
 
     async def main() -> None:
-        parts = BrokerParts(SimDisk(seed), seed=seed, config=BrokerConfig(**options))
+        config = BrokerConfig(**{"advertise": JAVA_HOST} | options)
+        parts = BrokerParts(SimDisk(seed), seed=seed, config=config)
         await test(SendRig(parts))
         parts.flusher.release()
         await parts.stop()

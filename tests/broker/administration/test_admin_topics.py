@@ -42,7 +42,7 @@ class AdminBench:
         self.sends = sends
         self.parts = parts = sends.parts
         self.handlers = TopicAdminHandlers(
-            config=parts.live,
+            config=parts.live_config,
             topics=parts.topics,
             offsets=parts.offsets,
             store=parts.store,
@@ -169,9 +169,9 @@ def test_mixed_message_types_are_allowed_only_by_the_option() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         mixed = replace(CREATE, attributes="+message.type=MIXED")
-        admin.parts.live.update({"enableMixedMessageType": "true"}, EPOCH_MS)
+        admin.parts.live_config.update({"enableMixedMessageType": "true"}, EPOCH_MS)
         assert (await admin.ask(17, mixed)).code == 0
-        admin.parts.live.update({"enableMixedMessageType": "false"}, EPOCH_MS)
+        admin.parts.live_config.update({"enableMixedMessageType": "false"}, EPOCH_MS)
         assert (await admin.ask(17, replace(CREATE, perm=4))).code == 0, "it stays what it is"
         assert (await admin.ask(17, mixed)).code == 29
         topic = admin.parts.topics.get("New")

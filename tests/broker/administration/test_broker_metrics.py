@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
 
 from kourou.broker.administration.broker_metrics import read_metrics
-from kourou.broker.components import Components
 from kourou.broker.config import BrokerConfig
 from kourou.broker.server import Broker
 from kourou.metrics import Distribution, Family, Sample
@@ -137,19 +135,19 @@ def test_lag_is_reported_in_milliseconds() -> None:
         for topic, queue_id, offset in (("T", 0, 0), ("T", 1, 0), ("Done", 0, 1), ("Gone", 0, 0)):
             parts.offsets.commit("g", topic, queue_id, offset)
 
-        read = await read_metrics(cast(Components, parts))
+        read = await read_metrics(parts.components)
         assert latencies() == [7_000, 7_000]
         assert latencies("Done") == [0, 0], "nothing waits"
         assert latencies("Gone") == [0, 0], "a topic without messages"
 
         parts.offsets.note_pulled("g", "T", 0, 1)
-        read = await read_metrics(cast(Components, parts))
+        read = await read_metrics(parts.components)
         assert latencies() == [7_000, 2_000], "the oldest was read, and is not consumed"
 
         parts.offsets.commit("g", "T", 0, 2)
         parts.offsets.note_pulled("g", "T", 0, 2)
         parts.offsets.note_pulled("g", "T", 1, 1)
-        read = await read_metrics(cast(Components, parts))
+        read = await read_metrics(parts.components)
         assert latencies() == [2_000, 0], "all were read"
 
     run_with_parts(test)
@@ -161,7 +159,7 @@ def test_other_tasks_run_while_metrics_of_many_topics_are_read() -> None:
             parts.topics.put(TopicConfig(f"T{number}"))
             parts.offsets.commit("g", f"T{number}", 0, 0)
         turns = 0
-        reading = asyncio.create_task(read_metrics(cast(Components, parts)))
+        reading = asyncio.create_task(read_metrics(parts.components))
         while not reading.done():
             await asyncio.sleep(0)
             turns += 1

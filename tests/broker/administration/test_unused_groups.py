@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 from kourou.broker.administration.unused_groups import UnusedGroups
-from kourou.broker.components import Components
 from kourou.broker.wiring import build_unused_groups
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig
@@ -18,7 +16,7 @@ KEEP_S = 1_000
 
 
 def unused(parts: BrokerParts) -> UnusedGroups:
-    return build_unused_groups(cast(Components, parts))
+    return build_unused_groups(parts.components)
 
 
 def config(**options: object) -> object:

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.broker.client_handlers import ConsumerIdsNotifier
-from kourou.broker.clients import Clients
 from kourou.broker.consuming.assignment import STRATEGIES, assign
 from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
 from kourou.broker.consuming.assignment_modes import FILE_NAME, RequestModes
@@ -45,7 +43,7 @@ GROUP = "golden_push_pop"
 def handlers(parts: BrokerParts, *, is_pop_served: bool = True) -> AssignmentHandlers:
     """Return the handlers; by default pop is served, as in Java."""
     return AssignmentHandlers(
-        parts.live,
+        parts.live_config,
         broker_name="broker-a",
         topics=parts.topics,
         groups=parts.groups,
@@ -180,7 +178,7 @@ def test_a_topic_without_readable_queues_gets_no_assignments() -> None:
 def test_all_queues_are_assigned_to_every_member_with_the_balancer_off() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
-        parts.live.update({"serverLoadBalancerEnable": "false"}, 0)
+        parts.live_config.update({"serverLoadBalancerEnable": "false"}, 0)
         found = await assigned(parts, asking(strategy="unknown"))
         assert [queue_id for queue_id, _ in found or ()] == [0, 1, 2, 3]
 
@@ -192,7 +190,7 @@ def test_groups_without_a_mode_get_the_brokers_default() -> None:
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.topics.put(TopicConfig("%RETRY%g", 1, 1))
         parts.connect("a")
-        parts.live.update({"defaultMessageRequestMode": "POP"}, 0)
+        parts.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
         assert await assigned(parts, asking()) == [(-1, "POP")]
         assert await assigned(parts, asking(topic="%RETRY%g")) == [(0, "PULL")]
         await set_mode(parts, SetMessageRequestMode("T", "g"))
@@ -225,7 +223,7 @@ def test_a_group_configured_to_pop_is_told_to_pull(
         parts.topics.put(TopicConfig("T", 4, 4))
         parts.connect("a")
         if by_option:
-            parts.live.update({"defaultMessageRequestMode": "POP"}, 0)
+            parts.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
         else:
             parts.tables.modes.put(SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3))
         served = handlers(parts, is_pop_served=IS_POP_SERVED)
@@ -315,9 +313,8 @@ def test_every_queue_is_assigned_in_every_mode(
 
 def test_member_changes_are_notified_in_batches_without_real_time_notification() -> None:
     async def test(parts: BrokerParts) -> None:
-        parts.live.update({"realTimeNotifyConsumerChange": "false"}, 0)
-        notifier = ConsumerIdsNotifier(parts.groups, parts.live)
-        parts.clients = Clients(notifier)
+        parts.live_config.update({"realTimeNotifyConsumerChange": "false"}, 0)
+        notifier = parts.components.ids_notifier
         first, second = parts.connect("a"), parts.connect("bb")
         assert not first.sent
         notifier.flush()
@@ -326,7 +323,7 @@ def test_member_changes_are_notified_in_batches_without_real_time_notification()
         assert len(first.sent) == 1, "nothing changed meanwhile"
 
         parts.connect("ccc")
-        parts.live.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
+        parts.live_config.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
         notifier.flush()
         assert len(first.sent) == 1
 

@@ -335,7 +335,7 @@ def test_a_damaged_record_blocks_its_level_until_skipping_is_on(
         assert bodies(parts) == [b"early"]
         assert "delay_level.blocked n=1 queue_offset=1" in caplog.text
 
-        parts.live.update({"skipDamagedRecords": "true"}, 0)
+        parts.live_config.update({"skipDamagedRecords": "true"}, 0)
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
         assert bodies(parts) == [b"early", b"late"]
         assert "message 1 of queue 0 of topic SCHEDULE_TOPIC_XXXX is damaged" in caplog.text

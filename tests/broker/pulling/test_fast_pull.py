@@ -67,9 +67,9 @@ class Peer(FakePeer):
 
 def fast_path(parts: BrokerParts) -> FastPull:
     return FastPull(
-        parts.live,
+        parts.live_config,
         checks=PullChecks(
-            parts.live, parts.topics, parts.groups, parts.clients, parts.tables.filters
+            parts.live_config, parts.topics, parts.groups, parts.clients, parts.tables.filters
         ),
         offsets=parts.offsets,
         store=parts.store,
@@ -290,7 +290,7 @@ def test_a_change_takes_effect_with_the_next_pull() -> None:
         parts.offsets.reset("g", "T", 0, 0)
         assert serve_fast(parts, data, path=path) is None
         parts.offsets.take_reset("g", "T", 0)
-        parts.live.update({"brokerPermission": "2"}, 1)
+        parts.live_config.update({"brokerPermission": "2"}, 1)
         assert serve_fast(parts, data, path=path) is None
         assert path.declined == {"topic": 1, "group": 1, "offset reset": 1, "broker": 1}
 

@@ -53,7 +53,7 @@ def change(parts: BrokerParts, dice: random.Random) -> None:
         lambda: parts.groups.put(SubscriptionGroup("g", consume_enable=False)),
         lambda: parts.groups.put(SubscriptionGroup("g")),
         lambda: parts.groups.put(SubscriptionGroup("g")),
-        lambda: parts.live.update({"longPollingEnable": dice.choice(("true", "false"))}, 1),
+        lambda: parts.live_config.update({"longPollingEnable": dice.choice(("true", "false"))}, 1),
         lambda: parts.offsets.reset("g", "T", 1, 0),
         lambda: parts.held_pulls.on_offset_reset("g", "T", 1),
     ]

@@ -300,7 +300,7 @@ def test_a_damaged_message_is_skipped_when_configured() -> None:
     async def test(parts: BrokerParts) -> None:
         await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
         spoil(parts, b"one")
-        parts.live.update({"skipDamagedRecords": "true"}, 0)
+        parts.live_config.update({"skipDamagedRecords": "true"}, 0)
         peer = FakePeer()
 
         parts.pull(peer)

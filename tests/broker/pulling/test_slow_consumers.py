@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kourou.broker.pulling.slow_consumers import SLOW_CHECK_INTERVAL_MS, SlowConsumers
+from kourou.broker.wiring import build_slow_consumers
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.group import SubscriptionGroup
 from kourou.model.message import MessageExt
@@ -31,15 +32,7 @@ async def is_enabled(w: Recording, group: str) -> bool:
 def behind(w: Recording) -> SlowConsumers:
     running = w.cluster.broker()._running
     assert running is not None
-    parts = running._components
-    return SlowConsumers(
-        parts.live,
-        groups=parts.tables.groups,
-        clients=parts.clients,
-        offsets=parts.tables.offsets,
-        store=parts.store.reader,
-        offload=parts.runtime.offload,
-    )
+    return build_slow_consumers(running._components)
 
 
 async def take_one(w: Recording) -> PushConsumer:
@@ -138,13 +131,13 @@ class FarEnd:
 
 def test_system_groups_are_never_stopped() -> None:
     async def test(parts: BrokerParts) -> None:
-        parts.live.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
+        parts.live_config.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
         for group in ("billing", f"{SYSTEM_GROUP_PREFIX}TRANS"):
             parts.groups.put(SubscriptionGroup(group))
             parts.connect("a", group)
             parts.tables.offsets.commit(group, TOPIC, 0, 1)
         await SlowConsumers(
-            parts.live,
+            parts.live_config,
             groups=parts.groups,
             clients=parts.clients,
             offsets=parts.tables.offsets,

@@ -163,7 +163,9 @@ def test_a_filtered_read_examines_a_limited_number_of_bytes() -> None:
         code, next_offset = outcome(pull(parts, "a > 5"))
 
         assert code == 20
-        assert int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live.current.pull_bytes_max
+        assert (
+            int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live_config.current.pull_bytes_max
+        )
 
     run_with_parts(test, config=config())
 
@@ -247,7 +249,7 @@ def test_retries_are_filtered_with_the_option_on() -> None:
 
         answer = parts.pull(FakePeer(), flags=0, topic=retries)
 
-        is_on = parts.live.current.filter_support_retry
+        is_on = parts.live_config.current.filter_support_retry
         assert bodies(answer) == ([b"7"] if is_on else [b"1", b"7"])
 
     run_with_parts(test, config=config(filter_support_retry=True))
@@ -287,7 +289,7 @@ def test_filters_can_be_switched_on_while_the_broker_runs() -> None:
     async def test(parts: BrokerParts) -> None:
         await store(parts, 1, 7)
         assert outcome(pull(parts, "a > 5"))[0] == 1
-        parts.live.update({"enablePropertyFilter": "true"}, 0)
+        parts.live_config.update({"enablePropertyFilter": "true"}, 0)
         assert bodies(pull(parts, "a > 5")) == [b"7"]
 
     run_with_parts(test)

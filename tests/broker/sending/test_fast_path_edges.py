@@ -112,7 +112,7 @@ Change = Callable[[BrokerParts], object]
 def change_order(parts: BrokerParts) -> None:
     """Make the topic ordered and the broker not writable."""
     parts.topics.put(replace(parts.topics.by_name["T"], order=True))
-    parts.live.update({"brokerPermission": "4"}, 1)
+    parts.live_config.update({"brokerPermission": "4"}, 1)
 
 
 def delete_topic(parts: BrokerParts) -> None:
@@ -128,8 +128,8 @@ def make_topic_again(parts: BrokerParts) -> None:
 
 
 CHANGES: dict[str, Change] = {
-    "max size": lambda parts: parts.live.update({"maxMessageSize": "99"}, 1),
-    "not writable": lambda parts: parts.live.update({"brokerPermission": "4"}, 1),
+    "max size": lambda parts: parts.live_config.update({"maxMessageSize": "99"}, 1),
+    "not writable": lambda parts: parts.live_config.update({"brokerPermission": "4"}, 1),
     "ordered and not writable": change_order,
     "topic read-only": lambda parts: parts.topics.put(TopicConfig("T", 4, 4, perm=4)),
     "fewer queues": lambda parts: parts.topics.put(TopicConfig("T", 1, 1)),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kourou.broker.clients import Member, Peer
 from kourou.broker.config import BrokerConfig
-from kourou.broker.sending.reply import ReplyHandler
-from kourou.broker.sending.send_checks import SendChecks
-from kourou.errors import RequestTimeoutError
 from kourou.model.message import MessageExt
 from kourou.model.properties import decode_properties
 from kourou.model.topic import reply_topic
@@ -24,37 +21,25 @@ from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from kourou.testing.send_rig import JAVA_HOST
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 REQUESTER = "127.0.0.1@inst-golden_requester"
 REPLIES = reply_topic("DefaultCluster")
-JAVA_HOST = ("127.0.0.1", 20911)
 
 
 class ReplyRig:
     """A broker's replies on a simulated disk, and one producer that waits for them."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.parts = parts = BrokerParts(SimDisk(), config=config)
+        self.parts = BrokerParts(SimDisk(), config=replace(config, advertise=JAVA_HOST))
+        self.parts.answer_client = self._answer
         self.peer = FakePeer()
         self.requester = FakePeer(1)
         self.pushed: list[tuple[Peer, RemotingCommand]] = []
         self.code = 0
-        self.is_silent = False
-        self.handler = ReplyHandler(
-            config=parts.live,
-            topics=parts.topics,
-            checks=SendChecks(parts.live, parts.topics, parts.groups, parts.clients),
-            clients=parts.clients,
-            call_client=self._call,
-            commit=parts.commit,
-            later=parts.later,
-            stats=parts.stats,
-            clock=parts.clock,
-            random=Random(1),
-            store_host=JAVA_HOST,
-        )
+        self.handler = self.parts.handlers.replies
 
     def connect(self, client_id: str = REQUESTER) -> None:
         parts = self.parts
@@ -71,13 +56,8 @@ class ReplyRig:
         found = self.parts.store.reader.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body)
 
-    async def _call(
-        self, peer: Peer, command: RemotingCommand, timeout_s: float
-    ) -> RemotingCommand:
+    def _answer(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
         self.pushed.append((peer, command))
-        if self.is_silent:
-            await asyncio.sleep(timeout_s)
-            raise RequestTimeoutError("the peer was silent")
         return response(command, self.code, "no" if self.code else None)
 
 
@@ -164,7 +144,9 @@ def test_a_reply_that_the_requester_does_not_accept_is_answered_with_an_error(
 
     async def test(rig: ReplyRig) -> None:
         rig.connect()
-        rig.code, rig.is_silent = 1, is_silent
+        rig.code = 1
+        if is_silent:
+            rig.parts.answer_client = None
         answer = await rig.ask(request)
         assert answer.code == 1
         assert answer.remark == f"push reply message to {REQUESTER}fail."

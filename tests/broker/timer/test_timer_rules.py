@@ -195,14 +195,14 @@ def test_live_options_can_be_changed_and_others_are_refused() -> None:
     async def test(parts: BrokerParts) -> None:
         now_ms = parts.clock.now_ms()
         await send_at(parts, b"x", now_ms + 60_000)
-        parts.live.update({"timerMaxDelaySec": "59"}, now_ms)
+        parts.live_config.update({"timerMaxDelaySec": "59"}, now_ms)
         with pytest.raises(MessageIllegalError, match="max delay 59000ms"):
             timer_draft(parts, b"x", now_ms + 60_000)
         for key in ("timerStopDequeue", "timerPrecisionMs", "timerWheelEnable"):
             with pytest.raises(NoPermissionError, match=f"{key} can"):
-                parts.live.update({key: "1"}, now_ms)
+                parts.live_config.update({key: "1"}, now_ms)
         with pytest.raises(RemoteSystemError, match="unknown setting timerMaxDelaySecs; did you"):
-            parts.live.update({"timerMaxDelaySecs": "1"}, now_ms)
+            parts.live_config.update({"timerMaxDelaySecs": "1"}, now_ms)
 
     run(test)
 

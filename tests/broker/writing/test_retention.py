@@ -237,10 +237,10 @@ def test_a_store_that_is_read_only_keeps_all_its_files() -> None:
 def test_the_retention_time_can_be_changed_at_run_time() -> None:
     async def test(parts: BrokerParts) -> None:
         parts.retention.request()
-        parts.live.update({"fileReservedTime": "4"}, parts.clock.now_ms())
+        parts.live_config.update({"fileReservedTime": "4"}, parts.clock.now_ms())
         await parts.retention.run()
         assert segments(parts) == 10
-        parts.live.update({"fileReservedTime": "3"}, parts.clock.now_ms())
+        parts.live_config.update({"fileReservedTime": "3"}, parts.clock.now_ms())
         await parts.retention.run()
         assert segments(parts) == 2
 
@@ -487,7 +487,7 @@ def test_a_clock_jump_is_remembered_across_restarts() -> None:
         assert segments(parts) == 2
 
     async def after(parts: BrokerParts) -> None:
-        assert parts.age_clock.now_ms() > EPOCH_MS + 73 * HOUR_MS
+        assert parts.components.age_clock.now_ms() > EPOCH_MS + 73 * HOUR_MS
 
     disk = run_with_parts(before, config=config())
     run_with_parts(test, disk, config=config(), later_ms=73 * HOUR_MS + 10_000)

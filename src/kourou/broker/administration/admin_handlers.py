@@ -13,7 +13,7 @@ from kourou.broker.administration.admin_groups import GroupAdminHandlers
 from kourou.broker.administration.admin_offsets import OffsetAdminHandlers
 from kourou.broker.administration.admin_progress import ProgressHandlers
 from kourou.broker.administration.admin_store import StoreAdminHandlers
-from kourou.broker.client_calls import CallClient, ClientCalls, call_connection
+from kourou.broker.client_calls import ClientCalls
 from kourou.broker.components import Components
 from kourou.protocol.codes import RequestCode
 from kourou.remoting.dispatch import Handler
@@ -86,18 +86,16 @@ class AdminHandlers:
         }
 
 
-def build_admin_handlers(
-    components: Components, call_client: CallClient = call_connection
-) -> AdminHandlers:
-    """Build the handlers of a broker; `call_client` sends a request to a client."""
-    tables, clients = components.tables, components.clients
-    calls = _build_calls(components, call_client)
+def build_admin_handlers(components: Components) -> AdminHandlers:
+    """Build the handlers of a broker."""
+    tables, clients = components.tables, components.context.clients
+    calls = _build_calls(components)
     return AdminHandlers(
         groups=GroupAdminHandlers(
-            tables.groups, tables.offsets, components.stats, components.later
+            tables.groups, tables.offsets, components.context.stats, components.context.later
         ),
         clients=ClientAdminHandlers(
-            components.config, clients, tables.offsets, components.runtime.clock
+            components.context.config, clients, tables.offsets, components.context.clock
         ),
         progress=_build_progress(components),
         offsets=_build_offsets(components, calls),
@@ -106,55 +104,55 @@ def build_admin_handlers(
             topics=tables.topics,
             clients=clients,
             filters=tables.filters,
-            store=components.store,
+            store=components.context.store,
             queue_deletion=components.queue_deletion,
             retention=components.retention,
-            offload=components.runtime.offload,
-            later=components.later,
+            offload=components.context.offload,
+            later=components.context.later,
         ),
     )
 
 
-def _build_calls(components: Components, call_client: CallClient) -> ClientCalls:
+def _build_calls(components: Components) -> ClientCalls:
     return ClientCalls(
-        broker_name=components.config.broker_name,
-        topics=components.tables.topics,
-        groups=components.tables.groups,
-        clients=components.clients,
-        store=components.store,
-        call_client=call_client,
-        offload=components.runtime.offload,
-        later=components.later,
+        broker_name=components.context.config.broker_name,
+        topics=components.context.topics,
+        groups=components.context.groups,
+        clients=components.context.clients,
+        store=components.context.store,
+        call_client=components.context.call_client,
+        offload=components.context.offload,
+        later=components.context.later,
     )
 
 
 def _build_progress(components: Components) -> ProgressHandlers:
     return ProgressHandlers(
-        config=components.config,
-        topics=components.tables.topics,
-        groups=components.tables.groups,
-        clients=components.clients,
+        config=components.context.config,
+        topics=components.context.topics,
+        groups=components.context.groups,
+        clients=components.context.clients,
         offsets=components.tables.offsets,
-        store=components.store.reader,
-        consume_tps=components.stats.get_tps,
+        store=components.context.store.reader,
+        consume_tps=components.context.stats.get_tps,
         lock_holder=lambda group, queue: components.queue_locks.holder(group, queue, steady_ms()),
-        clock=components.runtime.clock,
-        offload=components.runtime.offload,
-        later=components.later,
+        clock=components.context.clock,
+        offload=components.context.offload,
+        later=components.context.later,
     )
 
 
 def _build_offsets(components: Components, calls: ClientCalls) -> OffsetAdminHandlers:
     return OffsetAdminHandlers(
-        config=components.config,
-        topics=components.tables.topics,
-        groups=components.tables.groups,
-        clients=components.clients,
+        config=components.context.config,
+        topics=components.context.topics,
+        groups=components.context.groups,
+        clients=components.context.clients,
         offsets=components.tables.offsets,
         delay_offsets=components.delay.table,
-        store=components.store.reader,
+        store=components.context.store.reader,
         calls=calls,
         on_reset=components.held_pulls.on_offset_reset,
-        offload=components.runtime.offload,
-        later=components.later,
+        offload=components.context.offload,
+        later=components.context.later,
     )

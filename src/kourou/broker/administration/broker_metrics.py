@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 async def read_metrics(components: Components) -> list[Family]:
     """Return all metrics of a broker as they are now."""
-    config = components.live.current
+    config = components.context.live_config.current
     base = {
         "cluster": config.cluster_name,
         "node_type": "broker",
@@ -63,11 +63,11 @@ async def read_metrics(components: Components) -> list[Family]:
                [({}, len(tables.topics))]),
         _gauge("consumer_group_number", "Consumer groups.", base, [({}, len(tables.groups))]),
         _gauge("processor_watermark", "Requests that wait, by kind of request.", base,
-               [({"processor": "send"}, components.commit.pending_puts[0]),
+               [({"processor": "send"}, components.context.commit.pending_puts[0]),
                 ({"processor": "pull"}, len(components.held_pulls))]),
-        *await _messages_in(components.stats, base),
-        *await _messages_out(components.stats, base),
-        *_connections(components.clients, base),
+        *await _messages_in(components.context.stats, base),
+        *await _messages_out(components.context.stats, base),
+        *_connections(components.context.clients, base),
         *await _lags(components, base),
         *_storage(components, base),
         *timer_families(components.timers, base),
@@ -242,7 +242,7 @@ async def _lags(components: Components, base: _Labels) -> list[Family]:
 
 
 def _lag(components: Components, group: str, topic: str, labels: _Labels) -> _Lag:
-    offsets, store = components.tables.offsets, components.store
+    offsets, store = components.tables.offsets, components.context.store
     behind = held = 0
     unconsumed: list[_Position] = []
     unread: list[_Position] = []
@@ -266,7 +266,7 @@ async def _latencies(
     The messages are read off the event loop. Rows beyond `_TIMED_QUEUES_MAX` messages in total are
     left out.
     """
-    now_ms = components.runtime.clock.now_ms()
+    now_ms = components.context.clock.now_ms()
     latencies: list[Sample] = []
     queueing: list[Sample] = []
     count = 0
@@ -276,7 +276,7 @@ async def _latencies(
             break
         ages = (0, 0)
         if row.unconsumed:
-            ages = await components.runtime.offload(_ages, components.store, row, now_ms)
+            ages = await components.context.offload(_ages, components.context.store, row, now_ms)
         latencies.append(Sample(row.labels, ages[0]))
         queueing.append(Sample(row.labels, ages[1]))
     return latencies, queueing
@@ -294,7 +294,7 @@ def _ages(store: MessageStore, row: _Lag, now_ms: int) -> tuple[int, int]:
 
 def _storage(components: Components, base: _Labels) -> list[Family]:
     """Return the metrics of the log and of damaged records."""
-    store = components.store
+    store = components.context.store
     labels = {**base, "storage_type": "local", "storage_medium": "disk"}
     written = store.reader.written_position
     numbers = (

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
 from kourou.broker.sending.batch_records import (
@@ -37,18 +37,12 @@ from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, dec
 from kourou.broker.sending.plain_sends import CachedPeer, PlainSends, SendCache, is_number
 from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.verdicts import batch_flag_refusal, waits_for_sync
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topics import Topics
-from kourou.broker.writing.group_commit import GroupCommit
-from kourou.clock import Clock
 from kourou.model import properties as names
-from kourou.model.host import Host
-from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import decode_properties
 from kourou.protocol.frame import FRAME_SIZE_MAX
 from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.connection import Connection
-from kourou.store.message_store import MessageStore, SealedRun
+from kourou.store.message_store import SealedRun
 
 _START: Final = b'{"code":320,'
 _START_AT: Final = 8
@@ -94,30 +88,18 @@ class FastBatch:
 
     Attributes:
         answers: builds the answers.
-        stats, clock: as passed to the constructor.
+        stats, clock: those of the context.
     """
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        topics: Topics,
-        store: MessageStore,
-        commit: GroupCommit,
-        stats: BrokerStats,
-        clock: Clock,
-        unique_ids: UniqueIdGenerator,
-        store_host: Host | None,
-    ) -> None:
-        """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`."""
-        self._live = config
-        self._topics = topics
-        self._writer = store.writer
-        self._commit = commit
-        self.stats = stats
-        self.clock = clock
-        self._unique_ids = unique_ids
-        self._cache = SendCache(config, topics, commit, store_host)
+    def __init__(self, context: BrokerContext) -> None:
+        self._live = context.live_config
+        self._topics = context.topics
+        self._writer = context.store.writer
+        self._commit = context.commit
+        self.stats = context.stats
+        self.clock = context.clock
+        self._unique_ids = context.unique_ids
+        self._cache = SendCache(context)
         self.answers = self._cache.answers
         self._reader = BatchReader()
         self._properties_cache: Shapes[str, _BatchProperties] = Shapes(_parse_batch_properties)

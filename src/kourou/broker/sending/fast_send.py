@@ -37,15 +37,13 @@ from typing import Final, Protocol
 import msgspec
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import PlainSends, SendCache, SendPath, is_number
 from kourou.broker.sending.plain_shapes import CUT_OUT, KEYS, UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
 from kourou.broker.sending.send_answers import region_properties
 from kourou.broker.sending.verdicts import half_refusal, judge_message
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.plain_halves import (
     HALF_KEY,
@@ -55,11 +53,7 @@ from kourou.broker.transactions.plain_halves import (
     PlainHalf,
     plain_group,
 )
-from kourou.broker.writing.group_commit import GroupCommit
-from kourou.clock import Clock
 from kourou.model import properties as names
-from kourou.model.host import Host
-from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
@@ -67,7 +61,7 @@ from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
 from kourou.protocol.record.layout import HEAD_V4, MAGIC_V1, SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
 from kourou.remoting.connection import Connection, FastPath
-from kourou.store.message_store import AppendedRecord, MessageStore, SealedRun
+from kourou.store.message_store import AppendedRecord, SealedRun
 
 log = logging.getLogger(__name__)
 
@@ -127,37 +121,27 @@ class FastSend:
 
     Attributes:
         answers: builds the answers.
-        stats, clock: as passed to the constructor.
+        stats, clock: those of the context.
         declined: reads whose rest was left to the general path, by the reason in its first frame;
             "cut off" for one whose frame is incomplete.
     """
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        topics: Topics,
-        store: MessageStore,
-        commit: GroupCommit,
-        stats: BrokerStats,
-        clock: Clock,
-        unique_ids: UniqueIdGenerator,
-        transactions: Transactions,
-        ends: FastPath,
-        store_host: Host | None,
-    ) -> None:
-        """Store messages for `topics` in `store`; the arguments are those of `SendHandlers`.
+    def __init__(self, context: BrokerContext, transactions: Transactions, ends: FastPath) -> None:
+        """Create the fast path.
 
-        `ends` is the fast path of requests that end transactions. It must not touch the store
-        before the end of the loop iteration.
+        Args:
+            context: the broker's state and services.
+            transactions: registers half messages.
+            ends: fast path of requests that end transactions. It must not touch the store before
+                the end of the loop iteration.
         """
-        self._live = config
-        self._topics = topics
-        self._writer = store.writer
-        self._commit = commit
-        self.stats = stats
-        self.clock = clock
-        self._next_id = unique_ids.next
+        self._live = context.live_config
+        self._topics = context.topics
+        self._writer = context.store.writer
+        self._commit = context.commit
+        self.stats = context.stats
+        self.clock = context.clock
+        self._next_id = context.unique_ids.next
         self._transactions = transactions
         self._fast_end = ends
         self._buffered: list[_Read] = []
@@ -165,8 +149,8 @@ class FastSend:
         self._is_returning = False
         self.declined: Counter[str] = Counter()
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
-        self._cache = SendCache(config, topics, commit, store_host)
-        self._reset(config.current)
+        self._cache = SendCache(context)
+        self._reset(context.live_config.current)
 
     def _reset(self, config: BrokerConfig) -> None:
         """Drop all cached data and use other options."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.send_answers import SendAnswers, region_properties
 from kourou.broker.sending.verdicts import (
@@ -25,7 +25,6 @@ from kourou.broker.sending.verdicts import (
 )
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import has_batch_queues
-from kourou.broker.topics import Topics
 from kourou.broker.transactions.plain_halves import HalfTarget, half_target
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import PutResult, PutStatus
@@ -264,15 +263,13 @@ class SendCache:
         peers: by connection; None for one that is not IPv4; see `add_peer`.
     """
 
-    def __init__(
-        self, config: LiveConfig, topics: Topics, commit: GroupCommit, store_host: Host | None
-    ) -> None:
-        self._topics = topics
-        self._commit = commit
-        self._store_host = store_host
+    def __init__(self, context: BrokerContext) -> None:
+        self._topics = context.topics
+        self._commit = context.commit
+        self._store_host = context.store_host
         self.peers: dict[Connection, CachedPeer | None] = {}
         self._answers_of: dict[Host, dict[int, AnswerParts]] = {}
-        self.reset(config.current)
+        self.reset(context.live_config.current)
 
     def reset(self, config: BrokerConfig) -> None:
         """Drop all cached data except peers, and use other options."""

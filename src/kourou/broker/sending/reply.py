@@ -20,13 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from random import Random
 from typing import Final
 
-from kourou.broker.client_calls import CallClient
-from kourou.broker.clients import NAME_LENGTH_MAX, Clients
+from kourou.broker.clients import NAME_LENGTH_MAX
 from kourou.broker.config import FlushDiskType
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.send_answers import SendAnswers, region_properties
 from kourou.broker.sending.send_checks import (
@@ -39,11 +37,8 @@ from kourou.broker.sending.send_checks import (
 )
 from kourou.broker.sending.send_records import draft_of, queue_of
 from kourou.broker.sending.verdicts import waits_for_sync
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topics import Topics
-from kourou.broker.writing.group_commit import GroupCommit, PutResult, PutStatus
 from kourou.broker.writing.placement import Placement
-from kourou.clock import Clock
+from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import (
     ProtocolError,
     RemoteError,
@@ -60,7 +55,6 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.command import request as command_of
 from kourou.protocol.sending import ReplyMessageRequestHeader, SendHeader, SendMessageResponseHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.network import format_address
 
 log = logging.getLogger(__name__)
@@ -75,49 +69,21 @@ _NOT_STORED: Final = "0"
 class ReplyHandler:
     """Pushes replies to the producers that requested them, and stores them where configured."""
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        topics: Topics,
-        checks: SendChecks,
-        clients: Clients,
-        call_client: CallClient,
-        commit: GroupCommit,
-        later: DeferredReplies,
-        stats: BrokerStats,
-        clock: Clock,
-        random: Random,
-        store_host: Host | None,
-    ) -> None:
-        """Push replies to producers of `clients`.
-
-        Args:
-            config: whether replies are stored, and the size limit.
-            topics: a new topic is saved there before a message is stored in it.
-            checks: validate the requests.
-            clients: the connected clients.
-            call_client: sends a request to a client.
-            commit: stores the replies.
-            later: sends the answer when the requester has answered.
-            stats: counts the stored replies.
-            clock: gives the store time.
-            random: chooses a queue where the client did not.
-            store_host: as `SendHandlers` takes it.
-        """
-        self._config = config
-        self._topics = topics
+    def __init__(self, context: BrokerContext, checks: SendChecks) -> None:
+        self._config = context.live_config
+        self._topics = context.topics
         self._checks = checks
-        self._clients = clients
-        self._call_client = call_client
-        self._commit = commit
-        self._later = later
-        self._stats = stats
-        self._clock = clock
-        self._random = random
-        self._store_host = store_host
-        self._is_sync_mode = config.current.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._region = region_properties(config.current)
+        self._clients = context.clients
+        self._call_client = context.call_client
+        self._commit = context.commit
+        self._later = context.later
+        self._stats = context.stats
+        self._clock = context.clock
+        self._random = context.random
+        self._store_host = context.store_host
+        config = context.live_config.current
+        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config)
         self._answers = SendAnswers(self._region)
 
     def on_send_reply_message(self, request: Request) -> RemotingCommand | None:

@@ -22,12 +22,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from random import Random
 from typing import Final, Protocol
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.consuming.retry_topics import find_dlq_topic
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.send_answers import SendAnswers, region_properties
 from kourou.broker.sending.send_checks import (
@@ -47,12 +46,9 @@ from kourou.broker.sending.send_checks import (
 )
 from kourou.broker.sending.send_records import draft_of, queue_of
 from kourou.broker.sending.verdicts import is_to_be_verified, waits_for_sync
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.topic_attributes import has_batch_queues
-from kourou.broker.topics import Topics
 from kourou.broker.transactions.half_messages import place_half
-from kourou.broker.writing.group_commit import GroupCommit, PutResult
 from kourou.broker.writing.placement import (
     Placement,
     choose_placement,
@@ -60,13 +56,13 @@ from kourou.broker.writing.placement import (
     has_timer,
     queue_by_priority,
 )
-from kourou.clock import Clock
+from kourou.broker.writing.put import PutResult
 from kourou.errors import (
     RemoteError,
 )
 from kourou.model import properties as names
 from kourou.model.host import Host
-from kourou.model.msgid import UniqueIdGenerator, encode_offset_msg_id
+from kourou.model.msgid import encode_offset_msg_id
 from kourou.model.properties import decode_properties
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP, TRANSACTION_MASK
 from kourou.model.topic import TopicConfig, is_retry_topic
@@ -76,8 +72,6 @@ from kourou.protocol.message_batch import BatchItem, decode_batch
 from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.sending import SendHeader, SendMessageResponseHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 from kourou.store.message_store import AppendedRecord
 
 _DEAD_LETTER_DELAY: Final = "-1"
@@ -125,54 +119,35 @@ class SendHandlers:
 
     def __init__(
         self,
-        *,
-        config: LiveConfig,
-        topics: Topics,
+        context: BrokerContext,
         checks: SendChecks,
-        commit: GroupCommit,
-        later: DeferredReplies,
-        stats: BrokerStats,
-        clock: Clock,
-        random: Random,
-        unique_ids: UniqueIdGenerator,
-        offload: Offload,
         transactions: HalfRegistry,
         timers: TimerPlacement,
-        store_host: Host | None,
     ) -> None:
-        """Store messages for `topics` by `commit`.
+        """Create the handlers.
 
         Args:
-            config: names that are stored in each message, and the size limit.
-            topics: a new topic is saved there before a message is stored in it.
+            context: the broker's state and services.
             checks: validate the requests.
-            commit: stores the messages and reports the results.
-            later: runs sends that wait for a new topic to be saved or a body to be verified.
-            stats: counts the messages.
-            clock: gives the store time.
-            random: chooses a queue where the client did not.
-            unique_ids: generates ids for messages and batches without one.
-            offload: runs the verification of compressed bodies off the event loop.
             transactions: registers half messages.
             timers: places scheduled messages.
-            store_host: the broker's address in message ids; with None, the address that the
-                producer connected to.
         """
-        self._config = config
-        self._topics = topics
+        self._config = context.live_config
+        self._topics = context.topics
         self._checks = checks
-        self._commit = commit
-        self._later = later
-        self._stats = stats
-        self._clock = clock
-        self._random = random
+        self._commit = context.commit
+        self._later = context.later
+        self._stats = context.stats
+        self._clock = context.clock
+        self._random = context.random
         self._timers = timers
-        self._store_host = store_host
-        self._unique_ids = unique_ids
-        self._offload = offload
+        self._store_host = context.store_host
+        self._unique_ids = context.unique_ids
+        self._offload = context.offload
         self._transactions = transactions
-        self._is_sync_mode = config.current.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._region = region_properties(config.current)
+        config = context.live_config.current
+        self._is_sync_mode = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._region = region_properties(config)
         self._answers = SendAnswers(self._region)
 
     def on_send_message(self, request: Request) -> RemotingCommand | None:

@@ -26,11 +26,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kourou.broker.clients import Clients
 from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.queue_locks import QueueLocks
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.sending.verdicts import (
     JUDGED_IN_BATCHES,
     Verdict,
@@ -44,7 +42,6 @@ from kourou.broker.sending.verdicts import (
     storage_refusal,
     topic_refusal,
 )
-from kourou.broker.topics import Topics
 from kourou.broker.writing.placement import delay_level_of, has_timer
 from kourou.errors import (
     CodecMissingError,
@@ -188,19 +185,13 @@ def stored_properties(
 class SendChecks:
     """Validates the headers of sends; creates the topic and group of a valid send."""
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        topics: Topics,
-        groups: Groups,
-        clients: Clients,
-        locks: QueueLocks | None = None,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._locks = QueueLocks() if locks is None else locks
+    def __init__(self, context: BrokerContext, locks: QueueLocks) -> None:
+        """Create the checks; `locks` are the queue locks of groups that consume in order."""
+        self._config = context.live_config
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
+        self._locks = locks
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
         """Return the topic of the message: the existing one, or the one that may be created.

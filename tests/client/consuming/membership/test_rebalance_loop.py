@@ -94,7 +94,7 @@ def test_members_keep_their_queues_when_a_broker_lost_its_members(
                 changes: list[list[MessageQueue]] = []
                 running = w.cluster.broker()._running
                 assert running is not None
-                clients = running._components.clients
+                clients = running._components.context.clients
                 live = clients.consumer_group("consumers")
                 assert live is not None
                 for peer in list(live.members)[:forgotten]:

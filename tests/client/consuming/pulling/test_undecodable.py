@@ -135,7 +135,7 @@ async def store_bad_batch(w: Recording) -> None:
         body=b"no batch",
         properties=encode_properties({"UNIQ_KEY": "BAD", "INNER_NUM": "2"}),
     )
-    assert (await running._components.commit.put_and_wait([draft], 0)).appended
+    assert (await running._components.context.commit.put_and_wait([draft], 0)).appended
 
 
 async def poll_all(w: Recording) -> None:
