@@ -31,15 +31,15 @@ from kourou.protocol.clients import (
 )
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
-def run(test: Callable[[BrokerParts], Coroutine[Any, Any, None]], **options: object) -> None:
-    """Run `test` with the parts of a broker, as `run_with_parts` does."""
-    run_with_parts(test, config=small_config(**options))
+def run(test: Callable[[SimulatedBroker], Coroutine[Any, Any, None]], **options: object) -> None:
+    """Run `test` on a broker, as `run_with_broker` does."""
+    run_with_broker(test, config=small_config(**options))
 
 
 def consumer(client_id: str, group: str = "g", **fields: Any) -> HeartbeatData:
@@ -47,27 +47,27 @@ def consumer(client_id: str, group: str = "g", **fields: Any) -> HeartbeatData:
     return HeartbeatData(client_id, ["p"], [replace(data, **fields)])
 
 
-def heartbeat(parts: BrokerParts, peer: FakePeer, data: HeartbeatData) -> RemotingCommand:
+def heartbeat(broker: SimulatedBroker, peer: FakePeer, data: HeartbeatData) -> RemotingCommand:
     asked = peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
-    answer = peer.ask(parts.client_handlers.on_heartbeat, asked)
+    answer = peer.ask(broker.client_handlers.on_heartbeat, asked)
     assert answer is not None
     return answer
 
 
-def consumers(parts: BrokerParts, group: str = "g") -> list[str] | int:
+def consumers(broker: SimulatedBroker, group: str = "g") -> list[str] | int:
     """Return the client ids of the group, or the code of the refusal."""
     peer = FakePeer(1)
     header = GetConsumerListByGroupRequestHeader(group)
     asked = peer.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-    answer = peer.ask(parts.client_handlers.on_get_consumer_list_by_group, asked)
+    answer = peer.ask(broker.client_handlers.on_get_consumer_list_by_group, asked)
     assert answer is not None
     return answer.code or decode_consumer_list(answer.body)
 
 
-def unregister(parts: BrokerParts, peer: FakePeer, client_id: str) -> RemotingCommand:
+def unregister(broker: SimulatedBroker, peer: FakePeer, client_id: str) -> RemotingCommand:
     header = UnregisterClientRequestHeader(client_id, producer_group="p", consumer_group="g")
     asked = peer.request(RequestCode.UNREGISTER_CLIENT, header)
-    answer = peer.ask(parts.client_handlers.on_unregister_client, asked)
+    answer = peer.ask(broker.client_handlers.on_unregister_client, asked)
     assert answer is not None
     return answer
 
@@ -89,12 +89,12 @@ def test_a_group_whose_retry_topic_cannot_be_created_may_consume(
 ) -> None:
     monkeypatch.setattr("kourou.broker.topics.TOPICS_MAX", 1)
 
-    async def test(parts: BrokerParts) -> None:
-        assert heartbeat(parts, FakePeer(), consumer("a")).code == 0
-        assert consumers(parts) == ["a"]
-        assert parts.topics.get("%RETRY%g") is None
+    async def test(broker: SimulatedBroker) -> None:
+        assert heartbeat(broker, FakePeer(), consumer("a")).code == 0
+        assert consumers(broker) == ["a"]
+        assert broker.topics.get("%RETRY%g") is None
 
-    run_with_parts(test)
+    run_with_broker(test)
     assert "retry_topic.refused reason=topic %RETRY%g cannot be created" in caplog.text
 
 
@@ -111,9 +111,9 @@ def test_a_heartbeat_is_answered_as_by_java(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        answer = peer.ask(parts.client_handlers.on_heartbeat, peer.request_of(recorded))
+        answer = peer.ask(broker.client_handlers.on_heartbeat, peer.request_of(recorded))
         assert answer is not None
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert answer.ext_fields == expected.ext_fields
@@ -128,11 +128,11 @@ def test_a_short_heartbeat_after_a_restart_is_answered_with_a_request_for_a_full
     short, expected = golden("34_HEART_BEAT_push-heartbeat-v2_2")
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
 
         def answer_to(recorded: RemotingCommand) -> dict[str, str]:
-            answer = peer.ask(parts.client_handlers.on_heartbeat, peer.request_of(recorded))
+            answer = peer.ask(broker.client_handlers.on_heartbeat, peer.request_of(recorded))
             assert answer is not None
             return answer.ext_fields
 
@@ -140,49 +140,49 @@ def test_a_short_heartbeat_after_a_restart_is_answered_with_a_request_for_a_full
         assert answer_to(short)["IS_SUB_CHANGE"] == "true"
         answer_to(whole)
         assert answer_to(short) == expected.ext_fields
-        assert parts.clients.subscription("golden_hb2", "GoldenHb2") is not None
+        assert broker.clients.subscription("golden_hb2", "GoldenHb2") is not None
 
     run(test)
 
 
 def test_members_are_notified_when_another_joins_or_leaves() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         first, second = FakePeer(1), FakePeer(2)
 
-        heartbeat(parts, first, consumer("a"))
-        assert consumers(parts) == ["a"]
+        heartbeat(broker, first, consumer("a"))
+        assert consumers(broker) == ["a"]
         assert notified(first) == ["g"]
-        heartbeat(parts, second, consumer("b"))
-        assert consumers(parts) == ["a", "b"]
+        heartbeat(broker, second, consumer("b"))
+        assert consumers(broker) == ["a", "b"]
         assert (notified(first), notified(second)) == (["g"], ["g"])
-        heartbeat(parts, first, consumer("a"))
+        heartbeat(broker, first, consumer("a"))
         assert (notified(first), notified(second)) == ([], [])
 
-        assert unregister(parts, second, "b").code == 0
-        assert consumers(parts) == ["a"]
+        assert unregister(broker, second, "b").code == 0
+        assert consumers(broker) == ["a"]
         assert (notified(first), notified(second)) == (["g"], [])
-        unregister(parts, first, "a")
-        assert consumers(parts) == 1
+        unregister(broker, first, "a")
+        assert consumers(broker) == 1
 
     run(test)
 
 
 def test_members_are_notified_of_closed_and_expired_connections() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         first, second, third = FakePeer(1), FakePeer(2), FakePeer(3)
         for peer, client_id in ((first, "a"), (second, "b"), (third, "c")):
-            heartbeat(parts, peer, consumer(client_id))
+            heartbeat(broker, peer, consumer(client_id))
         notified(first)
 
-        parts.clients.remove_connection(third)
+        broker.clients.remove_connection(third)
         assert notified(first) == ["g"]
         await asyncio.sleep(100)
-        heartbeat(parts, first, consumer("a"))
+        heartbeat(broker, first, consumer("a"))
         await asyncio.sleep(25)
-        parts.client_handlers.expire()
+        broker.client_handlers.expire()
 
         assert notified(first) == ["g"]
-        assert consumers(parts) == ["a"]
+        assert consumers(broker) == ["a"]
         assert second.closed_because is not None
         assert first.is_open
 
@@ -190,55 +190,55 @@ def test_members_are_notified_of_closed_and_expired_connections() -> None:
 
 
 def test_members_of_a_broadcasting_group_are_not_notified() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        heartbeat(parts, peer, consumer("a", message_model=MessageModel.BROADCASTING))
+        heartbeat(broker, peer, consumer("a", message_model=MessageModel.BROADCASTING))
         assert notified(peer) == []
 
     run(test)
 
 
 def test_a_group_can_switch_notifications_off() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.groups.put(SubscriptionGroup("g", notify_consumer_ids_changed_enable=False))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.groups.put(SubscriptionGroup("g", notify_consumer_ids_changed_enable=False))
         peer = FakePeer()
-        heartbeat(parts, peer, consumer("a"))
+        heartbeat(broker, peer, consumer("a"))
         assert notified(peer) == []
 
     run(test)
 
 
 def test_a_consumer_gets_a_retry_topic_with_its_groups_queues() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.groups.put(SubscriptionGroup("g", retry_queue_nums=2))
-        parts.groups.put(SubscriptionGroup("none", retry_queue_nums=0))
-        heartbeat(parts, FakePeer(1), consumer("a"))
-        heartbeat(parts, FakePeer(2), consumer("b", unit_mode=True, group="h"))
-        heartbeat(parts, FakePeer(3), consumer("c", group="none"))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.groups.put(SubscriptionGroup("g", retry_queue_nums=2))
+        broker.groups.put(SubscriptionGroup("none", retry_queue_nums=0))
+        heartbeat(broker, FakePeer(1), consumer("a"))
+        heartbeat(broker, FakePeer(2), consumer("b", unit_mode=True, group="h"))
+        heartbeat(broker, FakePeer(3), consumer("c", group="none"))
 
-        assert parts.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 2, 2, 6)
-        assert parts.topics.get("%RETRY%h") == TopicConfig("%RETRY%h", 1, 1, 6, topic_sys_flag=2)
-        assert parts.topics.get("%RETRY%none") is None
+        assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 2, 2, 6)
+        assert broker.topics.get("%RETRY%h") == TopicConfig("%RETRY%h", 1, 1, 6, topic_sys_flag=2)
+        assert broker.topics.get("%RETRY%none") is None
 
     run(test)
 
 
 def test_an_unknown_group_in_a_heartbeat_is_ignored_without_automatic_creation() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        assert heartbeat(parts, peer, consumer("a")).code == 0
-        assert consumers(parts) == 1
-        assert parts.topics.get("%RETRY%g") is None
-        assert len(parts.clients.producers("p")) == 1
+        assert heartbeat(broker, peer, consumer("a")).code == 0
+        assert consumers(broker) == 1
+        assert broker.topics.get("%RETRY%g") is None
+        assert len(broker.clients.producers("p")) == 1
 
     run(test, auto_create_subscription_group=False)
 
 
 def test_a_malformed_heartbeat_is_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
         asked = peer.request(RequestCode.HEART_BEAT, body=b"{")
-        answer = peer.ask(parts.client_handlers.on_heartbeat, asked)
+        answer = peer.ask(broker.client_handlers.on_heartbeat, asked)
         assert answer is not None
         assert answer.code == 1
 
@@ -259,16 +259,16 @@ def test_a_malformed_heartbeat_is_refused() -> None:
 def test_a_config_check_reports_whether_a_subscription_is_supported(
     kind: str, expression: str, code: int, *, is_on: bool
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
         subscription = SubscriptionData("T", expression, expression_type=kind)
         body = encode_check_client_config(CheckClientConfig("c", "g", subscription))
         asked = peer.request(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-        answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
+        answer = peer.ask(broker.client_handlers.on_check_client_config, asked)
         assert answer is not None
         assert answer.code == code
 
-    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+    run_with_broker(test, config=small_config(enable_property_filter=is_on))
 
 
 @pytest.mark.parametrize(
@@ -284,16 +284,16 @@ def test_a_config_check_is_answered_as_by_java(golden: Golden, name: str, *, is_
     recorded, expected = golden(name)
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
         asked = peer.request_of(recorded)
-        answer = peer.ask(parts.client_handlers.on_check_client_config, asked)
+        answer = peer.ask(broker.client_handlers.on_check_client_config, asked)
         assert answer is not None
         assert answer.code == expected.code
         # The texts of errors in expressions differ from Java's.
         assert answer.remark == expected.remark or expected.code == 23
 
-    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+    run_with_broker(test, config=small_config(enable_property_filter=is_on))
 
 
 def test_a_heartbeat_registers_filters_that_die_with_the_last_member(
@@ -301,19 +301,19 @@ def test_a_heartbeat_registers_filters_that_die_with_the_last_member(
 ) -> None:
     recorded, _ = golden("34_HEART_BEAT_push-sql92_2")
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        peer.ask(parts.client_handlers.on_heartbeat, peer.request_of(recorded))
+        peer.ask(broker.client_handlers.on_heartbeat, peer.request_of(recorded))
 
-        one = parts.tables.filters.get("GoldenSql", "golden_sql")
+        one = broker.tables.filters.get("GoldenSql", "golden_sql")
         assert one is not None
         assert one.expression == "a between 0 and 2 AND color = 'red'"
         assert (one.client_version, one.is_dead) == (1795228450042, False)
-        assert parts.tables.filters.get("%RETRY%golden_sql", "golden_sql") is None
-        parts.clients.remove_connection(cast(Peer, peer))
+        assert broker.tables.filters.get("%RETRY%golden_sql", "golden_sql") is None
+        broker.clients.remove_connection(cast(Peer, peer))
         assert one.is_dead
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -332,41 +332,41 @@ def test_a_heartbeat_with_too_many_groups_is_refused_and_creates_none(kind: str,
             return encode_heartbeat(HeartbeatData("c", (), consumers))
         return encode_heartbeat(HeartbeatData("c", names))
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        on_heartbeat = parts.client_handlers.on_heartbeat
-        before = len(parts.groups)
+        on_heartbeat = broker.client_handlers.on_heartbeat
+        before = len(broker.groups)
         answer = peer.ask(on_heartbeat, peer.request(34, body=body(most + 1)))
         assert answer is not None
         assert answer.code == 29
         assert f"is in {most + 1} {kind} groups; at most {most} are allowed" in str(answer.remark)
-        assert len(parts.groups) == before
-        assert not parts.clients.producer_groups()
+        assert len(broker.groups) == before
+        assert not broker.clients.producer_groups()
 
         peer.ask(on_heartbeat, peer.request(34, body=body(most)))
-        await parts.later.close()
+        await broker.later.close()
         assert peer.sent[-1].code == 0
 
     run(test)
 
 
 def test_a_heartbeat_that_created_a_retry_topic_is_answered_once_it_is_routed() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         routed = asyncio.Event()
 
         async def wait_announced() -> None:
             await routed.wait()
 
-        parts.topics.is_announced, parts.topics.wait_announced = routed.is_set, wait_announced
+        broker.topics.is_announced, broker.topics.wait_announced = routed.is_set, wait_announced
         peer = FakePeer(1)
         asked = peer.request(RequestCode.HEART_BEAT, body=encode_heartbeat(consumer("a")))
-        peer.ask(parts.client_handlers.on_heartbeat, asked)
-        assert consumers(parts) == ["a"], "it is registered at once"
+        peer.ask(broker.client_handlers.on_heartbeat, asked)
+        assert consumers(broker) == ["a"], "it is registered at once"
         assert not [sent for sent in peer.sent if sent.opaque == asked.command.opaque]
         second = FakePeer(2)
-        assert heartbeat(parts, second, consumer("b")).code == 0, "which made none"
+        assert heartbeat(broker, second, consumer("b")).code == 0, "which made none"
         routed.set()
-        await parts.later.close()
+        await broker.later.close()
         assert peer.sent[-1].opaque == asked.command.opaque
         assert peer.sent[-1].code == 0
 

@@ -26,12 +26,12 @@ from kourou.protocol.queue_assignment import (
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.steady_time import steady_ms
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 
-def heartbeat(parts: BrokerParts, peer: FakePeer, group: str, expression: str = "*") -> None:
+def heartbeat(broker: SimulatedBroker, peer: FakePeer, group: str, expression: str = "*") -> None:
     kind = "TAG" if expression == "*" else "SQL92"
     wanted = SubscriptionData("T", expression, sub_version=1, expression_type=kind)
     data = ConsumerData(
@@ -42,13 +42,13 @@ def heartbeat(parts: BrokerParts, peer: FakePeer, group: str, expression: str = 
         (wanted,),
     )
     body = encode_heartbeat(HeartbeatData("c", (), (data,)))
-    peer.ask(parts.client_handlers.on_heartbeat, peer.request(RequestCode.HEART_BEAT, body=body))
+    peer.ask(broker.client_handlers.on_heartbeat, peer.request(RequestCode.HEART_BEAT, body=body))
 
 
-def commit(parts: BrokerParts, peer: FakePeer, group: str, topic: str) -> RemotingCommand:
+def commit(broker: SimulatedBroker, peer: FakePeer, group: str, topic: str) -> RemotingCommand:
     header = UpdateConsumerOffsetRequestHeader(group, topic, 0, 0)
     asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-    answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, asked)
+    answer = peer.ask(broker.offset_handlers.on_update_consumer_offset, asked)
     assert answer is not None
     return answer
 
@@ -71,7 +71,7 @@ def test_removing_an_entry_frees_its_share() -> None:
 
 def test_topics_created_by_sends_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(bench: SendRig) -> None:
-        topics = bench.parts.topics
+        topics = bench.broker.topics
         for number in range(2):
             assert (await bench.send(topic=f"made-{number}")).code == 0
         refused = await bench.send(topic="made-2")
@@ -100,31 +100,31 @@ def test_topics_created_by_sends_are_limited_per_host(monkeypatch: pytest.Monkey
 def test_groups_created_by_heartbeats_and_pulls_are_limited_per_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
-        heartbeat(parts, greedy, "a")
-        heartbeat(parts, greedy, "b")
+        heartbeat(broker, greedy, "a")
+        heartbeat(broker, greedy, "b")
         for _ in range(2):
-            heartbeat(parts, greedy, "c")
-        pulled = parts.pull(greedy, consumer_group="d")
+            heartbeat(broker, greedy, "c")
+        pulled = broker.pull(greedy, consumer_group="d")
         assert pulled is not None
         assert pulled.code == 26
         assert "clients of 10.0.0.9 have created 2" in str(pulled.remark)
         assert "clientSharePercent" in str(pulled.remark)
-        assert commit(parts, greedy, "d", "T").code == 26
-        assert [parts.groups.get(name) is None for name in "abcd"] == [False, False, True, True]
-        assert parts.topics.get("%RETRY%c") is None
+        assert commit(broker, greedy, "d", "T").code == 26
+        assert [broker.groups.get(name) is None for name in "abcd"] == [False, False, True, True]
+        assert broker.topics.get("%RETRY%c") is None
 
-        heartbeat(parts, modest, "c")
-        assert parts.groups.get("c") is not None
-        heartbeat(parts, greedy, "c")
-        live = parts.clients.consumer_group("c")
+        heartbeat(broker, modest, "c")
+        assert broker.groups.get("c") is not None
+        heartbeat(broker, greedy, "c")
+        live = broker.clients.consumer_group("c")
         assert live is not None
         assert len(live.members) == 2, "anyone may join a group that there is"
 
     monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
-    run_with_parts(test, config=small_config(client_share_percent=5))
+    run_with_broker(test, config=small_config(client_share_percent=5))
     assert "clients of 10.0.0.9 have created 2" in caplog.text
 
 
@@ -133,112 +133,112 @@ def test_groups_created_by_other_requests_are_limited_per_host(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def make(
-        parts: BrokerParts, peer: FakePeer, group: str, physical_offset: int
+        broker: SimulatedBroker, peer: FakePeer, group: str, physical_offset: int
     ) -> RemotingCommand:
         body = b""
         header: object = None
         handler: Handler
         if way == "read":
             header = GetSubscriptionGroupConfigRequestHeader(group)
-            handler = parts.admin.groups.on_get_subscription_group_config
+            handler = broker.admin.groups.on_get_subscription_group_config
         elif way == "cloned":
             header = CloneGroupOffsetRequestHeader("source", group, "T", offline=True)
-            handler = parts.admin.offsets.on_clone_group_offset
+            handler = broker.admin.offsets.on_clone_group_offset
         elif way == "given back":
             header = ConsumerSendMsgBackRequestHeader(physical_offset, group, 1)
-            handler = parts.send_backs.on_consumer_send_msg_back
+            handler = broker.send_backs.on_consumer_send_msg_back
         elif way == "mode":
             mode = SetMessageRequestMode("T", group, MessageRequestMode.PULL)
             body = encode_message_request_mode(mode)
             handler = AssignmentHandlers(
-                parts.live_config, broker_name="b", topics=parts.topics, groups=parts.groups,
-                clients=parts.clients, modes=parts.tables.modes, later=parts.later,
-                routes=AssignmentRoutes((), "b", parts.topics, None, steady_ms),  # type: ignore[arg-type]
+                broker.live_config, broker_name="b", topics=broker.topics, groups=broker.groups,
+                clients=broker.clients, modes=broker.tables.modes, later=broker.later,
+                routes=AssignmentRoutes((), "b", broker.topics, None, steady_ms),  # type: ignore[arg-type]
             ).on_set_message_request_mode  # fmt: skip
         else:
             asked = peer.request_of(message(topic=f"%RETRY%{group}"))
-            peer.ask(SendRig(parts).handlers.on_send_message, asked)
+            peer.ask(SendRig(broker).handlers.on_send_message, asked)
             await asyncio.sleep(1)
             return peer.sent[-1]
         peer.ask(handler, peer.request(0, header, body))
         await asyncio.sleep(1)
         return peer.sent[-1]
 
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        [appended] = (await parts.store_messages([parts.draft()])).appended
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        [appended] = (await broker.store_messages([broker.draft()])).appended
         physical_offset = appended.physical_offset
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
         for group in "ab":
-            assert (await make(parts, greedy, group, physical_offset)).code == 0
-        refused = await make(parts, greedy, "c", physical_offset)
+            assert (await make(broker, greedy, group, physical_offset)).code == 0
+        refused = await make(broker, greedy, "c", physical_offset)
         assert refused.code == 26
         assert "clients of 10.0.0.9 have created 2" in str(refused.remark)
-        assert parts.groups.get("c") is None
-        assert parts.topics.get("%RETRY%c") is None
-        assert (await make(parts, greedy, "b", physical_offset)).code == 0
-        assert (await make(parts, modest, "c", physical_offset)).code == 0
+        assert broker.groups.get("c") is None
+        assert broker.topics.get("%RETRY%c") is None
+        assert (await make(broker, greedy, "b", physical_offset)).code == 0
+        assert (await make(broker, modest, "c", physical_offset)).code == 0
 
     monkeypatch.setattr("kourou.broker.tables.GROUPS_MAX", 40)
-    run_with_parts(test, config=small_config(client_share_percent=5))
+    run_with_broker(test, config=small_config(client_share_percent=5))
 
 
 def test_pairs_of_group_and_topic_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for name in ("T", "U", "V"):
-            parts.topics.put(TopicConfig(name, 4, 4))
+            broker.topics.put(TopicConfig(name, 4, 4))
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
-        assert commit(parts, greedy, "g", "T").code == 0
+        assert commit(broker, greedy, "g", "T").code == 0
         flags = PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION
-        parts.pull(greedy, consumer_group="g", topic="U", sys_flag=flags)
-        assert parts.offsets.query("g", "U", 0) == 0
+        broker.pull(greedy, consumer_group="g", topic="U", sys_flag=flags)
+        assert broker.offsets.query("g", "U", 0) == 0
 
-        refused = commit(parts, greedy, "g", "V")
+        refused = commit(broker, greedy, "g", "V")
         assert refused.code == 2
         assert "group g cannot commit its first offset for topic V" in str(refused.remark)
-        parts.pull(greedy, consumer_group="g", topic="V", sys_flag=flags)
-        assert parts.offsets.query("g", "V", 0) is None
-        assert commit(parts, greedy, "g", "T").code == 0
-        assert commit(parts, modest, "g", "V").code == 0
+        broker.pull(greedy, consumer_group="g", topic="V", sys_flag=flags)
+        assert broker.offsets.query("g", "V", 0) is None
+        assert commit(broker, greedy, "g", "T").code == 0
+        assert commit(broker, modest, "g", "V").code == 0
 
-        parts.offsets.remove_topic("T")
-        assert commit(parts, greedy, "h", "V").code == 0
+        broker.offsets.remove_topic("T")
+        assert commit(broker, greedy, "h", "V").code == 0
 
     monkeypatch.setattr("kourou.broker.tables.PAIRS_MAX", 40)
-    run_with_parts(test, config=small_config(client_share_percent=5))
+    run_with_broker(test, config=small_config(client_share_percent=5))
 
 
 def test_pairs_of_group_and_topic_are_limited_over_all_hosts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         for number in range(3):
             peer = FakePeer(address=f"10.0.1.{number}")
-            answer = commit(parts, peer, f"g{number}", "T")
+            answer = commit(broker, peer, f"g{number}", "T")
             assert answer.code == (0 if number < 2 else 2)
             assert number < 2 or "there are 2 already" in str(answer.remark)
 
     monkeypatch.setattr("kourou.broker.consuming.consumer_offsets.PAIRS_MAX", 2)
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_filter_expressions_are_limited_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         greedy, modest = FakePeer(), FakePeer(address="10.0.0.10")
-        heartbeat(parts, greedy, "a", "a = 111")
-        heartbeat(parts, greedy, "b", "b = 2222")
-        heartbeat(parts, modest, "c", "c = 3333")
-        found = {group: parts.tables.filters.get("T", group) for group in "abc"}
+        heartbeat(broker, greedy, "a", "a = 111")
+        heartbeat(broker, greedy, "b", "b = 2222")
+        heartbeat(broker, modest, "c", "c = 3333")
+        found = {group: broker.tables.filters.get("T", group) for group in "abc"}
         assert found["a"] is not None
         assert found["b"] is None
         assert found["c"] is not None
 
-        parts.clients.unregister_consumer(greedy, "a")
-        parts.tables.filters.unregister("a")
-        heartbeat(parts, greedy, "b", "b = 2222")
-        assert parts.tables.filters.get("T", "b") is not None, "what is dead makes room"
+        broker.clients.unregister_consumer(greedy, "a")
+        broker.tables.filters.unregister("a")
+        heartbeat(broker, greedy, "b", "b = 2222")
+        assert broker.tables.filters.get("T", "b") is not None, "what is dead makes room"
 
     monkeypatch.setattr("kourou.broker.tables.EXPRESSIONS_LENGTH_MAX", 20)
-    run_with_parts(test, config=small_config(client_share_percent=50))
+    run_with_broker(test, config=small_config(client_share_percent=50))

@@ -16,9 +16,9 @@ from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.data_version import DataVersion, decode_data_version
 from kourou.protocol.properties_text import decode_properties_text
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.clock import ManualClock
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 
 def live(**options: Any) -> LiveConfig:
@@ -175,13 +175,13 @@ def test_a_port_chosen_by_the_system_is_reported() -> None:
 
 
 def test_a_broker_that_becomes_unreadable_refuses_pulls_at_once() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
         codes = []
         for permission in ("6", "2"):
-            parts.live_config.update({"brokerPermission": permission}, 1)
-            answer = parts.pull(FakePeer())
+            broker.live_config.update({"brokerPermission": permission}, 1)
+            answer = broker.pull(FakePeer())
             codes.append(answer.code if answer is not None else None)
         assert codes == [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]
 
-    run_with_parts(test, config=small_config())
+    run_with_broker(test, config=small_config())

@@ -18,8 +18,8 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.running_info import ConsumerRunningInfo, encode_consumer_running_info
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 
 class Consumer:
@@ -31,12 +31,12 @@ class Consumer:
     """
 
     def __init__(
-        self, parts: BrokerParts, *subscriptions: SubscriptionData, client_id: str = "c"
+        self, broker: SimulatedBroker, *subscriptions: SubscriptionData, client_id: str = "c"
     ) -> None:
         self.subscriptions: Sequence[SubscriptionData] = subscriptions
         self.asked: list[RemotingCommand] = []
         self.peer = FakePeer(50_000 + len(client_id))
-        self._parts = parts
+        self._parts = broker
         self._client_id = client_id
         self.answer: Callable[[], RemotingCommand] = self.running_info
 
@@ -73,18 +73,18 @@ class Consumer:
         return self.answer()
 
 
-def run(test: Callable[[BrokerParts, Consumer], Coroutine[Any, Any, None]]) -> None:
+def run(test: Callable[[SimulatedBroker, Consumer], Coroutine[Any, Any, None]]) -> None:
     """Run `test` with a broker with two messages, and a member that subscribes to tag a."""
 
-    async def with_consumer(parts: BrokerParts) -> None:
+    async def with_consumer(broker: SimulatedBroker) -> None:
         for tag in ("a", "b"):
-            await parts.store_messages([parts.draft(tag.encode(), tags=tag)])
-        consumer = Consumer(parts, parse_tags("T", "a", 1))
-        parts.answer_client = consumer.is_asked
+            await broker.store_messages([broker.draft(tag.encode(), tags=tag)])
+        consumer = Consumer(broker, parse_tags("T", "a", 1))
+        broker.answer_client = consumer.is_asked
         consumer.heartbeat()
-        await test(parts, consumer)
+        await test(broker, consumer)
 
-    run_with_parts(with_consumer, config=small_config(enable_property_filter=True))
+    run_with_broker(with_consumer, config=small_config(enable_property_filter=True))
 
 
 def bodies(answer: RemotingCommand | None) -> list[bytes]:
@@ -99,7 +99,7 @@ async def settle() -> None:
 
 
 def test_a_pull_with_a_newer_subscription_is_served_after_the_member_answered() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         # As Java's client does if a heartbeat is under way during a rebalance.
         consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert not consumer.heartbeat(without_sub=True)
@@ -118,12 +118,12 @@ def test_a_pull_with_a_newer_subscription_is_served_after_the_member_answered() 
 
 
 def test_the_answered_subscription_applies_to_the_member_and_its_group() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        other = Consumer(parts, parse_tags("T", "a", 1), client_id="other")
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
+        other = Consumer(broker, parse_tags("T", "a", 1), client_id="other")
         other.heartbeat()
         consumer.heartbeat()
         assert other.pull(1, flags=PULL_SUSPEND, queue_offset=2) is None
-        await parts.store_messages([parts.draft(b"later", tags="b")])
+        await broker.store_messages([broker.draft(b"later", tags="b")])
         assert other.peer.sent == []
         consumer.subscriptions = [parse_tags("T", "b", 2)]
 
@@ -136,14 +136,14 @@ def test_the_answered_subscription_applies_to_the_member_and_its_group() -> None
 
 
 def test_a_newer_property_filter_is_requested_from_the_member() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         def sql_subscriptions(version: int) -> list[SubscriptionData]:
             text = "TAGS = 'b'"
             return [SubscriptionData("T", text, sub_version=version, expression_type="SQL92")]
 
         consumer.subscriptions = sql_subscriptions(3)
         consumer.heartbeat()
-        live = parts.clients.consumer_group("g")
+        live = broker.clients.consumer_group("g")
         assert live is not None
         consumer.subscriptions = sql_subscriptions(4)
         live.subscriptions["T"] = consumer.subscriptions[0]  # registered without its filter
@@ -154,7 +154,7 @@ def test_a_newer_property_filter_is_requested_from_the_member() -> None:
 
 
 def test_a_member_is_asked_once_for_pulls_of_several_queues() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         consumer.subscriptions = [parse_tags("T", "a", 2)]
 
         assert [consumer.pull(2, queue_id=queue_id) for queue_id in range(4)] == [None] * 4
@@ -167,8 +167,8 @@ def test_a_member_is_asked_once_for_pulls_of_several_queues() -> None:
 
 
 def test_a_pull_of_a_client_outside_the_group_is_refused_without_a_request() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        answer = parts.pull(FakePeer(9), flags=0, sub_version=2)
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
+        answer = broker.pull(FakePeer(9), flags=0, sub_version=2)
         assert answer is not None
         assert answer.code == 25
         await settle()
@@ -178,7 +178,7 @@ def test_a_pull_of_a_client_outside_the_group_is_refused_without_a_request() -> 
 
 
 def test_a_pull_of_an_old_client_is_refused_without_a_request() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         consumer.heartbeat(version=61)
         answer = consumer.pull(2)
         assert answer is not None
@@ -207,12 +207,12 @@ def lose() -> RemotingCommand:
 def test_after_an_unusable_answer_the_pull_is_refused_and_the_next_pull_asks_again(
     answer: Callable[[Consumer], RemotingCommand], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         caplog.set_level("INFO")
         consumer.answer = lambda: answer(consumer)
         consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert (await consumer.answer_to_pull(2)).code == 25
-        assert parts.clients.subscription("g", "T") == parse_tags("T", "a", 1)
+        assert broker.clients.subscription("g", "T") == parse_tags("T", "a", 1)
         assert "subscription.not_told group=g client=c reason=" in caplog.text
         assert reason in caplog.text
 
@@ -223,7 +223,7 @@ def test_after_an_unusable_answer_the_pull_is_refused_and_the_next_pull_asks_aga
 
 
 def test_a_pull_is_refused_if_the_member_answers_an_older_subscription() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         assert (await consumer.answer_to_pull(2)).code == 25
         assert len(consumer.asked) == 1
 
@@ -231,98 +231,98 @@ def test_a_pull_is_refused_if_the_member_answers_an_older_subscription() -> None
 
 
 def test_an_answer_of_a_member_that_left_does_not_register_it() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         consumer.subscriptions = [parse_tags("T", "a", 2)]
         assert consumer.pull(2) is None
-        parts.clients.remove_connection(cast(Peer, consumer.peer))
+        broker.clients.remove_connection(cast(Peer, consumer.peer))
         await settle()
         assert len(consumer.asked) == 1
-        assert parts.clients.consumer_group("g") is None
+        assert broker.clients.consumer_group("g") is None
 
     run(test)
 
 
 def test_a_pull_of_a_closed_connection_does_not_consume_an_offset_reset() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         consumer.subscriptions = [parse_tags("T", "a", 2)]
-        parts.offsets.reset("g", "T", 0, 1)
+        broker.offsets.reset("g", "T", 0, 1)
         assert consumer.pull(2) is None
         consumer.peer.close("lost")
         await settle()
         assert consumer.peer.sent == []
-        assert parts.offsets.take_reset("g", "T", 0) == 1
+        assert broker.offsets.take_reset("g", "T", 0) == 1
 
     run(test)
 
 
 def test_a_pull_is_refused_if_the_member_does_not_answer_for_three_seconds() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
-        parts.answer_client = None
-        began_ms = parts.clock.now_ms()
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
+        broker.answer_client = None
+        began_ms = broker.clock.now_ms()
         assert consumer.pull(2) is None
         await asyncio.sleep(2.9)
         assert consumer.peer.sent == []
         await asyncio.sleep(0.2)
         assert [answer.code for answer in consumer.peer.sent] == [25]
-        assert parts.clock.now_ms() - began_ms == 3100
+        assert broker.clock.now_ms() - began_ms == 3100
 
     run(test)
 
 
 def test_stop_does_not_wait_for_answers_of_members() -> None:
-    async def test(parts: BrokerParts, consumer: Consumer) -> None:
+    async def test(broker: SimulatedBroker, consumer: Consumer) -> None:
         tasks = len(asyncio.all_tasks())
-        parts.answer_client = None
-        began_ms = parts.clock.now_ms()
+        broker.answer_client = None
+        began_ms = broker.clock.now_ms()
         assert consumer.pull(2) is None
         await settle()
-        parts.components.subscriptions.close()
+        broker.components.subscriptions.close()
         await settle()
-        assert parts.clock.now_ms() == began_ms
+        assert broker.clock.now_ms() == began_ms
         assert consumer.peer.sent == []
         assert len(asyncio.all_tasks()) == tasks
 
     run(test)
 
 
-def of_group(parts: BrokerParts) -> tuple[str, int]:
-    held = parts.clients.subscription("g", "T")
+def of_group(broker: SimulatedBroker) -> tuple[str, int]:
+    held = broker.clients.subscription("g", "T")
     assert held is not None
     return held.sub_string, held.sub_version
 
 
 def test_an_older_subscription_applies_once_no_member_has_the_held_one() -> None:
-    async def test(parts: BrokerParts, old: Consumer) -> None:
+    async def test(broker: SimulatedBroker, old: Consumer) -> None:
         old.subscriptions = [parse_tags("T", "a", 1_000)]
         old.heartbeat()
-        behind = Consumer(parts, parse_tags("T", "b", 5), client_id="behind")
+        behind = Consumer(broker, parse_tags("T", "b", 5), client_id="behind")
         behind.heartbeat()
-        assert of_group(parts) == ("a", 1_000)
+        assert of_group(broker) == ("a", 1_000)
 
-        parts.clients.remove_connection(cast(Peer, old.peer))
+        broker.clients.remove_connection(cast(Peer, old.peer))
         assert behind.heartbeat(without_sub=True)  # it must send its subscriptions
         behind.heartbeat()
-        assert of_group(parts) == ("b", 5)
+        assert of_group(broker) == ("b", 5)
         assert bodies(behind.pull(5)) == [b"b"]
 
     run(test)
 
 
 def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
-    async def test(parts: BrokerParts, old: Consumer) -> None:
+    async def test(broker: SimulatedBroker, old: Consumer) -> None:
         for number in (1, 9):
             properties = {"a": str(number)}
-            await parts.store_messages([parts.draft(b"%d" % number, properties=properties)])
+            await broker.store_messages([broker.draft(b"%d" % number, properties=properties)])
         old.subscriptions = [
             SubscriptionData("T", "a > 5", sub_version=1_000, expression_type="SQL92")
         ]
         old.heartbeat()
         behind = Consumer(
-            parts,
+            broker,
             SubscriptionData("T", "a < 5", sub_version=5, expression_type="SQL92"),
             client_id="behind",
         )
-        parts.clients.remove_connection(cast(Peer, old.peer))
+        broker.clients.remove_connection(cast(Peer, old.peer))
         behind.heartbeat()
         assert bodies(behind.pull(5, expression_type="SQL92")) == [b"1"]
 
@@ -330,13 +330,13 @@ def test_an_older_filter_applies_once_no_member_has_the_held_one() -> None:
 
 
 def test_an_older_subscription_of_one_member_does_not_replace_a_newer_one_of_another() -> None:
-    async def test(parts: BrokerParts, first: Consumer) -> None:
+    async def test(broker: SimulatedBroker, first: Consumer) -> None:
         first.subscriptions = [parse_tags("T", "a", 7)]
         first.heartbeat()
-        other = Consumer(parts, parse_tags("T", "b", 6), client_id="other")
+        other = Consumer(broker, parse_tags("T", "b", 6), client_id="other")
         other.heartbeat()
         first.heartbeat()
         other.heartbeat()
-        assert of_group(parts) == ("a", 7)
+        assert of_group(broker) == ("a", 7)
 
     run(test)

@@ -23,11 +23,11 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import request
 from kourou.protocol.sending import SendMessageRequestHeaderV2
 from kourou.store.message_store import MessageStore
-from kourou.testing.broker_parts import small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
+from kourou.testing.simulated_broker import small_config
 from tests.wrong_requests import NOBODY, Asker, check_answers, right_request
 
 KNOWN = {"topic": "T", "group": "g", "consumer_group": "g", "group_name": "g", "src_group": "g"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kourou.testing.broker_parts import ColdDisk
 from kourou.testing.disk import SimDisk
+from kourou.testing.simulated_broker import ColdDisk
 
 
 @dataclass(frozen=True, slots=True)

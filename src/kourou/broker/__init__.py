@@ -2,6 +2,6 @@
 
 `server.py` starts and stops the components; no component imports it. `components.py` builds the
 components, `wiring.py` builds the request handlers on top of them, and `handlers.py` maps request
-codes to handlers. `writing/group_commit.py` holds the order in which a message is written, synced,
-made visible to consumers, and acknowledged.
+codes to handlers. `context.py` holds what most packages share. `writing/group_commit.py` holds the
+order in which a message is written, synced, made visible to consumers, and acknowledged.
 """

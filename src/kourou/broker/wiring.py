@@ -7,7 +7,6 @@ from kourou.broker.administration.admin_topics import TopicAdminHandlers
 from kourou.broker.administration.config_handlers import ConfigHandlers
 from kourou.broker.administration.stats_handlers import StatsHandlers
 from kourou.broker.administration.unused_groups import UnusedGroups
-from kourou.broker.advertised import store_host
 from kourou.broker.client_handlers import ClientHandlers
 from kourou.broker.components import Components
 from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
@@ -155,7 +154,7 @@ def _build_timers(components: Components) -> TimerHandlers:
         commit=components.context.commit,
         stats=components.context.stats,
         clock=components.context.clock,
-        store_host=store_host(components.context.config),
+        store_host=components.context.store_host,
     )
 
 
@@ -171,7 +170,7 @@ def _build_send_backs(components: Components) -> SendBackHandler:
         offload=components.context.offload,
         clock=components.context.clock,
         random=components.context.random,
-        store_host=store_host(components.context.config),
+        store_host=components.context.store_host,
     )
 
 

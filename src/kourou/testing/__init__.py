@@ -10,7 +10,7 @@
     cluster         `Cluster`: name servers, brokers and clients in one loop; crash, restart, check
     recording       a cluster with one topic, whose consumers record their deliveries
     process         `Serving`: a real `kourou serve`, for signals, kill -9 and the command line
-    broker_parts    the parts of a broker without its network; `send_rig`: its send handlers
+    simulated_broker    a broker without a network, for tests of handlers; `send_rig`: its sends
     peers           `FakePeer`: the client that a handler answers
     raw_client      a client that sends arbitrary bytes
     lone_connection a connection on a recording transport

@@ -17,11 +17,11 @@ from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.sending import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.dispatch import Handler
 from kourou.store.message_store import GetRequest
-from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker
 
 _SENDS = (
     RequestCode.SEND_MESSAGE,
@@ -41,16 +41,16 @@ class SendRig:
         fast_send: the part of `fast_path` that serves single messages.
     """
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self.parts = parts
-        self.locks = parts.queue_locks
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self.broker = broker
+        self.locks = broker.queue_locks
         self.peer = FakePeer()
-        self.handlers = parts.handlers.sends
-        fast_send = parts.fast_paths[RequestCode.SEND_MESSAGE_V2]
+        self.handlers = broker.handlers.sends
+        fast_send = broker.fast_paths[RequestCode.SEND_MESSAGE_V2]
         assert isinstance(fast_send, FastSend), "the fast path of single messages"
         self.fast_send = fast_send
-        self.fast_path = FastPaths(parts.fast_paths)
-        parts.topics.put(TopicConfig("T", 4, 4))
+        self.fast_path = FastPaths(broker.fast_paths)
+        broker.topics.put(TopicConfig("T", 4, 4))
 
     def connect(self, *, is_fast: bool) -> LoneConnection:
         """Return a producer's connection, with or without the fast path."""
@@ -80,13 +80,13 @@ class SendRig:
 
     def stored(self, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
         """Return all messages that consumers can see in a queue."""
-        store = self.parts.store
+        store = self.broker.store
         found = store.reader.get(topic, queue_id, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body, decompress=False)
 
     def stored_count(self) -> int:
         """Return the number of messages in all queues."""
-        store = self.parts.store
+        store = self.broker.store
         return sum(
             store.reader.max_offset(topic, queue_id)
             for topic, queue_ids in store.reader.queues().items()
@@ -129,9 +129,9 @@ def run_sends(
 
     async def main() -> None:
         config = BrokerConfig(**{"advertise": JAVA_HOST} | options)
-        parts = BrokerParts(SimDisk(seed), seed=seed, config=config)
-        await test(SendRig(parts))
-        parts.flusher.release()
-        await parts.stop()
+        broker = SimulatedBroker(SimDisk(seed), seed=seed, config=config)
+        await test(SendRig(broker))
+        broker.flusher.release()
+        await broker.stop()
 
     run_virtual(main())

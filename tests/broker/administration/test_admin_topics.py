@@ -40,17 +40,17 @@ class AdminBench:
 
     def __init__(self, sends: SendRig, offload: Offload = call_directly) -> None:
         self.sends = sends
-        self.parts = parts = sends.parts
+        self.broker = broker = sends.broker
         self.handlers = TopicAdminHandlers(
-            config=parts.live_config,
-            topics=parts.topics,
-            offsets=parts.offsets,
-            store=parts.store,
-            queue_deletion=parts.queue_deletion,
+            config=broker.live_config,
+            topics=broker.topics,
+            offsets=broker.offsets,
+            store=broker.store,
+            queue_deletion=broker.queue_deletion,
             offload=offload,
-            later=parts.later,
-            stats=parts.stats,
-            on_deleted=parts.held_pulls.on_topic_deleted,
+            later=broker.later,
+            stats=broker.stats,
+            on_deleted=broker.held_pulls.on_topic_deleted,
         )
 
     async def ask(self, code: int, header: object) -> RemotingCommand:
@@ -77,7 +77,7 @@ class AdminBench:
 
     def saved_topics(self) -> str:
         """Return the content of the file on the disk."""
-        return self.parts.disk.read("config/topics.json", 0, 1 << 20).decode()
+        return self.broker.disk.read("config/topics.json", 0, 1 << 20).decode()
 
 
 def test_a_created_topic_is_durable_when_it_is_answered() -> None:
@@ -86,7 +86,7 @@ def test_a_created_topic_is_durable_when_it_is_answered() -> None:
         answer = await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO", order=True))
         assert answer.code == 0
         topic = TopicConfig("New", 4, 8, 6, order=True, attributes={"message.type": "FIFO"})
-        assert admin.parts.topics.get("New") == topic
+        assert admin.broker.topics.get("New") == topic
         assert '"New"' in admin.saved_topics()
 
     run_sends(test)
@@ -97,7 +97,7 @@ def test_a_change_keeps_the_attributes_that_it_does_not_name() -> None:
         admin = AdminBench(bench)
         await admin.ask(17, replace(CREATE, attributes="+message.type=FIFO"))
         await admin.ask(17, replace(CREATE, perm=4, attributes=""))
-        topic = admin.parts.topics.get("New")
+        topic = admin.broker.topics.get("New")
         assert topic is not None
         assert (topic.perm, topic.attributes) == (4, {"message.type": "FIFO"})
 
@@ -108,9 +108,9 @@ def test_an_equal_topic_changes_no_version() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await admin.ask(17, CREATE)
-        version = admin.parts.topics.data_version
+        version = admin.broker.topics.data_version
         assert (await admin.ask(17, CREATE)).code == 0
-        assert admin.parts.topics.data_version == version
+        assert admin.broker.topics.data_version == version
 
     run_sends(test)
 
@@ -160,7 +160,7 @@ def test_a_topic_with_invalid_settings_is_not_created(change: dict[str, Any]) ->
         answer = await admin.ask(17, replace(CREATE, **change))
         assert answer.code == 29
         assert answer.remark
-        assert admin.parts.topics.get("New") is None
+        assert admin.broker.topics.get("New") is None
 
     run_sends(test)
 
@@ -169,12 +169,12 @@ def test_mixed_message_types_are_allowed_only_by_the_option() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         mixed = replace(CREATE, attributes="+message.type=MIXED")
-        admin.parts.live_config.update({"enableMixedMessageType": "true"}, EPOCH_MS)
+        admin.broker.live_config.update({"enableMixedMessageType": "true"}, EPOCH_MS)
         assert (await admin.ask(17, mixed)).code == 0
-        admin.parts.live_config.update({"enableMixedMessageType": "false"}, EPOCH_MS)
+        admin.broker.live_config.update({"enableMixedMessageType": "false"}, EPOCH_MS)
         assert (await admin.ask(17, replace(CREATE, perm=4))).code == 0, "it stays what it is"
         assert (await admin.ask(17, mixed)).code == 29
-        topic = admin.parts.topics.get("New")
+        topic = admin.broker.topics.get("New")
         assert topic is not None
         assert (topic.perm, topic.attributes) == (4, {"message.type": "MIXED"})
 
@@ -184,7 +184,7 @@ def test_mixed_message_types_are_allowed_only_by_the_option() -> None:
 def test_a_topic_that_cannot_be_saved_is_not_confirmed() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
-        admin.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
+        admin.broker.disk.fail_after(0, OSError(28, "No space left"), ["write"])
         answer = await admin.ask(17, CREATE)
         assert answer.code == 14
         assert "No space left" in (answer.remark or "")
@@ -196,11 +196,11 @@ def test_deleting_a_topic_removes_its_queues_and_offsets() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
-        admin.parts.offsets.commit("g", "T", 0, 1)
+        admin.broker.offsets.commit("g", "T", 0, 1)
         assert (await admin.ask(215, DeleteTopicRequestHeader("T"))).code == 0
-        assert admin.parts.topics.get("T") is None
-        assert admin.parts.store.reader.max_offset("T", 0) == 0
-        assert admin.parts.offsets.query("g", "T", 0) is None
+        assert admin.broker.topics.get("T") is None
+        assert admin.broker.store.reader.max_offset("T", 0) == 0
+        assert admin.broker.offsets.query("g", "T", 0) is None
         assert '"T"' not in admin.saved_topics()
 
         again = await bench.send(topic="T")
@@ -213,11 +213,11 @@ def test_a_topic_is_not_deleted_from_a_read_only_store() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
         await bench.send()
-        admin.parts.store.writer.set_read_only("for this test")
+        admin.broker.store.writer.set_read_only("for this test")
         answer = await admin.ask(215, DeleteTopicRequestHeader("T"))
         assert answer.code == 14
         assert "for this test" in (answer.remark or "")
-        assert admin.parts.topics.get("T") is not None
+        assert admin.broker.topics.get("T") is not None
 
     run_sends(test)
 
@@ -228,7 +228,7 @@ def test_one_topic_is_returned(golden: Golden) -> None:
 
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
-        admin.parts.topics.put(decode_topic_config(expected.body))
+        admin.broker.topics.put(decode_topic_config(expected.body))
         answer = await admin.ask(351, GetTopicConfigRequestHeader("GoldenDelay"))
         assert answer.body == expected.body
 
@@ -238,7 +238,7 @@ def test_one_topic_is_returned(golden: Golden) -> None:
 def test_topics_are_listed_in_one_answer_or_in_pages() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
-        topics = admin.parts.topics
+        topics = admin.broker.topics
         everything = await admin.ask(RequestCode.GET_ALL_TOPIC_CONFIG, None)
         assert everything.ext_fields == {"totalTopicNum": str(len(topics))}
         assert decode_topic_config_table(everything.body) == topics.table()
@@ -257,8 +257,8 @@ def test_topics_are_listed_in_one_answer_or_in_pages() -> None:
 def test_a_page_of_an_older_version_starts_at_zero() -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
-        version = encode_data_version(admin.parts.topics.data_version).decode()
-        admin.parts.topics.put(TopicConfig("Newer"))
+        version = encode_data_version(admin.broker.topics.data_version).decode()
+        admin.broker.topics.put(TopicConfig("Newer"))
         first = await admin.ask(21, GetAllTopicConfigRequestHeader(0, None, 3))
         for stale in (version, None):
             page = await admin.ask(21, GetAllTopicConfigRequestHeader(6, stale, 3))
@@ -302,10 +302,10 @@ def test_the_times_of_messages_are_read_off_the_loop() -> None:
         seen: list[str] = []
         admin = AdminBench(bench, offload)
         await bench.send(topic="T", queue_id=0)
-        bench.parts.commit.flush(EPOCH_MS)
-        bench.parts.disk.on_operation = watch
+        bench.broker.commit.flush(EPOCH_MS)
+        bench.broker.disk.on_operation = watch
         assert (await admin.ask(202, GetTopicStatsInfoRequestHeader("T"))).code == 0
-        bench.parts.disk.on_operation = None
+        bench.broker.disk.on_operation = None
         assert "read" in seen
 
     run_sends(test)
@@ -326,9 +326,9 @@ def test_a_list_of_topics_is_durable_when_it_is_answered() -> None:
             TopicConfig("Other", 2, 2, attributes={"+message.type": "FIFO"}),
         )
         assert (answer.code, answer.remark) == (0, None)
-        assert admin.parts.topics.get("New") == TopicConfig("New", 1, 1)
+        assert admin.broker.topics.get("New") == TopicConfig("New", 1, 1)
         other = TopicConfig("Other", 2, 2, attributes={"message.type": "FIFO"})
-        assert admin.parts.topics.get("Other") == other
+        assert admin.broker.topics.get("Other") == other
         assert '"Other"' in admin.saved_topics()
 
     run_sends(test)
@@ -347,11 +347,11 @@ def test_a_list_of_topics_is_durable_when_it_is_answered() -> None:
 def test_a_list_with_one_invalid_topic_is_refused(bad: TopicConfig, code: int) -> None:
     async def test(bench: SendRig) -> None:
         admin = AdminBench(bench)
-        version = admin.parts.topics.data_version
+        version = admin.broker.topics.data_version
         answer = await ask_list(admin, TopicConfig("Good"), bad)
         assert answer.code == code
-        assert admin.parts.topics.get("Good") is None
-        assert admin.parts.topics.data_version == version
+        assert admin.broker.topics.get("Good") is None
+        assert admin.broker.topics.data_version == version
 
     run_sends(test)
 

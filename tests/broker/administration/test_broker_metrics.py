@@ -14,12 +14,12 @@ from kourou.model.topic import TopicConfig
 from kourou.namesrv.config import NamesrvConfig
 from kourou.namesrv.server import NameServer
 from kourou.remoting.network import format_address
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.cluster import Cluster
 from kourou.testing.disk import SimDisk
 from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 
 def numbers(families: Sequence[Family], name: str, **labels: str) -> list[float]:
@@ -122,48 +122,48 @@ def test_a_broker_is_not_ready_until_it_was_registered_once() -> None:
 
 
 def test_lag_is_reported_in_milliseconds() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         def latencies(topic: str = "T") -> list[float]:
             names = ("consumer_lag_latency_milliseconds", "consumer_queueing_latency_milliseconds")
             found = [value for name in names for value in numbers(read, name, topic=topic)]
             return [round(value, -2) for value in found]  # a put takes some ms
 
-        await parts.store_messages([parts.draft(), parts.draft(topic="Done")])
+        await broker.store_messages([broker.draft(), broker.draft(topic="Done")])
         await asyncio.sleep(5)
-        await parts.store_messages([parts.draft(), parts.draft(queue_id=1)])
+        await broker.store_messages([broker.draft(), broker.draft(queue_id=1)])
         await asyncio.sleep(2)
         for topic, queue_id, offset in (("T", 0, 0), ("T", 1, 0), ("Done", 0, 1), ("Gone", 0, 0)):
-            parts.offsets.commit("g", topic, queue_id, offset)
+            broker.offsets.commit("g", topic, queue_id, offset)
 
-        read = await read_metrics(parts.components)
+        read = await read_metrics(broker.components)
         assert latencies() == [7_000, 7_000]
         assert latencies("Done") == [0, 0], "nothing waits"
         assert latencies("Gone") == [0, 0], "a topic without messages"
 
-        parts.offsets.note_pulled("g", "T", 0, 1)
-        read = await read_metrics(parts.components)
+        broker.offsets.note_pulled("g", "T", 0, 1)
+        read = await read_metrics(broker.components)
         assert latencies() == [7_000, 2_000], "the oldest was read, and is not consumed"
 
-        parts.offsets.commit("g", "T", 0, 2)
-        parts.offsets.note_pulled("g", "T", 0, 2)
-        parts.offsets.note_pulled("g", "T", 1, 1)
-        read = await read_metrics(parts.components)
+        broker.offsets.commit("g", "T", 0, 2)
+        broker.offsets.note_pulled("g", "T", 0, 2)
+        broker.offsets.note_pulled("g", "T", 1, 1)
+        read = await read_metrics(broker.components)
         assert latencies() == [2_000, 0], "all were read"
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_other_tasks_run_while_metrics_of_many_topics_are_read() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for number in range(2_000):
-            parts.topics.put(TopicConfig(f"T{number}"))
-            parts.offsets.commit("g", f"T{number}", 0, 0)
+            broker.topics.put(TopicConfig(f"T{number}"))
+            broker.offsets.commit("g", f"T{number}", 0, 0)
         turns = 0
-        reading = asyncio.create_task(read_metrics(parts.components))
+        reading = asyncio.create_task(read_metrics(broker.components))
         while not reading.done():
             await asyncio.sleep(0)
             turns += 1
         assert len(numbers(reading.result(), "consumer_lag_messages")) == 2_000
         assert turns > 5
 
-    run_with_parts(test)
+    run_with_broker(test)

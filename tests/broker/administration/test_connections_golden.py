@@ -10,16 +10,16 @@ import pytest
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.dispatch import Handler
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
-def handler(parts: BrokerParts, code: int) -> Handler:
+def handler(broker: SimulatedBroker, code: int) -> Handler:
     if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-        return parts.client_handlers.on_get_consumer_list_by_group
-    return parts.admin.table()[code]
+        return broker.client_handlers.on_get_consumer_list_by_group
+    return broker.admin.table()[code]
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_connections_are_reported_as_by_java(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         client = FakePeer(57840, address="127.0.0.1")
-        client.ask(parts.client_handlers.on_heartbeat, client.request_of(heartbeat))
+        client.ask(broker.client_handlers.on_heartbeat, client.request_of(heartbeat))
         asks = FakePeer()
-        answer = asks.ask(handler(parts, recorded.code), asks.request_of(recorded))
+        answer = asks.ask(handler(broker, recorded.code), asks.request_of(recorded))
         assert answer is not None
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert json.loads(answer.body or b"0") == json.loads(expected.body or b"0")
 
-    run_with_parts(test)
+    run_with_broker(test)

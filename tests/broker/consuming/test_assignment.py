@@ -31,32 +31,32 @@ from kourou.protocol.queue_assignment import (
 )
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.state.config_file import ConfigFile
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.disk import SimDisk
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 MEMBER = "127.0.0.1@i-golden_push_pop"
 GROUP = "golden_push_pop"
 
 
-def handlers(parts: BrokerParts, *, is_pop_served: bool = True) -> AssignmentHandlers:
+def handlers(broker: SimulatedBroker, *, is_pop_served: bool = True) -> AssignmentHandlers:
     """Return the handlers; by default pop is served, as in Java."""
     return AssignmentHandlers(
-        parts.live_config,
+        broker.live_config,
         broker_name="broker-a",
-        topics=parts.topics,
-        groups=parts.groups,
-        clients=parts.clients,
-        modes=parts.tables.modes,
-        routes=AssignmentRoutes((), "broker-a", parts.topics, None, steady_ms),  # type: ignore[arg-type]
-        later=parts.later,
+        topics=broker.topics,
+        groups=broker.groups,
+        clients=broker.clients,
+        modes=broker.tables.modes,
+        routes=AssignmentRoutes((), "broker-a", broker.topics, None, steady_ms),  # type: ignore[arg-type]
+        later=broker.later,
         is_pop_served=is_pop_served,
     )
 
 
-async def ask(parts: BrokerParts, recorded: RemotingCommand) -> RemotingCommand:
-    served = handlers(parts)
+async def ask(broker: SimulatedBroker, recorded: RemotingCommand) -> RemotingCommand:
+    served = handlers(broker)
     handler = {
         RequestCode.QUERY_ASSIGNMENT: served.on_query_assignment,
         RequestCode.SET_MESSAGE_REQUEST_MODE: served.on_set_message_request_mode,
@@ -64,20 +64,20 @@ async def ask(parts: BrokerParts, recorded: RemotingCommand) -> RemotingCommand:
     }[RequestCode(recorded.code)]
     peer = FakePeer()
     answer = peer.ask(handler, peer.request_of(recorded))
-    await parts.later.close()
+    await broker.later.close()
     return answer if answer is not None else peer.sent[0]
 
 
-async def set_mode(parts: BrokerParts, mode: SetMessageRequestMode) -> RemotingCommand:
-    return await parts.ask(
-        handlers(parts).on_set_message_request_mode, body=encode_message_request_mode(mode)
+async def set_mode(broker: SimulatedBroker, mode: SetMessageRequestMode) -> RemotingCommand:
+    return await broker.ask(
+        handlers(broker).on_set_message_request_mode, body=encode_message_request_mode(mode)
     )
 
 
-async def assigned(parts: BrokerParts, asked: QueryAssignment) -> list[tuple[int, str]] | None:
+async def assigned(broker: SimulatedBroker, asked: QueryAssignment) -> list[tuple[int, str]] | None:
     """Return queue ids and modes; None if the answer has no assignments."""
-    answer = await parts.ask(
-        handlers(parts).on_query_assignment, body=encode_query_assignment(asked)
+    answer = await broker.ask(
+        handlers(broker).on_query_assignment, body=encode_query_assignment(asked)
     )
     found = decode_assignments(answer.body).message_queue_assignments
     return (
@@ -107,51 +107,51 @@ def test_requests_are_answered_as_by_java(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("GoldenPop", 2, 2))
-        parts.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
-        parts.connect(MEMBER, GROUP)
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("GoldenPop", 2, 2))
+        broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
+        broker.connect(MEMBER, GROUP)
         for mode in (
             SetMessageRequestMode("GoldenPop", GROUP, MessageRequestMode.POP, 8),
             SetMessageRequestMode("GoldenPop", "golden_mode", MessageRequestMode.PULL, 0),
         ):
-            parts.tables.modes.put(mode)
-        answer = await ask(parts, recorded)
+            broker.tables.modes.put(mode)
+        answer = await ask(broker, recorded)
 
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert json.loads(answer.body or b"0") == json.loads(expected.body or b"0")
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_group_without_members_gets_no_assignments(golden: Golden) -> None:
     recorded, expected = golden("400_QUERY_ASSIGNMENT_pop-query-assignment-pop")
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("GoldenPop", 2, 2))
-        assert (await ask(parts, recorded)).body == expected.body == b"{}"
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("GoldenPop", 2, 2))
+        assert (await ask(broker, recorded)).body == expected.body == b"{}"
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_members_share_the_queues_by_their_strategy() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.connect("b")
-        parts.connect("a")
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.connect("b")
+        broker.connect("a")
         pull = MessageRequestMode.PULL.value
-        assert await assigned(parts, asking()) == [(0, pull), (1, pull)]
-        assert await assigned(parts, asking(client_id="b")) == [(2, pull), (3, pull)]
+        assert await assigned(broker, asking()) == [(0, pull), (1, pull)]
+        assert await assigned(broker, asking(client_id="b")) == [(2, pull), (3, pull)]
         circle = asking(strategy="AVG_BY_CIRCLE")
-        assert await assigned(parts, circle) == [(0, pull), (2, pull)]
-        assert await assigned(parts, asking(client_id="stranger")) == []
-        assert await assigned(parts, asking(strategy="CONSISTENT_HASH")) is None
-        assert await assigned(parts, asking(topic="absent")) is None
+        assert await assigned(broker, circle) == [(0, pull), (2, pull)]
+        assert await assigned(broker, asking(client_id="stranger")) == []
+        assert await assigned(broker, asking(strategy="CONSISTENT_HASH")) is None
+        assert await assigned(broker, asking(topic="absent")) is None
         everybody = replace(asking(), message_model=MessageModel.BROADCASTING)
-        assert len(await assigned(parts, everybody) or ()) == 4
+        assert len(await assigned(broker, everybody) or ()) == 4
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_popping_members_also_get_the_shares_of_the_next_members() -> None:
@@ -167,74 +167,74 @@ def test_popping_members_also_get_the_shares_of_the_next_members() -> None:
 
 
 def test_a_topic_without_readable_queues_gets_no_assignments() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4, perm=2))
-        parts.connect("a")
-        assert await assigned(parts, asking()) is None
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4, perm=2))
+        broker.connect("a")
+        assert await assigned(broker, asking()) is None
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_all_queues_are_assigned_to_every_member_with_the_balancer_off() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.live_config.update({"serverLoadBalancerEnable": "false"}, 0)
-        found = await assigned(parts, asking(strategy="unknown"))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.live_config.update({"serverLoadBalancerEnable": "false"}, 0)
+        found = await assigned(broker, asking(strategy="unknown"))
         assert [queue_id for queue_id, _ in found or ()] == [0, 1, 2, 3]
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_groups_without_a_mode_get_the_brokers_default() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.topics.put(TopicConfig("%RETRY%g", 1, 1))
-        parts.connect("a")
-        parts.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
-        assert await assigned(parts, asking()) == [(-1, "POP")]
-        assert await assigned(parts, asking(topic="%RETRY%g")) == [(0, "PULL")]
-        await set_mode(parts, SetMessageRequestMode("T", "g"))
-        assert [mode for _, mode in await assigned(parts, asking()) or ()] == ["PULL"] * 4
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.topics.put(TopicConfig("%RETRY%g", 1, 1))
+        broker.connect("a")
+        broker.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
+        assert await assigned(broker, asking()) == [(-1, "POP")]
+        assert await assigned(broker, asking(topic="%RETRY%g")) == [(0, "PULL")]
+        await set_mode(broker, SetMessageRequestMode("T", "g"))
+        assert [mode for _, mode in await assigned(broker, asking()) or ()] == ["PULL"] * 4
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_pop_mode_cannot_be_set_while_pop_is_not_served() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        served = handlers(parts, is_pop_served=IS_POP_SERVED)
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        served = handlers(broker, is_pop_served=IS_POP_SERVED)
         for kind, code in ((MessageRequestMode.POP, 3), (MessageRequestMode.PULL, 0)):
             body = encode_message_request_mode(SetMessageRequestMode("T", "g", kind))
-            answer = await parts.ask(served.on_set_message_request_mode, body=body)
+            answer = await broker.ask(served.on_set_message_request_mode, body=body)
             assert answer.code == code
             assert ("use mode PULL" in (answer.remark or "")) == (code == 3)
-        mode = parts.tables.modes.get("T", "g")
+        mode = broker.tables.modes.get("T", "g")
         assert mode is not None
         assert mode.mode is MessageRequestMode.PULL
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize("by_option", [True, False])
 def test_a_group_configured_to_pop_is_told_to_pull(
     by_option: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.connect("a")
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.connect("a")
         if by_option:
-            parts.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
+            broker.live_config.update({"defaultMessageRequestMode": "POP"}, 0)
         else:
-            parts.tables.modes.put(SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3))
-        served = handlers(parts, is_pop_served=IS_POP_SERVED)
+            broker.tables.modes.put(SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3))
+        served = handlers(broker, is_pop_served=IS_POP_SERVED)
         for _ in range(100):
             body = encode_query_assignment(asking())
-            answer = await parts.ask(served.on_query_assignment, body=body)
+            answer = await broker.ask(served.on_query_assignment, body=body)
             found = decode_assignments(answer.body).message_queue_assignments or ()
             assert [one.message_queue.queue_id for one in found] == [0, 1, 2, 3]
             assert {one.mode for one in found} == {MessageRequestMode.PULL}
 
-    run_with_parts(test)
+    run_with_broker(test)
     entries = [one for one in caplog.messages if "assignment.pulled_instead group=g topic=T" in one]
     assert 1 <= len(entries) <= 25
 
@@ -242,48 +242,48 @@ def test_a_group_configured_to_pop_is_told_to_pull(
 def test_an_acknowledged_mode_survives_a_kill() -> None:
     mode = SetMessageRequestMode("T", "g", MessageRequestMode.POP, 3)
 
-    async def first(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        assert (await set_mode(parts, mode)).code == 0
+    async def first(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        assert (await set_mode(broker, mode)).code == 0
         # The file has every mode that was acknowledged.
-        text = ConfigFile(parts.disk, FILE_NAME).load()
+        text = ConfigFile(broker.disk, FILE_NAME).load()
         assert text is not None
         assert decode_message_request_modes(text).message_request_mode_map == {"T": {"g": mode}}
 
-    async def again(parts: BrokerParts) -> None:
-        assert parts.tables.modes.get("T", "g") == mode
-        assert parts.tables.modes.get("T", "other") is None
+    async def again(broker: SimulatedBroker) -> None:
+        assert broker.tables.modes.get("T", "g") == mode
+        assert broker.tables.modes.get("T", "other") is None
 
-    run_with_parts(again, disk=run_with_parts(first))
+    run_with_broker(again, disk=run_with_broker(first))
 
 
 def test_modes_of_missing_and_retry_topics_are_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
         for topic, code in (("%RETRY%g", 16), ("absent", 17)):
             body = encode_message_request_mode(SetMessageRequestMode(topic, "g"))
             answer = peer.ask(
-                handlers(parts).on_set_message_request_mode, peer.request(401, None, body)
+                handlers(broker).on_set_message_request_mode, peer.request(401, None, body)
             )
             assert answer is not None
             assert answer.code == code
-        assert parts.tables.modes.body() == b'{"messageRequestModeMap":{}}'
+        assert broker.tables.modes.body() == b'{"messageRequestModeMap":{}}'
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_the_number_of_modes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kourou.broker.consuming.assignment_modes.MODES_MAX", 2)
 
-    async def test(parts: BrokerParts) -> None:
-        modes = RequestModes(ConfigFile(SimDisk(), FILE_NAME), parts.runtime.offload)
+    async def test(broker: SimulatedBroker) -> None:
+        modes = RequestModes(ConfigFile(SimDisk(), FILE_NAME), broker.runtime.offload)
         for group in ("a", "b", "b"):
             modes.put(SetMessageRequestMode("T", group))
         with pytest.raises(SystemBusyError, match="2 modes are set"):
             modes.put(SetMessageRequestMode("T", "c"))
         modes.put(SetMessageRequestMode("T", "a", MessageRequestMode.POP))
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 queues = st.lists(
@@ -312,34 +312,34 @@ def test_every_queue_is_assigned_in_every_mode(
 
 
 def test_member_changes_are_notified_in_batches_without_real_time_notification() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.live_config.update({"realTimeNotifyConsumerChange": "false"}, 0)
-        notifier = parts.components.ids_notifier
-        first, second = parts.connect("a"), parts.connect("bb")
+    async def test(broker: SimulatedBroker) -> None:
+        broker.live_config.update({"realTimeNotifyConsumerChange": "false"}, 0)
+        notifier = broker.components.ids_notifier
+        first, second = broker.connect("a"), broker.connect("bb")
         assert not first.sent
         notifier.flush()
         assert [command.code for command in first.sent + second.sent] == [40, 40]
         notifier.flush()
         assert len(first.sent) == 1, "nothing changed meanwhile"
 
-        parts.connect("ccc")
-        parts.live_config.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
+        broker.connect("ccc")
+        broker.live_config.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
         notifier.flush()
         assert len(first.sent) == 1
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_malformed_body_is_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for body in (b"", b"{}", b'{"topic":"T"}', b'{"topic":1,"consumerGroup":"g"}'):
             for code, handler in (
-                (400, handlers(parts).on_query_assignment),
-                (401, handlers(parts).on_set_message_request_mode),
+                (400, handlers(broker).on_query_assignment),
+                (401, handlers(broker).on_set_message_request_mode),
             ):
                 peer = FakePeer()
                 answer = peer.ask(handler, peer.request(code, None, body))
                 assert answer is not None
                 assert answer.code != 0
 
-    run_with_parts(test)
+    run_with_broker(test)

@@ -14,10 +14,10 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import parse_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.steady_time import steady_ms
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 
 @asynccontextmanager
@@ -108,14 +108,14 @@ def test_the_least_recently_used_topic_is_dropped_first(
 
 
 def test_without_name_servers_a_broker_knows_its_own_queues() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         pool: object = None
-        routes = AssignmentRoutes((), "broker-a", parts.topics, pool, steady_ms)  # type: ignore[arg-type]
-        parts.topics.put(TopicConfig("T", 3, 2))
-        parts.topics.put(TopicConfig("W", 3, 2, perm=2))
+        routes = AssignmentRoutes((), "broker-a", broker.topics, pool, steady_ms)  # type: ignore[arg-type]
+        broker.topics.put(TopicConfig("T", 3, 2))
+        broker.topics.put(TopicConfig("W", 3, 2, perm=2))
         assert [one.queue_id for one in routes.cached_queues("T") or ()] == [0, 1, 2]
         assert routes.cached_queues("W") == []
         assert routes.cached_queues("absent") is None
         assert await routes.look_up("absent") is None
 
-    run_with_parts(test)
+    run_with_broker(test)

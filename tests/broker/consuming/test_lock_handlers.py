@@ -28,11 +28,11 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.steady_time import steady_ms
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 QUEUE = MessageQueue("T", "broker-0", 0)
@@ -52,9 +52,9 @@ def granted(answer: RemotingCommand | None) -> set[MessageQueue]:
 
 
 def test_locks_are_answered_as_by_java(golden: Golden) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         locks = QueueLocks()
-        handlers = LockHandlers(locks, parts.topics)
+        handlers = LockHandlers(locks, broker.topics)
         for name in (
             "41_LOCK_BATCH_MQ_raw-lock-mq",
             "41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other",
@@ -64,7 +64,7 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
         ):
             asked, expected = golden(name)
             for queue in decode_lock_batch(asked.body).queues:
-                parts.topics.ensure(TopicConfig(queue.topic, 16, 16))
+                broker.topics.ensure(TopicConfig(queue.topic, 16, 16))
             assert granted(ask(handlers, asked)) == granted(expected), name
         assert len(locks) == 5
         for name in ("42_UNLOCK_BATCH_MQ_raw-unlock-mq", "42_UNLOCK_BATCH_MQ_push-orderly"):
@@ -76,31 +76,31 @@ def test_locks_are_answered_as_by_java(golden: Golden) -> None:
         asked, _ = golden("41_LOCK_BATCH_MQ_raw-lock-mq-held-by-other")
         assert len(granted(ask(handlers, asked))) == 1  # what was unlocked is free
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_name_above_the_length_limit_is_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
-        handlers = LockHandlers(QueueLocks(), parts.topics)
+    async def test(broker: SimulatedBroker) -> None:
+        handlers = LockHandlers(QueueLocks(), broker.topics)
         body = encode_lock_batch(LockBatch("g", "c" * (NAME_LENGTH_MAX + 1), (QUEUE,)))
         with pytest.raises(InvalidParameterError, match="1025 characters"):
             handlers.on_lock_batch_mq(FakePeer().request(RequestCode.LOCK_BATCH_MQ, body=body))
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_queues_that_do_not_exist_are_not_granted() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 2))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 2))
         locks = QueueLocks()
-        handlers = LockHandlers(locks, parts.topics)
+        handlers = LockHandlers(locks, broker.topics)
         queues = [MessageQueue("T", "broker-0", n) for n in (0, 3, 4, -1)]
         body = encode_lock_batch(LockBatch("g", "c", (*queues, replace(QUEUE, topic="Nowhere"))))
         answer = ask(handlers, request(RequestCode.LOCK_BATCH_MQ, body=body))
         assert granted(answer) == set(queues[:2])
         assert len(locks) == 2
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_locks_that_are_not_renewed_expire() -> None:
@@ -129,7 +129,7 @@ def test_locks_that_are_not_renewed_expire() -> None:
 
 def test_a_message_sent_back_by_an_ordered_group_is_a_dead_letter_at_once() -> None:
     async def test(rig: SendRig) -> None:
-        rig.parts.groups.put(SubscriptionGroup("g"))
+        rig.broker.groups.put(SubscriptionGroup("g"))
         retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
         rig.locks.lock("g", "c1", [QUEUE], steady_ms())
         assert (await rig.ask(retry)).code == 0
@@ -144,7 +144,7 @@ def test_a_message_sent_back_by_an_ordered_group_is_a_dead_letter_at_once() -> N
 def test_a_lock_of_a_client_outside_the_group_causes_no_dead_letters() -> None:
     async def test(rig: SendRig) -> None:
         retry = message(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16)
-        rig.parts.connect("member", "g")
+        rig.broker.connect("member", "g")
         rig.locks.lock("g", "stranger", [QUEUE], steady_ms())
         assert (await rig.ask(retry)).code == 0
         assert len(rig.stored("%RETRY%g")) == 1
@@ -157,7 +157,7 @@ def test_a_lock_of_a_client_outside_the_group_causes_no_dead_letters() -> None:
 
 def test_a_scheduled_message_is_no_dead_letter_while_queues_are_locked() -> None:
     async def test(rig: SendRig) -> None:
-        rig.parts.connect("member", "g")
+        rig.broker.connect("member", "g")
         rig.locks.lock("g", "member", [QUEUE], steady_ms())
         later = message(
             b"x", "TIMER_DELAY_MS\x015000\x02", topic="%RETRY%g", reconsume_times=1,

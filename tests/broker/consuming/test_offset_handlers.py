@@ -16,62 +16,62 @@ from kourou.protocol.offsets import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
 
 def run(
-    test: Callable[[BrokerParts], Coroutine[Any, Any, None]], config: BrokerConfig | None = None
+    test: Callable[[SimulatedBroker], Coroutine[Any, Any, None]], config: BrokerConfig | None = None
 ) -> None:
-    """Run `test` with the parts of a broker."""
+    """Run `test` on a broker."""
 
-    async def with_topic(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        await test(parts)
+    async def with_topic(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        await test(broker)
 
-    run_with_parts(with_topic, config=config)
+    run_with_broker(with_topic, config=config)
 
 
-def query(parts: BrokerParts, queue_id: int = 0, **fields: Any) -> tuple[int, str | None]:
+def query(broker: SimulatedBroker, queue_id: int = 0, **fields: Any) -> tuple[int, str | None]:
     """Return code and offset."""
     peer = FakePeer()
     header = replace(QueryConsumerOffsetRequestHeader("g", "T", queue_id), **fields)
     asked = peer.request(RequestCode.QUERY_CONSUMER_OFFSET, header)
-    answer = peer.ask(parts.offset_handlers.on_query_consumer_offset, asked)
+    answer = peer.ask(broker.offset_handlers.on_query_consumer_offset, asked)
     assert answer is not None
     return answer.code, answer.ext_fields.get("offset")
 
 
-def update(parts: BrokerParts, **fields: Any) -> int:
+def update(broker: SimulatedBroker, **fields: Any) -> int:
     """Return the code."""
     peer = FakePeer()
     header = replace(UpdateConsumerOffsetRequestHeader("g", "T", 0, 0), **fields)
     asked = peer.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-    answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, asked)
+    answer = peer.ask(broker.offset_handlers.on_update_consumer_offset, asked)
     assert answer is not None
     return answer.code
 
 
 def test_a_query_returns_the_committed_offset() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(3):
-            await parts.store_messages([parts.draft()])
-        assert update(parts, commit_offset=3) == 0
-        assert query(parts) == (0, "3")
-        assert update(parts, commit_offset=1) == 0
-        assert query(parts) == (0, "1")
+            await broker.store_messages([broker.draft()])
+        assert update(broker, commit_offset=3) == 0
+        assert query(broker) == (0, "3")
+        assert update(broker, commit_offset=1) == 0
+        assert query(broker) == (0, "1")
 
     run(test)
 
 
 def test_a_new_group_begins_at_the_start_of_a_young_queue() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        assert query(parts) == (0, "0")
-        assert query(parts, set_zero_if_not_found=True) == (0, "0")
-        assert query(parts, set_zero_if_not_found=False) == (22, None)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        assert query(broker) == (0, "0")
+        assert query(broker, set_zero_if_not_found=True) == (0, "0")
+        assert query(broker, set_zero_if_not_found=False) == (22, None)
 
     run(test)
 
@@ -79,28 +79,28 @@ def test_a_new_group_begins_at_the_start_of_a_young_queue() -> None:
 def test_new_group_begins_at_the_start_of_a_queue_without_messages() -> None:
     """Otherwise the client would request the queue's end and skip messages sent in between."""
 
-    async def test(parts: BrokerParts) -> None:
-        assert query(parts) == (0, "0")
-        assert query(parts, queue_id=3) == (0, "0")
-        assert query(parts, set_zero_if_not_found=False) == (22, None)
+    async def test(broker: SimulatedBroker) -> None:
+        assert query(broker) == (0, "0")
+        assert query(broker, queue_id=3) == (0, "0")
+        assert query(broker, set_zero_if_not_found=False) == (22, None)
 
     run(test)
 
 
 @pytest.mark.parametrize("fields", [{"queue_id": 4}, {"queue_id": -1}, {"topic": "NoSuchTopic"}])
 def test_new_group_has_no_offset_in_a_queue_that_does_not_exist(fields: dict[str, Any]) -> None:
-    async def test(parts: BrokerParts) -> None:
-        assert query(parts, **fields) == (22, None)
+    async def test(broker: SimulatedBroker) -> None:
+        assert query(broker, **fields) == (22, None)
 
     run(test)
 
 
 def test_a_queue_whose_start_is_not_in_memory_is_not_young() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(bytes(100))])
-        assert query(parts) == (0, "0")
-        await parts.store_messages([parts.draft(bytes(4000))])
-        assert query(parts) == (22, None)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(bytes(100))])
+        assert query(broker) == (0, "0")
+        await broker.store_messages([broker.draft(bytes(4000))])
+        assert query(broker) == (22, None)
 
     config = small_config()
     run(test, replace(config, store=replace(config.store, resident_bytes=1000)))
@@ -117,48 +117,50 @@ def test_a_queue_whose_start_is_not_in_memory_is_not_young() -> None:
     ],
 )
 def test_an_invalid_commit_is_refused(fields: dict[str, Any], code: int) -> None:
-    async def test(parts: BrokerParts) -> None:
-        assert update(parts, **fields) == code
-        assert parts.offsets.topics_of("g") == []
+    async def test(broker: SimulatedBroker) -> None:
+        assert update(broker, **fields) == code
+        assert broker.offsets.topics_of("g") == []
 
     run(test)
 
 
 @pytest.mark.parametrize("offset", [1, 2**63 - 1])
 def test_commit_beyond_the_end_is_refused(offset: int) -> None:
-    async def test(parts: BrokerParts) -> None:
-        assert update(parts, commit_offset=offset) == 29
-        await parts.store_messages([parts.draft()])
-        assert update(parts, commit_offset=offset + (offset == 1)) == 29
-        assert update(parts, commit_offset=1) == 0
+    async def test(broker: SimulatedBroker) -> None:
+        assert update(broker, commit_offset=offset) == 29
+        await broker.store_messages([broker.draft()])
+        assert update(broker, commit_offset=offset + (offset == 1)) == 29
+        assert update(broker, commit_offset=1) == 0
 
     run(test)
 
 
 def test_a_commit_of_an_unknown_group_creates_it_with_auto_creation() -> None:
-    async def test(parts: BrokerParts) -> None:
-        assert update(parts) == 0
-        assert parts.groups.get("g") is not None
+    async def test(broker: SimulatedBroker) -> None:
+        assert update(broker) == 0
+        assert broker.groups.get("g") is not None
 
     run(test)
 
 
 def test_a_commit_of_an_unknown_group_is_refused_without_auto_creation() -> None:
-    async def test(parts: BrokerParts) -> None:
-        assert update(parts) == 26
+    async def test(broker: SimulatedBroker) -> None:
+        assert update(broker) == 26
 
     run(test, small_config(auto_create_subscription_group=False))
 
 
 @pytest.mark.parametrize("missing", ["commitOffset", "queueId"])
 def test_a_missing_number_is_refused_with_its_own_code(missing: str) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
         command = request(
             RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetRequestHeader("g", "T", 0, 7)
         )
         del command.ext_fields[missing]
-        answer = peer.ask(parts.offset_handlers.on_update_consumer_offset, peer.request_of(command))
+        answer = peer.ask(
+            broker.offset_handlers.on_update_consumer_offset, peer.request_of(command)
+        )
         assert answer is not None
         assert answer.code == 29
 
@@ -166,10 +168,10 @@ def test_a_missing_number_is_refused_with_its_own_code(missing: str) -> None:
 
 
 def test_offsets_of_a_queue_being_drained_can_be_committed() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", read_queue_nums=8, write_queue_nums=4))
-        assert update(parts, queue_id=7) == 0
-        parts.topics.put(TopicConfig("T", read_queue_nums=4, write_queue_nums=8))
-        assert update(parts, queue_id=7) == 0
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", read_queue_nums=8, write_queue_nums=4))
+        assert update(broker, queue_id=7) == 0
+        broker.topics.put(TopicConfig("T", read_queue_nums=4, write_queue_nums=8))
+        assert update(broker, queue_id=7) == 0
 
     run(test)

@@ -14,16 +14,16 @@ from kourou.broker.delays.delay_offsets import FILE_NAME
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.record.encode import RecordDraft
-from kourou.testing.broker_parts import BrokerParts, ColdDisk, small_config
 from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
+from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, small_config
 from tests.broker.delays.delay_rig import bodies, run, saved_offsets
 
 
-def named(parts: BrokerParts, body: bytes, level: int = 1) -> RecordDraft:
+def named(broker: SimulatedBroker, body: bytes, level: int = 1) -> RecordDraft:
     """Return the draft of a delayed message with a unique id, as clients send it."""
-    return parts.draft(body, delay_level=level, properties={names.UNIQ_KEY: body.decode()})
+    return broker.draft(body, delay_level=level, properties={names.UNIQ_KEY: body.decode()})
 
 
 @pytest.mark.parametrize("mode", list(FlushDiskType))
@@ -32,20 +32,20 @@ def test_a_crash_around_deliveries_neither_loses_nor_repeats_messages(
     seed: int, mode: FlushDiskType
 ) -> None:
     async def crash(disk: SimDisk) -> None:
-        parts = BrokerParts(disk, seed=seed, config=small_config(flush_disk_type=mode))
-        await parts.start_deliveries()
-        await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
+        broker = SimulatedBroker(disk, seed=seed, config=small_config(flush_disk_type=mode))
+        await broker.start_deliveries()
+        await broker.store_messages([named(broker, b"%d" % n) for n in range(5)])
         # With ASYNC_FLUSH, acknowledged messages are durable after this. The crash then happens
         # around the deliveries.
         await asyncio.sleep(0.9)
-        assert parts.store.reader.synced_position == parts.store.reader.written_position
+        assert broker.store.reader.synced_position == broker.store.reader.written_position
         await asyncio.sleep(0.1 + seed / 500)
-        await parts.delay.persist()
-        parts.abandon()
+        await broker.delay.persist()
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(2)
-        assert sorted(bodies(parts)) == [b"0", b"1", b"2", b"3", b"4"]
+        assert sorted(bodies(broker)) == [b"0", b"1", b"2", b"3", b"4"]
 
     disk = SimDisk(seed)
     run_virtual(crash(disk))
@@ -55,21 +55,21 @@ def test_a_crash_around_deliveries_neither_loses_nor_repeats_messages(
 
 def test_kills_repeat_no_delivery_that_the_file_does_not_count() -> None:
     async def kill(disk: SimDisk, life: int) -> None:
-        parts = BrokerParts(disk, later_ms=life * 10_000)
-        await parts.start_deliveries()
-        drafts = [named(parts, b"%d-%d" % (life, level), level) for level in (1, 2)]
-        unnamed = parts.draft(b"unnamed", delay_level=2)
-        await parts.store_messages([*drafts, unnamed] if life == 0 else drafts)
+        broker = SimulatedBroker(disk, later_ms=life * 10_000)
+        await broker.start_deliveries()
+        drafts = [named(broker, b"%d-%d" % (life, level), level) for level in (1, 2)]
+        unnamed = broker.draft(b"unnamed", delay_level=2)
+        await broker.store_messages([*drafts, unnamed] if life == 0 else drafts)
         await asyncio.sleep(5.5)
         if life == 1:
-            await parts.delay.persist()
-        parts.abandon()
+            await broker.delay.persist()
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(6)
         once = {b"%d-%d" % (life, level): 1 for life in range(4) for level in (1, 2)}
-        assert Counter(bodies(parts)) == once | {b"unnamed": 2}  # it cannot be identified
-        assert parts.delay.offsets == {1: 4, 2: 5}
+        assert Counter(bodies(broker)) == once | {b"unnamed": 2}  # it cannot be identified
+        assert broker.delay.offsets == {1: 4, 2: 5}
 
     disk = SimDisk()
     for life in range(4):
@@ -81,20 +81,20 @@ def test_a_kill_after_the_clock_was_set_back_repeats_no_delivery() -> None:
     hour_ms = 3_600_000
 
     async def kill(disk: SimDisk) -> None:
-        parts = BrokerParts(disk)
-        parts.delay.start()
-        clock = cast(LoopClock, parts.clock)
+        broker = SimulatedBroker(disk)
+        broker.delay.start()
+        clock = cast(LoopClock, broker.clock)
         clock.step(hour_ms)
-        await parts.store_messages([named(parts, b"ahead", 2)])
+        await broker.store_messages([named(broker, b"ahead", 2)])
         clock.step(-hour_ms)
-        await parts.store_messages([named(parts, b"back", 2)])
+        await broker.store_messages([named(broker, b"back", 2)])
         await asyncio.sleep(5.5)
-        assert bodies(parts) == [b"ahead", b"back"]
-        parts.abandon()
+        assert bodies(broker) == [b"ahead", b"back"]
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(10)
-        assert bodies(parts) == [b"ahead", b"back"]
+        assert bodies(broker) == [b"ahead", b"back"]
 
     disk = SimDisk()
     run_virtual(kill(disk))
@@ -106,18 +106,18 @@ def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType)
     config = small_config(flush_disk_type=mode)
 
     async def live(disk: SimDisk) -> None:
-        parts = BrokerParts(disk, config=config)
-        await parts.start_deliveries()
-        await parts.store_messages([named(parts, b"%d" % n) for n in range(5)])
+        broker = SimulatedBroker(disk, config=config)
+        await broker.start_deliveries()
+        await broker.store_messages([named(broker, b"%d" % n) for n in range(5)])
         await asyncio.sleep(1.5)
-        parts.abandon()
+        broker.abandon()
 
     async def live_again(disk: SimDisk) -> None:
-        parts = BrokerParts(disk, config=config, later_ms=3_000)
-        await parts.start_deliveries()
+        broker = SimulatedBroker(disk, config=config, later_ms=3_000)
+        await broker.start_deliveries()
         await asyncio.sleep(1.5)
         assert saved_offsets(disk) == {1: 5}
-        parts.abandon()
+        broker.abandon()
 
     disk = SimDisk()
     run_virtual(live(disk))
@@ -126,18 +126,18 @@ def test_deliveries_found_at_a_start_are_saved_for_the_next(mode: FlushDiskType)
 
 def test_a_message_not_delivered_before_a_kill_is_delivered_after_it() -> None:
     async def kill(disk: SimDisk) -> None:
-        parts = BrokerParts(disk)
-        await parts.start_deliveries()
-        await parts.store_messages([named(parts, b"first"), named(parts, b"second")])
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await broker.store_messages([named(broker, b"first"), named(broker, b"second")])
         await asyncio.sleep(0.5)
-        await parts.store_messages([named(parts, b"third")])
+        await broker.store_messages([named(broker, b"third")])
         await asyncio.sleep(0.7)
-        assert bodies(parts) == [b"first", b"second"]
-        parts.abandon()
+        assert bodies(broker) == [b"first", b"second"]
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
-        assert bodies(parts) == [b"first", b"second", b"third"]
+        assert bodies(broker) == [b"first", b"second", b"third"]
 
     disk = SimDisk()
     run_virtual(kill(disk))
@@ -145,19 +145,19 @@ def test_a_message_not_delivered_before_a_kill_is_delivered_after_it() -> None:
 
 
 def test_the_file_is_never_ahead_of_the_log() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.9)
-        parts.flusher.stall()
+        broker.flusher.stall()
         await asyncio.sleep(0.2)
-        assert bodies(parts) == [b"late"]  # written, and with ASYNC_FLUSH visible, but not synced
+        assert bodies(broker) == [b"late"]  # written, and with ASYNC_FLUSH visible, but not synced
 
-        assert not await parts.delay.persist()
-        assert not parts.disk.exists(FILE_NAME)
-        parts.flusher.release()
+        assert not await broker.delay.persist()
+        assert not broker.disk.exists(FILE_NAME)
+        broker.flusher.release()
         await asyncio.sleep(1)
-        assert await parts.delay.persist()
-        assert saved_offsets(parts.disk) == {1: 1}
+        assert await broker.delay.persist()
+        assert saved_offsets(broker.disk) == {1: 1}
 
     run(test, flush_disk_type=FlushDiskType.ASYNC_FLUSH)
 
@@ -167,10 +167,10 @@ def test_progress_beyond_the_end_after_a_crash_is_set_back() -> None:
     disk.make_directory("config")
     disk.write(FILE_NAME, 0, [b'{"offsetTable":{1:9,2:4}}'])
 
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
         await asyncio.sleep(1.1)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     assert saved_offsets(run(test, disk)) == {1: 1, 2: 0}
 
@@ -194,13 +194,13 @@ def test_progress_beyond_the_end_after_a_crash_is_set_back() -> None:
 def test_a_message_without_a_destination_is_skipped(
     properties: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        lost = parts.draft(b"lost", topic=SCHEDULE_TOPIC, properties=properties | {"DELAY": "0"})
-        await parts.store_messages([lost])
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        lost = broker.draft(b"lost", topic=SCHEDULE_TOPIC, properties=properties | {"DELAY": "0"})
+        await broker.store_messages([lost])
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
         await asyncio.sleep(1.1)
-        assert bodies(parts) == [b"late"]
-        assert set(parts.store.reader.queues()) == {SCHEDULE_TOPIC, "T"}
+        assert bodies(broker) == [b"late"]
+        assert set(broker.store.reader.queues()) == {SCHEDULE_TOPIC, "T"}
 
     run(test)
 
@@ -208,13 +208,13 @@ def test_a_message_without_a_destination_is_skipped(
 
 
 def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", queue_id=3, delay_level=1)])
-        await parts.store_messages([parts.draft(b"far", queue_id=4_001, delay_level=1)])
-        parts.topics.put(TopicConfig("T", 2, 2))
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", queue_id=3, delay_level=1)])
+        await broker.store_messages([broker.draft(b"far", queue_id=4_001, delay_level=1)])
+        broker.topics.put(TopicConfig("T", 2, 2))
         await asyncio.sleep(1.1)
-        assert bodies(parts, queue_id=1) == [b"late", b"far"]
-        assert parts.store.reader.queues()["T"] == [1]
+        assert bodies(broker, queue_id=1) == [b"late", b"far"]
+        assert broker.store.reader.queues()["T"] == [1]
 
     run(test)
 
@@ -222,15 +222,15 @@ def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
 def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for n in range(200):
-            await parts.store_messages([parts.draft(b"%d" % n, topic="Gone", delay_level=1)])
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
-        parts.topics.delete("Gone")
+            await broker.store_messages([broker.draft(b"%d" % n, topic="Gone", delay_level=1)])
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
+        broker.topics.delete("Gone")
         await asyncio.sleep(1.5)
-        assert bodies(parts) == [b"late"]
-        assert "Gone" not in parts.store.reader.queues()
-        assert parts.delay.offsets == {1: 201}
+        assert bodies(broker) == [b"late"]
+        assert "Gone" not in broker.store.reader.queues()
+        assert broker.delay.offsets == {1: 201}
 
     run(test)
     said = [one for one in caplog.records if "delay_level.passed_over" in one.message]
@@ -239,19 +239,19 @@ def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
 
 def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_after_its_messages() -> None:
     async def kill(disk: SimDisk) -> None:
-        parts = BrokerParts(disk)
-        await parts.start_deliveries()
-        gone = parts.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
-        await parts.store_messages([gone])
-        await parts.store_messages([named(parts, b"late")])
-        parts.topics.delete("Gone")
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
+        await broker.store_messages([gone])
+        await broker.store_messages([named(broker, b"late")])
+        broker.topics.delete("Gone")
         await asyncio.sleep(1.5)
-        assert bodies(parts) == [b"late"]
-        parts.abandon()
+        assert bodies(broker) == [b"late"]
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     disk = SimDisk()
     run_virtual(kill(disk))
@@ -260,23 +260,23 @@ def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_after_its_message
 
 def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_messages() -> None:
     async def kill(disk: SimDisk) -> None:
-        parts = BrokerParts(disk)
-        await parts.start_deliveries()
-        gone = parts.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
-        await parts.store_messages([gone, parts.draft(b"before", topic="Gone")])
-        await parts.store_messages([named(parts, b"late")])
-        await parts.queue_deletion.delete("Gone")
-        parts.topics.delete("Gone")
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        gone = broker.draft(b"gone", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "gone"})
+        await broker.store_messages([gone, broker.draft(b"before", topic="Gone")])
+        await broker.store_messages([named(broker, b"late")])
+        await broker.queue_deletion.delete("Gone")
+        broker.topics.delete("Gone")
         await asyncio.sleep(1.5)
-        assert bodies(parts) == [b"late"]
-        parts.topics.put(TopicConfig("Gone"))
-        await parts.topics.persist()
-        parts.abandon()
+        assert bodies(broker) == [b"late"]
+        broker.topics.put(TopicConfig("Gone"))
+        await broker.topics.persist()
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
-        assert bodies(parts) == [b"late"]
-        assert parts.delay.offsets == {1: 2}
+        assert bodies(broker) == [b"late"]
+        assert broker.delay.offsets == {1: 2}
 
     disk = SimDisk()
     run_virtual(kill(disk))
@@ -285,24 +285,26 @@ def test_a_kill_after_a_topic_was_created_again_repeats_no_delivery_after_its_me
 
 def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill() -> None:
     async def kill(disk: SimDisk) -> None:
-        parts = BrokerParts(disk)
-        await parts.start_deliveries()
-        await parts.store_messages([named(parts, b"first")])
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
+        await broker.store_messages([named(broker, b"first")])
         await asyncio.sleep(0.5)
-        again = parts.draft(b"again", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "again"})
-        await parts.store_messages([again, parts.draft(b"before", topic="Gone")])
-        await parts.queue_deletion.delete("Gone")
-        parts.topics.delete("Gone")
-        parts.topics.put(TopicConfig("Gone"))
-        await parts.topics.persist()
+        again = broker.draft(
+            b"again", topic="Gone", delay_level=1, properties={"UNIQ_KEY": "again"}
+        )
+        await broker.store_messages([again, broker.draft(b"before", topic="Gone")])
+        await broker.queue_deletion.delete("Gone")
+        broker.topics.delete("Gone")
+        broker.topics.put(TopicConfig("Gone"))
+        await broker.topics.persist()
         await asyncio.sleep(0.7)
-        assert bodies(parts) == [b"first"]
-        parts.abandon()
+        assert bodies(broker) == [b"first"]
+        broker.abandon()
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(1)
-        assert bodies(parts) == [b"first"]
-        assert bodies(parts, "Gone") == [b"again"]
+        assert bodies(broker) == [b"first"]
+        assert bodies(broker, "Gone") == [b"again"]
 
     disk = SimDisk()
     run_virtual(kill(disk))
@@ -310,10 +312,10 @@ def test_a_message_for_a_topic_that_was_created_again_is_delivered_after_a_kill(
 
 
 def test_messages_that_are_not_in_memory_are_delivered() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=18)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=18)])
         await asyncio.sleep(7_200.1)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     run(test, ColdDisk())
 
@@ -324,52 +326,52 @@ def test_a_damaged_record_blocks_its_level_until_skipping_is_on(
 ) -> None:
     async def main() -> None:
         disk = disk_class()
-        parts = BrokerParts(disk)
-        await parts.start_deliveries()
+        broker = SimulatedBroker(disk)
+        await broker.start_deliveries()
         for body in (b"early", b"spoilt", b"late"):
-            await parts.store_messages([parts.draft(body, delay_level=1)])
+            await broker.store_messages([broker.draft(body, delay_level=1)])
         log = f"commitlog/{0:020d}"
         content = disk.read(log, 0, 2000)
         disk.write(log, content.index(b"spoilt"), [b"XXXXXX"])
         await asyncio.sleep(60)
-        assert bodies(parts) == [b"early"]
+        assert bodies(broker) == [b"early"]
         assert "delay_level.blocked n=1 queue_offset=1" in caplog.text
 
-        parts.live_config.update({"skipDamagedRecords": "true"}, 0)
+        broker.live_config.update({"skipDamagedRecords": "true"}, 0)
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
-        assert bodies(parts) == [b"early", b"late"]
+        assert bodies(broker) == [b"early", b"late"]
         assert "message 1 of queue 0 of topic SCHEDULE_TOPIC_XXXX is damaged" in caplog.text
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
     assert sum("record.damaged" in one.message for one in caplog.records) == 1
 
 
 def test_a_message_read_in_place_of_a_damaged_one_waits_until_it_is_due() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for body in (b"spoilt", b"late"):
-            await parts.store_messages([parts.draft(body, delay_level=5)])
+            await broker.store_messages([broker.draft(body, delay_level=5)])
             await asyncio.sleep(25)
         log = f"commitlog/{0:020d}"
-        at = parts.disk.read(log, 0, 2000).index(b"spoilt")
-        parts.disk.write(log, at, [b"XXXXXX"])
+        at = broker.disk.read(log, 0, 2000).index(b"spoilt")
+        broker.disk.write(log, at, [b"XXXXXX"])
         await asyncio.sleep(20)
-        assert bodies(parts) == []
+        assert bodies(broker) == []
         await asyncio.sleep(20)
-        assert bodies(parts) == [b"late"]
-        parts.disk.write(log, at, [b"spoilt"])  # restored for the final check of the store
+        assert bodies(broker) == [b"late"]
+        broker.disk.write(log, at, [b"spoilt"])  # restored for the final check of the store
 
     run(test, skip_damaged_records=True)
 
 
 def test_a_corrupt_due_time_is_replaced_by_that_of_the_record() -> None:
-    async def first(parts: BrokerParts) -> None:
+    async def first(broker: SimulatedBroker) -> None:
         for body in (b"one", b"two"):
-            await parts.store_messages([parts.draft(body, delay_level=5)])
+            await broker.store_messages([broker.draft(body, delay_level=5)])
 
-    async def second(parts: BrokerParts) -> None:
+    async def second(broker: SimulatedBroker) -> None:
         await asyncio.sleep(61)
-        assert bodies(parts) == [b"one", b"two"]
+        assert bodies(broker) == [b"one", b"two"]
 
     disk = run(first)
     name = f"consumequeue/{SCHEDULE_TOPIC}/4/{0:020d}"
@@ -380,56 +382,56 @@ def test_a_corrupt_due_time_is_replaced_by_that_of_the_record() -> None:
 def test_a_level_with_a_missing_queue_file_waits_and_continues_when_it_is_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
-        parts.store.writer.flush(parts.clock.now_ms())
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
+        broker.store.writer.flush(broker.clock.now_ms())
         name = f"consumequeue/{SCHEDULE_TOPIC}/0/{0:020d}"
-        parts.disk.rename(name, f"{name}.lost")
+        broker.disk.rename(name, f"{name}.lost")
         await asyncio.sleep(2)
         assert "delay_level.blocked n=1 queue_offset=0" in caplog.text
-        parts.disk.rename(f"{name}.lost", name)
+        broker.disk.rename(f"{name}.lost", name)
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     run(test)
 
 
 def test_a_failed_read_is_retried() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.99)
-        parts.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
+        broker.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
         await asyncio.sleep(1)
-        assert bodies(parts) == []
+        assert bodies(broker) == []
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     run(test, ColdDisk())
 
 
 def test_a_refused_delivery_is_retried() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(3)])
-        free_bytes, parts.disk.free = parts.disk.free, 0
-        parts.store.writer._guard.check_space()
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"%d" % n, delay_level=1) for n in range(3)])
+        free_bytes, broker.disk.free = broker.disk.free, 0
+        broker.store.writer._guard.check_space()
         await asyncio.sleep(2)
-        assert bodies(parts) == []
+        assert bodies(broker) == []
 
-        parts.disk.free = free_bytes
-        parts.store.writer._guard.check_space()
+        broker.disk.free = free_bytes
+        broker.store.writer._guard.check_space()
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
-        assert bodies(parts) == [b"0", b"1", b"2"]
+        assert bodies(broker) == [b"0", b"1", b"2"]
 
     run(test)
 
 
 def test_a_busy_store_delays_deliveries_and_repeats_none() -> None:
-    async def before(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"%d" % n, delay_level=1) for n in range(5)])
+    async def before(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"%d" % n, delay_level=1) for n in range(5)])
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(10)
-        assert bodies(parts) == [b"%d" % n for n in range(5)]
+        assert bodies(broker) == [b"%d" % n for n in range(5)]
 
     run(after, run(before), later_ms=2_000, pending_requests_max=2)
 
@@ -437,13 +439,13 @@ def test_a_busy_store_delays_deliveries_and_repeats_none() -> None:
 def test_a_message_without_room_in_the_store_is_not_overtaken() -> None:
     sizes = [200_000, 200_000, 200_000, 1]
 
-    async def before(parts: BrokerParts) -> None:
+    async def before(broker: SimulatedBroker) -> None:
         for size in sizes:
-            await parts.store_messages([parts.draft(bytes(size), delay_level=1)])
+            await broker.store_messages([broker.draft(bytes(size), delay_level=1)])
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         await asyncio.sleep(10)
-        assert list(map(len, bodies(parts))) == sizes
+        assert list(map(len, bodies(broker))) == sizes
 
     small = {"pending_bytes_max": 1 << 19, "pending_connection_bytes_max": 1 << 19}
     run(after, run(before), later_ms=2_000, **small)
@@ -451,14 +453,14 @@ def test_a_message_without_room_in_the_store_is_not_overtaken() -> None:
 
 @pytest.mark.parametrize("stalled_s", [4.6, 20])
 def test_a_slow_disk_gets_each_message_once(stalled_s: float) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"late", delay_level=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"late", delay_level=1)])
         await asyncio.sleep(0.9)
-        parts.flusher.stall()
+        broker.flusher.stall()
         await asyncio.sleep(stalled_s)
-        assert bodies(parts) == []
-        parts.flusher.release()
+        assert bodies(broker) == []
+        broker.flusher.release()
         await asyncio.sleep(20)
-        assert bodies(parts) == [b"late"]
+        assert bodies(broker) == [b"late"]
 
     run(test)

@@ -25,8 +25,8 @@ from kourou.protocol.record.decode import decode_messages
 from kourou.remoting.connection import Connection
 from kourou.remoting.limits import ConnectionLimits
 from kourou.store.config import StoreConfig
-from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, run_with_broker, small_config
 
 USUAL: dict[str, object] = {
     "consumerGroup": "g",
@@ -65,66 +65,69 @@ class Peer(FakePeer):
         self.frames.append(data)
 
 
-def fast_path(parts: BrokerParts) -> FastPull:
+def fast_path(broker: SimulatedBroker) -> FastPull:
     return FastPull(
-        parts.live_config,
+        broker.live_config,
         checks=PullChecks(
-            parts.live_config, parts.topics, parts.groups, parts.clients, parts.tables.filters
+            broker.live_config, broker.topics, broker.groups, broker.clients, broker.tables.filters
         ),
-        offsets=parts.offsets,
-        store=parts.store,
-        held=parts.held_pulls,
-        stats=parts.stats,
-        general_path=parts.pulls.serve_again,
+        offsets=broker.offsets,
+        store=broker.store,
+        held=broker.held_pulls,
+        stats=broker.stats,
+        general_path=broker.pulls.serve_again,
     )
 
 
 def serve_fast(
-    parts: BrokerParts, data: bytes, peer: Peer | None = None, path: FastPull | None = None
+    broker: SimulatedBroker, data: bytes, peer: Peer | None = None, path: FastPull | None = None
 ) -> bytes | None:
     """Return the frame of the answer; None if the fast path does not accept the request."""
     peer = peer or Peer()
     buffer = bytearray(b"before" + data + b"behind")
-    at = (path or fast_path(parts))(cast(Connection, peer), buffer, 6, len(buffer))
+    at = (path or fast_path(broker))(cast(Connection, peer), buffer, 6, len(buffer))
     assert at == (6 + len(data) if peer.frames else 6)
     return peer.frames[0] if peer.frames else None
 
 
-async def serve(parts: BrokerParts, data: bytes) -> bytes | None:
+async def serve(broker: SimulatedBroker, data: bytes) -> bytes | None:
     """Return the frame of the general path's answer; None if there is none."""
     peer = Peer()
     try:
-        peer.ask(parts.pulls.on_pull_message, peer.request_of(decode_frame(data[4:])))
+        peer.ask(broker.pulls.on_pull_message, peer.request_of(decode_frame(data[4:])))
     except ProtocolError:
         return b"refused"
-    await parts.later.close()
+    await broker.later.close()
     return encode_frame(peer.sent[0]) if peer.sent else None
 
 
-def state_of(parts: BrokerParts) -> object:
+def state_of(broker: SimulatedBroker) -> object:
     """Return the state that pulls change: offsets, statistics, groups."""
     gets = [
         (topic, group, [(item.calls, item.messages, item.size_bytes) for item in items])
-        for topic, group, items in parts.stats.gets()
+        for topic, group, items in broker.stats.gets()
     ]
     offsets = [
-        (parts.offsets.query(group, topic, queue_id), parts.offsets.pulled(group, topic, queue_id))
+        (
+            broker.offsets.query(group, topic, queue_id),
+            broker.offsets.pulled(group, topic, queue_id),
+        )
         for group in ("g", "h")
         for topic in ("T", "U")
         for queue_id in range(4)
     ]
-    return offsets, gets, parts.stats.store.found, parts.groups.names()
+    return offsets, gets, broker.stats.store.found, broker.groups.names()
 
 
-async def fill(parts: BrokerParts, dice: random.Random, count: int) -> None:
+async def fill(broker: SimulatedBroker, dice: random.Random, count: int) -> None:
     """Store messages of various sizes in four queues, some with tags."""
-    parts.groups.get_or_create("g")
+    broker.groups.get_or_create("g")
     for _ in range(count):
         tags = dice.choice(("", "TagA", "TagB"))
         body = b"b" * dice.choice((0, 10, 1000, 5000))
         topic = dice.choice(("T", "T", "T", "U"))
-        draft = parts.draft(body, topic=topic, queue_id=dice.randrange(4), tags=tags)
-        await parts.store_messages([draft])
+        draft = broker.draft(body, topic=topic, queue_id=dice.randrange(4), tags=tags)
+        await broker.store_messages([draft])
 
 
 def differing(dice: random.Random) -> dict[str, object]:
@@ -149,9 +152,9 @@ def differing(dice: random.Random) -> dict[str, object]:
     return {"queueOffset": str(dice.randrange(12))} | fields
 
 
-def subscribe(parts: BrokerParts, text: str = "*", version: int = 1, **options: Any) -> None:
+def subscribe(broker: SimulatedBroker, text: str = "*", version: int = 1, **options: Any) -> None:
     subscription = parse_tags("T", text, version)
-    parts.clients.register_consumer(
+    broker.clients.register_consumer(
         Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0),
         ConsumerData("g", subscriptions=[subscription], **options),
     )
@@ -163,28 +166,28 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
     left: list[object] = []
     fast_count = 0
 
-    def run(*, is_fast: bool) -> Callable[[BrokerParts], Coroutine[Any, Any, None]]:
-        async def test(parts: BrokerParts) -> None:
+    def run(*, is_fast: bool) -> Callable[[SimulatedBroker], Coroutine[Any, Any, None]]:
+        async def test(broker: SimulatedBroker) -> None:
             nonlocal fast_count
-            dice, path = random.Random(seed), fast_path(parts)
-            await fill(parts, dice, 60)
+            dice, path = random.Random(seed), fast_path(broker)
+            await fill(broker, dice, 60)
             got: list[bytes | None] = []
             for number in range(180):
                 if number == 60:
-                    subscribe(parts)
+                    subscribe(broker)
                 if number == 120:
-                    parts.offsets.reset("g", "T", 1, 2)
+                    broker.offsets.reset("g", "T", 1, 2)
                 data = frame(differing(dice), opaque=number)
-                answer = serve_fast(parts, data, path=path) if is_fast else None
+                answer = serve_fast(broker, data, path=path) if is_fast else None
                 fast_count += answer is not None
-                got.append(await serve(parts, data) if answer is None else answer)
+                got.append(await serve(broker, data) if answer is None else answer)
             answers.append(got)
-            left.append(state_of(parts))
+            left.append(state_of(broker))
 
         return test
 
-    run_with_parts(run(is_fast=False))
-    run_with_parts(run(is_fast=True))
+    run_with_broker(run(is_fast=False))
+    run_with_broker(run(is_fast=True))
 
     assert answers[0] == answers[1]
     assert left[0] == left[1]
@@ -192,21 +195,21 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
 
 
 def test_a_plain_pull_is_answered_with_the_stored_bytes() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
-        await parts.store_messages([parts.draft(b"elsewhere", queue_id=1)])
-        await parts.store_messages([parts.draft(b"three")])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"one"), broker.draft(b"two")])
+        await broker.store_messages([broker.draft(b"elsewhere", queue_id=1)])
+        await broker.store_messages([broker.draft(b"three")])
+        broker.groups.get_or_create("g")
 
         fields = {"queueOffset": "1", "commitOffset": "1"}
-        answer = serve_fast(parts, frame(fields, body=b"ignored"))
+        answer = serve_fast(broker, frame(fields, body=b"ignored"))
 
         assert answer is not None
-        assert answer == await serve(parts, frame(fields))
-        assert parts.offsets.query("g", "T", 0) == 1
-        assert parts.offsets.pulled("g", "T", 0) == 3
+        assert answer == await serve(broker, frame(fields))
+        assert broker.offsets.query("g", "T", 0) == 1
+        assert broker.offsets.pulled("g", "T", 0) == 3
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -225,135 +228,135 @@ def test_a_plain_pull_is_answered_with_the_stored_bytes() -> None:
     ],
 )
 def test_declined_pulls_are_counted_by_reason(fields: dict[str, object], reason: str) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
-        path = fast_path(parts)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
+        path = fast_path(broker)
 
-        assert serve_fast(parts, frame(fields), path=path) is None
-        assert serve_fast(parts, frame({}), path=path) is not None
+        assert serve_fast(broker, frame(fields), path=path) is None
+        assert serve_fast(broker, frame({}), path=path) is not None
         assert path.declined == {reason: 1}
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize("fields", [{"commitOffset": "1"}, {"kourouTopicBegin": "0"}])
 def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[str, str]) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"one")])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"one")])
+        broker.groups.get_or_create("g")
 
-        assert serve_fast(parts, frame(fields)) is None
-        assert parts.offsets.query("g", "T", 0) is None
+        assert serve_fast(broker, frame(fields)) is None
+        assert broker.offsets.query("g", "T", 0) is None
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_member_is_served_by_its_groups_subscription() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
-        path = fast_path(parts)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
+        path = fast_path(broker)
         data = frame({"sysFlag": "2", "subscription": None, "subVersion": "1"})
         newer = frame({"sysFlag": "2", "subVersion": "2"})
 
-        assert serve_fast(parts, data, path=path) is None
-        subscribe(parts)
-        assert serve_fast(parts, data, path=path) == await serve(parts, data)
-        assert serve_fast(parts, newer, path=path) is None
-        parts.groups.set_read_forbidden("g", "T", is_forbidden=True)
-        assert serve_fast(parts, data, path=path) is None
-        parts.groups.set_read_forbidden("g", "T", is_forbidden=False)
-        assert serve_fast(parts, data, path=path) == await serve(parts, data)
-        subscribe(parts, "TagA", 2)
-        assert serve_fast(parts, data, path=path) is None
+        assert serve_fast(broker, data, path=path) is None
+        subscribe(broker)
+        assert serve_fast(broker, data, path=path) == await serve(broker, data)
+        assert serve_fast(broker, newer, path=path) is None
+        broker.groups.set_read_forbidden("g", "T", is_forbidden=True)
+        assert serve_fast(broker, data, path=path) is None
+        broker.groups.set_read_forbidden("g", "T", is_forbidden=False)
+        assert serve_fast(broker, data, path=path) == await serve(broker, data)
+        subscribe(broker, "TagA", 2)
+        assert serve_fast(broker, data, path=path) is None
         assert path.declined == {"subscription": 2, "group": 1, "selection": 1}
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_change_takes_effect_with_the_next_pull() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
-        data, path = frame({}), fast_path(parts)
-        assert serve_fast(parts, data, path=path) is not None
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
+        data, path = frame({}), fast_path(broker)
+        assert serve_fast(broker, data, path=path) is not None
 
-        parts.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE))
-        assert serve_fast(parts, data, path=path) is None
-        parts.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
-        assert serve_fast(parts, data, path=path) == await serve(parts, data)
-        parts.groups.put(SubscriptionGroup("g", consume_enable=False))
-        assert serve_fast(parts, data, path=path) is None
-        parts.groups.put(SubscriptionGroup("g", group_sys_flag=1))
-        assert serve_fast(parts, data, path=path) == await serve(parts, data)
-        parts.offsets.reset("g", "T", 0, 0)
-        assert serve_fast(parts, data, path=path) is None
-        parts.offsets.take_reset("g", "T", 0)
-        parts.live_config.update({"brokerPermission": "2"}, 1)
-        assert serve_fast(parts, data, path=path) is None
+        broker.topics.put(TopicConfig("T", 4, 4, perm=PERM_WRITE))
+        assert serve_fast(broker, data, path=path) is None
+        broker.topics.put(TopicConfig("T", 4, 4, topic_sys_flag=2))
+        assert serve_fast(broker, data, path=path) == await serve(broker, data)
+        broker.groups.put(SubscriptionGroup("g", consume_enable=False))
+        assert serve_fast(broker, data, path=path) is None
+        broker.groups.put(SubscriptionGroup("g", group_sys_flag=1))
+        assert serve_fast(broker, data, path=path) == await serve(broker, data)
+        broker.offsets.reset("g", "T", 0, 0)
+        assert serve_fast(broker, data, path=path) is None
+        broker.offsets.take_reset("g", "T", 0)
+        broker.live_config.update({"brokerPermission": "2"}, 1)
+        assert serve_fast(broker, data, path=path) is None
         assert path.declined == {"topic": 1, "group": 1, "offset reset": 1, "broker": 1}
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_broadcasting_group_is_refused_by_the_general_path() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
-        subscribe(parts, message_model=MessageModel.BROADCASTING)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
+        subscribe(broker, message_model=MessageModel.BROADCASTING)
 
-        assert serve_fast(parts, frame({"sysFlag": "2", "subVersion": "1"})) is None
+        assert serve_fast(broker, frame({"sysFlag": "2", "subVersion": "1"})) is None
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_records_of_another_process_are_verified() -> None:
-    async def write(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
+    async def write(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
 
-    async def read(parts: BrokerParts) -> None:
-        parts.groups.get_or_create("g")
-        await parts.store_messages([parts.draft()])
-        found = serve_fast(parts, frame({}))
+    async def read(broker: SimulatedBroker) -> None:
+        broker.groups.get_or_create("g")
+        await broker.store_messages([broker.draft()])
+        found = serve_fast(broker, frame({}))
         assert found is not None
         messages = decode_messages(decode_frame(found[4:]).body)
         assert [message.queue_offset for message in messages] == [0, 1]
 
-    run_with_parts(read, run_with_parts(write))
+    run_with_broker(read, run_with_broker(write))
 
 
 def test_a_damaged_record_of_another_process_is_always_left_to_the_general_path() -> None:
-    async def write(parts: BrokerParts) -> None:
+    async def write(broker: SimulatedBroker) -> None:
         for number in range(8):
-            await parts.store_messages([parts.draft(b"body-%d" % number)])
+            await broker.store_messages([broker.draft(b"body-%d" % number)])
 
-    async def read(parts: BrokerParts) -> None:
-        parts.groups.get_or_create("g")
+    async def read(broker: SimulatedBroker) -> None:
+        broker.groups.get_or_create("g")
         for _ in range(3):
-            assert serve_fast(parts, frame({})) is None
-            before = serve_fast(parts, frame({"maxMsgNums": "5"}))
+            assert serve_fast(broker, frame({})) is None
+            before = serve_fast(broker, frame({"maxMsgNums": "5"}))
             assert before is not None
             assert len(decode_messages(decode_frame(before[4:]).body)) == 5
-            assert serve_fast(parts, frame({"queueOffset": "6"})) is not None
+            assert serve_fast(broker, frame({"queueOffset": "6"})) is not None
         disk.write(name, at, [b"b"])
-        assert serve_fast(parts, frame({})) is not None
+        assert serve_fast(broker, frame({})) is not None
 
-    disk = run_with_parts(write)
+    disk = run_with_broker(write)
     name = f"commitlog/{disk.list('commitlog')[0]}"
     at = disk.read(name, 0, disk.size(name)).index(b"body-5")
     disk.write(name, at, [b"X"])
-    run_with_parts(read, disk)
+    run_with_broker(read, disk)
 
 
 def test_records_that_are_not_in_memory_are_read_by_a_thread() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
 
-        assert serve_fast(parts, frame({})) is None
+        assert serve_fast(broker, frame({})) is None
 
-    run_with_parts(test, ColdDisk())
+    run_with_broker(test, ColdDisk())
 
 
 def test_limits_on_old_messages_are_enforced_by_the_general_path() -> None:
@@ -363,13 +366,13 @@ def test_limits_on_old_messages_are_enforced_by_the_general_path() -> None:
         )
     )
 
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(), parts.draft()])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(), broker.draft()])
+        broker.groups.get_or_create("g")
 
-        assert serve_fast(parts, frame({})) is None
+        assert serve_fast(broker, frame({})) is None
 
-    run_with_parts(test, config=config)
+    run_with_broker(test, config=config)
 
 
 @pytest.mark.parametrize(
@@ -392,38 +395,38 @@ def test_limits_on_old_messages_are_enforced_by_the_general_path() -> None:
     ],
 )  # fmt: skip
 def test_an_unusual_frame_is_left_to_the_general_path(data: bytes) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
         peer, buffer = Peer(), bytearray(data)
-        before = state_of(parts)
+        before = state_of(broker)
 
-        assert fast_path(parts)(cast(Connection, peer), buffer, 0, len(buffer)) == 0
-        assert (peer.frames, state_of(parts)) == ([], before)
+        assert fast_path(broker)(cast(Connection, peer), buffer, 0, len(buffer)) == 0
+        assert (peer.frames, state_of(broker)) == ([], before)
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_frame_above_the_connections_limit_is_left_to_the_general_path() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
         data = frame({})
         size = len(data) - 4
 
-        assert serve_fast(parts, data, Peer(ConnectionLimits(frame_bytes_max=size - 1))) is None
-        assert serve_fast(parts, data, Peer(ConnectionLimits(frame_bytes_max=size))) is not None
+        assert serve_fast(broker, data, Peer(ConnectionLimits(frame_bytes_max=size - 1))) is None
+        assert serve_fast(broker, data, Peer(ConnectionLimits(frame_bytes_max=size))) is not None
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_peer_with_too_many_unanswered_requests_is_left_to_the_general_path() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
-        parts.groups.get_or_create("g")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
         peer = Peer()
         peer.unanswered.add_all(0, peer.limits.unanswered_requests_max)
 
-        assert serve_fast(parts, frame({}), peer) is None
+        assert serve_fast(broker, frame({}), peer) is None
 
-    run_with_parts(test)
+    run_with_broker(test)

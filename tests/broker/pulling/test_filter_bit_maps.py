@@ -21,11 +21,11 @@ from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
 from kourou.store.queues.queue_extension import ExtensionUnit, decode_unit, unit_position
 from kourou.store.state.config_file import ConfigFile
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.clock import LoopClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.pulling.test_pull import subscribe
 from tests.broker.pulling.test_sql_pull import draft, sql
 
@@ -42,36 +42,36 @@ def config(**options: object) -> BrokerConfig:
     return small_config(**defaults | options)
 
 
-async def store(parts: BrokerParts, *numbers: int) -> None:
+async def store(broker: SimulatedBroker, *numbers: int) -> None:
     """Store messages later than any filter's birth, so that their bit maps are valid for it."""
     await asyncio.sleep(0.01)
-    await parts.store_messages([draft(parts, number) for number in numbers])
+    await broker.store_messages([draft(broker, number) for number in numbers])
 
 
-def bit_maps(parts: BrokerParts) -> list[str]:
+def bit_maps(broker: SimulatedBroker) -> list[str]:
     """Return the bit maps of queue 0 of topic T, from the files."""
-    parts.store.writer.flush(parts.clock.now_ms())
+    broker.store.writer.flush(broker.clock.now_ms())
     name = "consumequeue_ext/T/0/00000000000000000000"
     found = []
-    for offset in range(parts.store.reader.max_offset("T", 0)):
-        entry = parts.store.reader.entry("T", 0, offset)
+    for offset in range(broker.store.reader.max_offset("T", 0)):
+        entry = broker.store.reader.entry("T", 0, offset)
         assert entry is not None
-        unit = decode_unit(parts.disk.read(name, unit_position(entry.tags_code), 64))
+        unit = decode_unit(broker.disk.read(name, unit_position(entry.tags_code), 64))
         assert unit is not None
         found.append(unit.bit_map.hex())
     return found
 
 
-def pulled(parts: BrokerParts) -> list[bytes]:
-    answer = parts.pull(FakePeer(), flags=0)
+def pulled(broker: SimulatedBroker) -> list[bytes]:
+    answer = broker.pull(FakePeer(), flags=0)
     assert answer is not None
     return [message.body for message in decode_messages(answer.body)]
 
 
-def reads(parts: BrokerParts) -> list[int]:
+def reads(broker: SimulatedBroker) -> list[int]:
     """Record how many bytes each batch of a pull reads, from now on."""
     noted: list[int] = []
-    read_resident = parts.reads.read_resident
+    read_resident = broker.reads.read_resident
 
     def noting(*args: object) -> object:
         found = read_resident(*args)  # type: ignore[arg-type]
@@ -79,59 +79,59 @@ def reads(parts: BrokerParts) -> list[int]:
             noted.append(len(found.body))
         return found
 
-    parts.reads.read_resident = noting  # type: ignore[method-assign,assignment]
+    broker.reads.read_resident = noting  # type: ignore[method-assign,assignment]
     return noted
 
 
 def test_a_message_has_the_bits_of_the_groups_whose_filters_it_passes() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         bloom = BloomFilter()
-        await store(parts, 1)
-        parts.tables.filters.register("g", [sql("a > 5", 1)])
-        parts.tables.filters.register("h", [sql("a = 7", 1)])
-        await store(parts, 1, 6, 7)
+        await store(broker, 1)
+        broker.tables.filters.register("g", [sql("a > 5", 1)])
+        broker.tables.filters.register("h", [sql("a = 7", 1)])
+        await store(broker, 1, 6, 7)
 
-        assert bit_maps(parts) == [
+        assert bit_maps(broker) == [
             "",
             bytes(14).hex(),
             bloom.bit_map(["g#T"]).hex(),
             bloom.bit_map(["g#T", "h#T"]).hex(),
         ]
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_pull_reads_no_record_excluded_by_its_bit_map() -> None:
-    async def test(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, *[1] * 20, 7)
-        noted = reads(parts)
-        assert pulled(parts) == [b"7"]
+    async def test(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, *[1] * 20, 7)
+        noted = reads(broker)
+        assert pulled(broker) == [b"7"]
         assert sum(noted) < 400, "one record was read"
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_messages_stored_before_the_filters_birth_are_evaluated() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.tables.filters.register("other", [sql("a = 1", 1)])
-        await store(parts, 1, 7)
-        subscribe(parts, sql("a > 5", 1))
-        assert pulled(parts) == [b"7"]
+    async def test(broker: SimulatedBroker) -> None:
+        broker.tables.filters.register("other", [sql("a = 1", 1)])
+        await store(broker, 1, 7)
+        subscribe(broker, sql("a > 5", 1))
+        assert pulled(broker) == [b"7"]
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_messages_stored_before_the_clock_was_set_back_are_evaluated() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.tables.filters.register("other", [sql("a = 1", 1)])
-        await store(parts, 1, 7)
-        cast(LoopClock, parts.clock).step(-3_600_000)
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 8)
-        assert pulled(parts) == [b"7", b"8"]
+    async def test(broker: SimulatedBroker) -> None:
+        broker.tables.filters.register("other", [sql("a = 1", 1)])
+        await store(broker, 1, 7)
+        cast(LoopClock, broker.clock).step(-3_600_000)
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 8)
+        assert pulled(broker) == [b"7", b"8"]
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 @pytest.mark.parametrize(("later_ms", "may_match"), [(-1, True), (0, True), (1, False)])
@@ -149,96 +149,96 @@ def test_a_filter_from_a_file_that_does_not_compile_hides_nothing(
 ) -> None:
     disk = SimDisk()
 
-    async def java(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
+    async def java(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         assert "consumer_filter.unreadable group=g topic=T reason=" in caplog.text
-        subscribe(parts, sql("a !> 5", 1))
-        await store(parts, 1, 7)
-        assert bit_maps(parts) == [BloomFilter().bit_map(["g#T"]).hex()] * 2
-        assert pulled(parts) == [b"1", b"7"]
+        subscribe(broker, sql("a !> 5", 1))
+        await store(broker, 1, 7)
+        assert bit_maps(broker) == [BloomFilter().bit_map(["g#T"]).hex()] * 2
+        assert pulled(broker) == [b"1", b"7"]
 
-    run_with_parts(java, disk, config=config())
+    run_with_broker(java, disk, config=config())
     file = ConfigFile(disk, FILE_NAME, decode_consumer_filters)
     (known,) = decode_consumer_filters(file.load() or b"")
     file.save(encode_consumer_filters([known._replace(expression="a !> 5")]))
-    run_with_parts(after, disk, config=config(), later_ms=60_000)
+    run_with_broker(after, disk, config=config(), later_ms=60_000)
 
 
 def test_bit_maps_are_valid_after_a_restart() -> None:
     disk = SimDisk()
 
-    async def before(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 1, 7, 2)
+    async def before(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 1, 7, 2)
 
-    async def after(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 3, 9)
-        noted = reads(parts)
-        assert pulled(parts) == [b"7", b"9"]
+    async def after(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 3, 9)
+        noted = reads(broker)
+        assert pulled(broker) == [b"7", b"9"]
         assert sum(noted) < 600, "two records were read"
 
-    run_with_parts(before, disk, config=config())
-    run_with_parts(after, disk, config=config(), later_ms=60_000)
+    run_with_broker(before, disk, config=config())
+    run_with_broker(after, disk, config=config(), later_ms=60_000)
 
 
 def test_bit_maps_of_a_filter_lost_in_a_crash_hide_no_message() -> None:
     disk = SimDisk()
 
     async def crashed() -> None:
-        parts = BrokerParts(disk, config=config())
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 1)
-        await parts.tables.persist()
-        await parts.tables.filters.persist()
-        subscribe(parts, sql("a < 5", 2))  # not in the file
-        await store(parts, 7, 3)
+        broker = SimulatedBroker(disk, config=config())
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 1)
+        await broker.tables.persist()
+        await broker.tables.filters.persist()
+        subscribe(broker, sql("a < 5", 2))  # not in the file
+        await store(broker, 7, 3)
         for _ in range(3):
-            parts.commit.flush(parts.clock.now_ms())
+            broker.commit.flush(broker.clock.now_ms())
             await asyncio.sleep(11)
-        parts.abandon()
+        broker.abandon()
 
     run_virtual(crashed())
 
-    async def after(parts: BrokerParts) -> None:
+    async def after(broker: SimulatedBroker) -> None:
         none = bytes(14).hex()
-        assert bit_maps(parts) == [none, none, ""], "the last entry was rebuilt"
-        subscribe(parts, sql("a > 5", 1))
-        assert pulled(parts) == [b"7"]
+        assert bit_maps(broker) == [none, none, ""], "the last entry was rebuilt"
+        subscribe(broker, sql("a > 5", 1))
+        assert pulled(broker) == [b"7"]
 
-    run_with_parts(after, disk, config=config(), later_ms=60_000)
+    run_with_broker(after, disk, config=config(), later_ms=60_000)
 
 
 def test_without_bit_maps_every_message_is_evaluated() -> None:
-    async def test(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 1, 7)
-        assert bit_maps(parts) == ["", ""]
-        assert pulled(parts) == [b"7"]
+    async def test(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 1, 7)
+        assert bit_maps(broker) == ["", ""]
+        assert pulled(broker) == [b"7"]
 
-    run_with_parts(test, config=config(enable_calc_filter_bit_map=False))
+    run_with_broker(test, config=config(enable_calc_filter_bit_map=False))
 
 
 def test_tags_filter_an_extended_queue_beside_bit_maps() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.tables.filters.register("other", [sql("a = 1", 1)])
+    async def test(broker: SimulatedBroker) -> None:
+        broker.tables.filters.register("other", [sql("a = 1", 1)])
         await asyncio.sleep(0.01)
-        await parts.store_messages([parts.draft(b"x", tags="x"), parts.draft(b"y", tags="y")])
-        subscribe(parts, SubscriptionData("T", "x", frozenset("x"), frozenset({ord("x")})))
-        assert pulled(parts) == [b"x"]
+        await broker.store_messages([broker.draft(b"x", tags="x"), broker.draft(b"y", tags="y")])
+        subscribe(broker, SubscriptionData("T", "x", frozenset("x"), frozenset({ord("x")})))
+        assert pulled(broker) == [b"x"]
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_an_administrator_sees_the_filter_and_the_bit_maps() -> None:
-    async def test(parts: BrokerParts) -> None:
-        subscribe(parts, sql("a > 5", 1))
-        await store(parts, 1, 7)
+    async def test(broker: SimulatedBroker) -> None:
+        subscribe(broker, sql("a > 5", 1))
+        await store(broker, 1, 7)
         header = QueryConsumeQueueRequestHeader("T", 0, 0, 5, "g")
 
-        answer = await parts.ask(parts.admin.store.on_query_consume_queue, header)
+        answer = await broker.ask(broker.admin.store.on_query_consume_queue, header)
 
         found = decode_consume_queue(answer.body)
         assert '"expression":"a > 5"' in str(found.filter_data)
@@ -249,4 +249,4 @@ def test_an_administrator_sees_the_filter_and_the_bit_maps() -> None:
         assert base64.b64decode(said["filterBitMap"]) == BloomFilter().bit_map(["g#T"])
         assert (said["size"], said["tagsCode"], found.queue_data[1].tags_code) == (34, 0, 0)
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())

@@ -18,10 +18,10 @@ from kourou.protocol.clients import ConsumerData
 from kourou.protocol.codes import LanguageCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.record.decode import decode_messages
-from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, run_with_broker, small_config
 
 COMMITTING = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
 
@@ -40,24 +40,24 @@ def bodies(answer: RemotingCommand | None) -> list[bytes]:
 
 
 def subscribe(
-    parts: BrokerParts,
+    broker: SimulatedBroker,
     *subscriptions: SubscriptionData,
     model: MessageModel = MessageModel.CLUSTERING,
 ) -> None:
-    parts.groups.get_or_create("g")
-    parts.clients.register_consumer(
+    broker.groups.get_or_create("g")
+    broker.clients.register_consumer(
         Member("c", FakePeer(1), LanguageCode.JAVA, 513, 0),
         ConsumerData("g", message_model=model, subscriptions=subscriptions),
     )
-    parts.tables.filters.register("g", subscriptions)
+    broker.tables.filters.register("g", subscriptions)
 
 
 def test_messages_are_returned_as_stored() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
-        await parts.store_messages([parts.draft(b"elsewhere", queue_id=1)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"one"), broker.draft(b"two")])
+        await broker.store_messages([broker.draft(b"elsewhere", queue_id=1)])
 
-        answer = parts.pull(FakePeer())
+        answer = broker.pull(FakePeer())
 
         assert outcome(answer) == (0, "FOUND", "2")
         assert bodies(answer) == [b"one", b"two"]
@@ -71,7 +71,7 @@ def test_messages_are_returned_as_stored() -> None:
             "groupSysFlag": "0",
         }
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,19 @@ def test_the_answer_has_javas_fields(golden: Golden, name: str) -> None:
     recorded, expected = golden(name)
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(2):
-            await parts.store_messages([parts.draft(topic="GoldenPull", tags="TagA")])
+            await broker.store_messages([broker.draft(topic="GoldenPull", tags="TagA")])
         peer = FakePeer()
 
-        answer = peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded))
+        answer = peer.ask(broker.pulls.on_pull_message, peer.request_of(recorded))
 
         assert answer is not None
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert answer.ext_fields == expected.ext_fields
         assert answer.opaque == recorded.opaque
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_the_answer_has_javas_fields(golden: Golden, name: str) -> None:
 def test_a_pull_without_messages_returns_the_next_offset(
     at: int, stored: int, expected: tuple[int, str, str]
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         for _ in range(stored):
-            await parts.store_messages([parts.draft()])
+            await broker.store_messages([broker.draft()])
 
-        assert outcome(parts.pull(FakePeer(), queue_offset=at)) == expected
+        assert outcome(broker.pull(FakePeer(), queue_offset=at)) == expected
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(("committed", "expected"), [(None, "0"), (1, "1"), (3, "3")])
@@ -129,158 +129,158 @@ def test_a_pull_beyond_the_end_returns_the_groups_offset(
 ) -> None:
     """RocketMQ returns the end of the queue; the other fields are the same."""
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(3):
-            await parts.store_messages([parts.draft()])
+            await broker.store_messages([broker.draft()])
         if committed is not None:
-            parts.offsets.commit("g", "T", 0, committed)
+            broker.offsets.commit("g", "T", 0, committed)
 
-        answer = parts.pull(FakePeer(), flags=COMMITTING, queue_offset=9, commit_offset=9)
+        answer = broker.pull(FakePeer(), flags=COMMITTING, queue_offset=9, commit_offset=9)
 
         assert outcome(answer) == (21, "OFFSET_OVERFLOW_BADLY", expected)
-        assert parts.offsets.query("g", "T", 0) == committed, "9 is beyond the end"
+        assert broker.offsets.query("g", "T", 0) == committed, "9 is beyond the end"
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(("offset", "is_committed"), [(2, True), (3, True), (4, False)])
 def test_a_pull_commits_no_offset_beyond_the_end(offset: int, *, is_committed: bool) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(3):
-            await parts.store_messages([parts.draft()])
+            await broker.store_messages([broker.draft()])
 
-        answer = parts.pull(FakePeer(), flags=COMMITTING, commit_offset=offset)
+        answer = broker.pull(FakePeer(), flags=COMMITTING, commit_offset=offset)
 
         assert len(bodies(answer)) == 3
-        assert parts.offsets.query("g", "T", 0) == (offset if is_committed else None)
+        assert broker.offsets.query("g", "T", 0) == (offset if is_committed else None)
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_messages_with_other_tags_are_skipped() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"1", tags="a"), parts.draft(b"2", tags="b")])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"1", tags="a"), broker.draft(b"2", tags="b")])
         peer = FakePeer()
 
-        assert bodies(parts.pull(peer, subscription="b || c")) == [b"2"]
-        assert outcome(parts.pull(peer, subscription="c")) == (20, "NO_MATCHED_MESSAGE", "2")
+        assert bodies(broker.pull(peer, subscription="b || c")) == [b"2"]
+        assert outcome(broker.pull(peer, subscription="c")) == (20, "NO_MATCHED_MESSAGE", "2")
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_an_answer_has_at_most_the_requested_and_allowed_messages() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"%d" % number) for number in range(5)])
         peer = FakePeer()
 
-        assert len(bodies(parts.pull(peer, max_msg_nums=2))) == 2
-        assert len(bodies(parts.pull(peer, max_msg_nums=99))) == 3
-        assert len(bodies(parts.pull(peer, max_msg_nums=0))) == 1
+        assert len(bodies(broker.pull(peer, max_msg_nums=2))) == 2
+        assert len(bodies(broker.pull(peer, max_msg_nums=99))) == 3
+        assert len(bodies(broker.pull(peer, max_msg_nums=0))) == 1
 
-    run_with_parts(test, config=small_config(pull_messages_max=3))
+    run_with_broker(test, config=small_config(pull_messages_max=3))
 
 
 def test_an_offset_is_committed_once_and_only_on_request() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(), parts.draft()])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(), broker.draft()])
         peer = FakePeer()
 
-        parts.pull(peer, commit_offset=1)
-        parts.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=-1)
-        assert parts.offsets.query("g", "T", 0) is None
-        parts.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=1)
-        assert parts.offsets.query("g", "T", 0) == 1
-        assert parts.offsets.pulled("g", "T", 0) == 2
+        broker.pull(peer, commit_offset=1)
+        broker.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=-1)
+        assert broker.offsets.query("g", "T", 0) is None
+        broker.pull(peer, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET, commit_offset=1)
+        assert broker.offsets.query("g", "T", 0) == 1
+        assert broker.offsets.pulled("g", "T", 0) == 2
 
         flags = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET | PULL_SUSPEND
-        assert parts.pull(peer, flags=flags, queue_offset=2, commit_offset=2) is None
-        parts.offsets.commit("g", "T", 0, 0)  # set back by an administrator while the pull is held
-        await parts.store_messages([parts.draft()])
-        assert parts.offsets.query("g", "T", 0) == 0
+        assert broker.pull(peer, flags=flags, queue_offset=2, commit_offset=2) is None
+        broker.offsets.commit("g", "T", 0, 0)  # set back by an administrator while the pull is held
+        await broker.store_messages([broker.draft()])
+        assert broker.offsets.query("g", "T", 0) == 0
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
-def run_cold(test: Callable[[BrokerParts], Coroutine[Any, Any, None]]) -> None:
+def run_cold(test: Callable[[SimulatedBroker], Coroutine[Any, Any, None]]) -> None:
     """Run `test` with a broker that reads from a slow disk, and do not check the store."""
 
     async def main() -> None:
-        parts = BrokerParts(ColdDisk())
-        await test(parts)
-        await parts.stop()
+        broker = SimulatedBroker(ColdDisk())
+        await test(broker)
+        await broker.stop()
 
     run_virtual(main())
 
 
 def test_messages_that_are_not_in_memory_are_read_off_the_loop() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"one"), parts.draft(b"two")])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"one"), broker.draft(b"two")])
         peer = FakePeer()
 
-        assert parts.pull(peer) is None
-        assert len(parts.held_pulls) == 0
-        await parts.later.close()
+        assert broker.pull(peer) is None
+        assert len(broker.held_pulls) == 0
+        await broker.later.close()
 
         assert bodies(peer.sent[0]) == [b"one", b"two"]
         assert outcome(peer.sent[0]) == (0, "FOUND", "2")
 
-    run_with_parts(test, ColdDisk())
+    run_with_broker(test, ColdDisk())
 
 
 def test_the_event_loop_waits_neither_for_records_nor_for_queue_entries() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"%d" % number) for number in range(5)])
-        parts.store.writer.flush(parts.clock.now_ms())
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"%d" % number) for number in range(5)])
+        broker.store.writer.flush(broker.clock.now_ms())
         on_loop: list[tuple[str, str]] = []
-        parts.disk.on_operation = lambda *operation: on_loop.append(operation)
+        broker.disk.on_operation = lambda *operation: on_loop.append(operation)
 
         peer = FakePeer()
-        assert parts.pull(peer, queue_offset=2) is None
-        parts.disk.on_operation = None
-        await parts.later.close()
+        assert broker.pull(peer, queue_offset=2) is None
+        broker.disk.on_operation = None
+        await broker.later.close()
 
         assert bodies(peer.sent[0]) == [b"2", b"3", b"4"]
         assert not on_loop
 
-    run_with_parts(test, ColdDisk())
+    run_with_broker(test, ColdDisk())
 
 
 def test_a_failed_read_is_reported_to_its_client_only() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft()])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
         unlucky, lucky = FakePeer(1), FakePeer(2)
 
-        parts.pull(unlucky)
-        parts.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
+        broker.pull(unlucky)
+        broker.disk.fail_after(0, OSError(121, "Remote I/O error"), ["read"])
         await asyncio.sleep(0)
-        parts.pull(lucky)
-        await parts.later.close()
+        broker.pull(lucky)
+        await broker.later.close()
 
         assert unlucky.sent[0].code == 1
         assert "Remote I/O error" in (unlucky.sent[0].remark or "")
         assert outcome(lucky.sent[0])[0] == 0
 
-    run_with_parts(test, ColdDisk())
+    run_with_broker(test, ColdDisk())
 
 
-def spoil(parts: BrokerParts, body: bytes) -> None:
+def spoil(broker: SimulatedBroker, body: bytes) -> None:
     """Change a body on the disk without the store's knowledge."""
     log = f"commitlog/{0:020d}"
-    at = parts.disk.read(log, 0, 10_000).index(body)
-    parts.disk.write(log, at, [b"X"])
+    at = broker.disk.read(log, 0, 10_000).index(body)
+    broker.disk.write(log, at, [b"X"])
 
 
 def test_a_damaged_message_is_refused_after_the_messages_before_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
-        spoil(parts, b"two")
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(body) for body in (b"one", b"two", b"three")])
+        spoil(broker, b"two")
         peer = FakePeer()
 
         for offset in (0, 1, 1, 2):
-            parts.pull(peer, queue_offset=offset)
-            await parts.later.close()
+            broker.pull(peer, queue_offset=offset)
+            await broker.later.close()
 
         assert outcome(peer.sent[0]) == (0, "FOUND", "1")
         for refusal in peer.sent[1:3]:
@@ -290,25 +290,25 @@ def test_a_damaged_message_is_refused_after_the_messages_before_it(
             assert "commitlog/00000000000000000000 at byte " in refusal.remark
             assert "skipDamagedRecords=true" in refusal.remark
         assert bodies(peer.sent[3]) == [b"three"]
-        assert (parts.reads.damaged_count, parts.reads.skipped_count) == (1, 0)
+        assert (broker.reads.damaged_count, broker.reads.skipped_count) == (1, 0)
 
     run_cold(test)
     assert sum("record.damaged" in one.message for one in caplog.records) == 1
 
 
 def test_a_damaged_message_is_skipped_when_configured() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(body) for body in (b"one", b"two", b"three")])
-        spoil(parts, b"one")
-        parts.live_config.update({"skipDamagedRecords": "true"}, 0)
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(body) for body in (b"one", b"two", b"three")])
+        spoil(broker, b"one")
+        broker.live_config.update({"skipDamagedRecords": "true"}, 0)
         peer = FakePeer()
 
-        parts.pull(peer)
-        await parts.later.close()
+        broker.pull(peer)
+        await broker.later.close()
 
         assert bodies(peer.sent[0]) == [b"two", b"three"]
         assert outcome(peer.sent[0]) == (0, "FOUND", "3")
-        assert (parts.reads.damaged_count, parts.reads.skipped_count) == (1, 1)
+        assert (broker.reads.damaged_count, broker.reads.skipped_count) == (1, 1)
 
     run_cold(test)
 
@@ -336,69 +336,69 @@ def test_a_damaged_message_is_skipped_when_configured() -> None:
 def test_a_pull_with_its_own_subscription_is_refused(
     fields: dict[str, Any], options: dict[str, Any], code: int, forbidden: str | None
 ) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.topics.put(TopicConfig("WriteOnly", 4, 4, PERM_WRITE))
-        parts.groups.put(SubscriptionGroup("g"))
-        parts.groups.put(SubscriptionGroup("disabled", consume_enable=False))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.topics.put(TopicConfig("WriteOnly", 4, 4, PERM_WRITE))
+        broker.groups.put(SubscriptionGroup("g"))
+        broker.groups.put(SubscriptionGroup("disabled", consume_enable=False))
 
-        answer = parts.pull(FakePeer(), **fields)
+        answer = broker.pull(FakePeer(), **fields)
 
         assert answer is not None
         assert answer.code == code
         assert answer.remark
         assert answer.ext_fields.get("forbiddenType") == forbidden
 
-    run_with_parts(test, config=small_config(**options))
+    run_with_broker(test, config=small_config(**options))
 
 
 def test_a_pull_without_subscription_needs_a_live_group_that_subscribed() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
 
-        assert outcome(parts.pull(peer, flags=0))[0] == 24
-        subscribe(parts, parse_tags("U", "*"))
-        assert outcome(parts.pull(peer, flags=0))[0] == 24
-        subscribe(parts, parse_tags("T", "*", 7))
-        assert outcome(parts.pull(peer, flags=0, sub_version=8))[0] == 25
-        assert outcome(parts.pull(peer, flags=0, sub_version=7))[0] == 19
+        assert outcome(broker.pull(peer, flags=0))[0] == 24
+        subscribe(broker, parse_tags("U", "*"))
+        assert outcome(broker.pull(peer, flags=0))[0] == 24
+        subscribe(broker, parse_tags("T", "*", 7))
+        assert outcome(broker.pull(peer, flags=0, sub_version=8))[0] == 25
+        assert outcome(broker.pull(peer, flags=0, sub_version=7))[0] == 19
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_registered_subscription_filters() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(b"1", tags="a"), parts.draft(b"2", tags="b")])
-        subscribe(parts, parse_tags("T", "b"))
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"1", tags="a"), broker.draft(b"2", tags="b")])
+        subscribe(broker, parse_tags("T", "b"))
 
-        assert bodies(parts.pull(FakePeer(), flags=0)) == [b"2"]
+        assert bodies(broker.pull(FakePeer(), flags=0)) == [b"2"]
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_registered_property_filter_is_refused_while_filters_are_off() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        subscribe(parts, SubscriptionData("T", "a = 1", expression_type="SQL92"))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        subscribe(broker, SubscriptionData("T", "a = 1", expression_type="SQL92"))
 
-        assert outcome(parts.pull(FakePeer(), flags=0))[0] == 1
+        assert outcome(broker.pull(FakePeer(), flags=0))[0] == 1
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_group_that_may_not_broadcast_is_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        parts.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
-        subscribe(parts, parse_tags("T", "*"), model=MessageModel.BROADCASTING)
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        broker.groups.put(SubscriptionGroup("g", consume_broadcast_enable=False))
+        subscribe(broker, parse_tags("T", "*"), model=MessageModel.BROADCASTING)
 
-        answer = parts.pull(FakePeer(), flags=0)
+        answer = broker.pull(FakePeer(), flags=0)
 
         assert answer is not None
         assert (answer.code, answer.ext_fields["forbiddenType"]) == (16, "4")
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_topic_that_the_group_may_not_read_is_refused() -> None:
@@ -407,27 +407,27 @@ def test_a_topic_that_the_group_may_not_read_is_refused() -> None:
     text = b'{"forbiddenTable":{"g":{"T":4}},"subscriptionGroupTable":{"g":{"groupName":"g"}}}'
     disk.write("config/subscriptionGroup.json", 0, [text])
 
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        subscribe(parts, parse_tags("T", "*"))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        subscribe(broker, parse_tags("T", "*"))
 
-        answer = parts.pull(FakePeer(), flags=0)
+        answer = broker.pull(FakePeer(), flags=0)
 
         assert answer is not None
         assert (answer.code, answer.ext_fields["forbiddenType"]) == (16, "5")
 
-    run_with_parts(test, disk)
+    run_with_broker(test, disk)
 
 
 def test_a_missing_field_is_named_in_the_refusal(golden: Golden) -> None:
     recorded, expected = golden("11_PULL_MESSAGE_raw-pull-missing-header_rc1")
     assert expected is not None
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        answer = peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded))
+        answer = peer.ask(broker.pulls.on_pull_message, peer.request_of(recorded))
         assert answer is not None
         assert answer.code == expected.code
         assert "consumerGroup" in (answer.remark or "")
 
-    run_with_parts(test)
+    run_with_broker(test)

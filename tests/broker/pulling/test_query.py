@@ -29,7 +29,7 @@ class QueryBench:
 
     def __init__(self, sends: SendRig) -> None:
         self.sends = sends
-        self.handlers = QueryHandlers(sends.parts.store, call_directly, sends.parts.later)
+        self.handlers = QueryHandlers(sends.broker.store, call_directly, sends.broker.later)
 
     async def ask(self, code: int, header: object) -> RemotingCommand:
         """Return the answer to a request."""
@@ -155,9 +155,9 @@ def test_a_message_that_is_not_synced_is_not_found_yet() -> None:
     async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
         offsets = await send_three(bench)
-        bench.parts.flusher.stall()
+        bench.broker.flusher.stall()
         await bench.send(b"d", "WAIT\x01false\x02")
-        end = bench.parts.store.reader.written_position
+        end = bench.broker.store.reader.written_position
         size = offsets[1] - offsets[0]
         unsynced = range(end - size - 40, end)
         codes = {(await query.ask(33, ViewMessageRequestHeader(at))).code for at in unsynced}

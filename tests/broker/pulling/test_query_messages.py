@@ -19,18 +19,18 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.pulling import QueryMessageRequestHeader
 from kourou.protocol.record.decode import decode_messages
 from kourou.store.config import StoreConfig
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.golden_exchanges import exchanges
 from tests.store.golden import draft_of
 
 LONG_MAX = 2**63 - 1
 
 
-def handler(parts: BrokerParts) -> MessageQueryHandler:
-    return MessageQueryHandler(parts.topics, parts.store, parts.runtime.offload, parts.later)
+def handler(broker: SimulatedBroker) -> MessageQueryHandler:
+    return MessageQueryHandler(broker.topics, broker.store, broker.runtime.offload, broker.later)
 
 
-async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
+async def query(broker: SimulatedBroker, key: str, **fields: Any) -> RemotingCommand:
     said: dict[str, Any] = {
         "topic": "T",
         "max_num": 32,
@@ -38,17 +38,17 @@ async def query(parts: BrokerParts, key: str, **fields: Any) -> RemotingCommand:
         "end_timestamp": LONG_MAX,
     } | fields
     header = QueryMessageRequestHeader(key=key, **said)
-    return await parts.ask(handler(parts).on_query_message, header)
+    return await broker.ask(handler(broker).on_query_message, header)
 
 
-async def found(parts: BrokerParts, key: str, **fields: Any) -> list[bytes]:
-    answer = await query(parts, key, **fields)
+async def found(broker: SimulatedBroker, key: str, **fields: Any) -> list[bytes]:
+    answer = await query(broker, key, **fields)
     assert answer.code in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND), answer.remark
     return [message.body for message in decode_messages(answer.body or b"")]
 
 
-async def send(parts: BrokerParts, body: bytes, queue_id: int = 0, **properties: str) -> None:
-    await parts.store_messages([parts.draft(body, queue_id=queue_id, properties=properties)])
+async def send(broker: SimulatedBroker, body: bytes, queue_id: int = 0, **properties: str) -> None:
+    await broker.store_messages([broker.draft(body, queue_id=queue_id, properties=properties)])
 
 
 P = ParamSpec("P")
@@ -61,43 +61,43 @@ async def after_a_second(search: Callable[P, R], /, *arguments: P.args, **named:
     return search(*arguments, **named)
 
 
-async def follow(parts: BrokerParts) -> None:
+async def follow(broker: SimulatedBroker) -> None:
     """Index the log up to its end."""
-    following = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
+    following = IndexFollower(broker.store, broker.runtime.offload, broker.clock)
     following.start()
-    while parts.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
+    while broker.store.index_lag_bytes:  # noqa: ASYNC110 - in virtual time
         await asyncio.sleep(0.1)
     await following.stop()
 
 
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_a_message_is_found_by_each_of_its_keys_its_id_and_its_tags(*, is_followed: bool) -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         ids = UniqueIdGenerator("10.0.0.7", 4711, lambda: 99)
-        sent = [ids.next(parts.clock.now_ms()) for _ in range(6)]
+        sent = [ids.next(broker.clock.now_ms()) for _ in range(6)]
         for number, unique_id in enumerate(sent):
             properties = {
                 names.UNIQ_KEY: unique_id,
                 names.KEYS: f"k-{number} all größe-{number}",
                 names.TAGS: f"tag-{number % 2}",
             }
-            await send(parts, b"%d" % number, number % 4, **properties)
+            await send(broker, b"%d" % number, number % 4, **properties)
         if is_followed:
-            await follow(parts)
+            await follow(broker)
 
-        assert await found(parts, "k-3") == [b"3"]
-        assert await found(parts, "größe-4") == [b"4"]
-        assert await found(parts, sent[5]) == [b"5"]
-        assert await found(parts, sent[5], is_unique_key=True) == [b"5"]
-        assert await found(parts, sent[5], index_type="U") == [b"5"]
-        assert await found(parts, "all") == [b"%d" % number for number in range(6)]
-        assert await found(parts, "tag-1", index_type="T") == [b"1", b"3", b"5"]
+        assert await found(broker, "k-3") == [b"3"]
+        assert await found(broker, "größe-4") == [b"4"]
+        assert await found(broker, sent[5]) == [b"5"]
+        assert await found(broker, sent[5], is_unique_key=True) == [b"5"]
+        assert await found(broker, sent[5], index_type="U") == [b"5"]
+        assert await found(broker, "all") == [b"%d" % number for number in range(6)]
+        assert await found(broker, "tag-1", index_type="T") == [b"1", b"3", b"5"]
         for key, kind in (
             ("tag-1", "K"), ("k-3", "T"), ("k-3", "U"), ("T#tag-1", "K"), ("", "K"), ("", "T"),
         ):  # fmt: skip
-            assert await found(parts, key, index_type=kind) == [], (key, kind)
+            assert await found(broker, key, index_type=kind) == [], (key, kind)
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_rebuilt_index_finds_all_messages_by_key_id_and_time() -> None:
@@ -105,98 +105,98 @@ def test_a_rebuilt_index_finds_all_messages_by_key_id_and_time() -> None:
     sent: list[str] = []
     at_ms: list[int] = []
 
-    async def fill(parts: BrokerParts) -> None:
+    async def fill(broker: SimulatedBroker) -> None:
         for number in range(40):
             await asyncio.sleep(1)
-            at_ms.append(parts.clock.now_ms())
+            at_ms.append(broker.clock.now_ms())
             sent.append(ids.next(at_ms[-1]))
-            await send(parts, b"%d" % number, UNIQ_KEY=sent[-1], KEYS=f"k-{number} all")
-        await follow(parts)
+            await send(broker, b"%d" % number, UNIQ_KEY=sent[-1], KEYS=f"k-{number} all")
+        await follow(broker)
 
-    async def check(parts: BrokerParts) -> None:
-        await follow(parts)
+    async def check(broker: SimulatedBroker) -> None:
+        await follow(broker)
         for number in (0, 7, 39):
             body = [b"%d" % number]
-            assert await found(parts, f"k-{number}") == body
-            assert await found(parts, sent[number], is_unique_key=True) == body
+            assert await found(broker, f"k-{number}") == body
+            assert await found(broker, sent[number], is_unique_key=True) == body
             span = {"begin_timestamp": at_ms[number], "end_timestamp": at_ms[number] + 900}
-            assert await found(parts, "all", **span) == body
+            assert await found(broker, "all", **span) == body
 
-    disk = run_with_parts(fill)
+    disk = run_with_broker(fill)
     for name in disk.list("index"):
         disk.unlink(f"index/{name}")
-    run_with_parts(check, disk, later_ms=3_600_000)
+    run_with_broker(check, disk, later_ms=3_600_000)
 
 
 def test_the_newest_of_many_messages_are_returned_in_log_order() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for number in range(100):
             if number == 60:
-                await follow(parts)
-            await send(parts, b"%d" % number, KEYS="k")
+                await follow(broker)
+            await send(broker, b"%d" % number, KEYS="k")
         last = [b"%d" % number for number in range(100)]
-        assert await found(parts, "k", max_num=7) == last[-7:]
-        assert await found(parts, "k", max_num=50) == last[-50:]
-        assert await found(parts, "k", max_num=1000) == last[-MESSAGES_MAX:]
-        assert await found(parts, "k", max_num=0) == []
+        assert await found(broker, "k", max_num=7) == last[-7:]
+        assert await found(broker, "k", max_num=50) == last[-50:]
+        assert await found(broker, "k", max_num=1000) == last[-MESSAGES_MAX:]
+        assert await found(broker, "k", max_num=0) == []
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_retried_send_is_found_as_often_as_it_is_stored() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for queue_id in (0, 3):
-            await send(parts, b"twice", queue_id, UNIQ_KEY="id-1")
-        await follow(parts)
-        assert await found(parts, "id-1", is_unique_key=True, max_num=1) == [b"twice"] * 2
+            await send(broker, b"twice", queue_id, UNIQ_KEY="id-1")
+        await follow(broker)
+        assert await found(broker, "id-1", is_unique_key=True, max_num=1) == [b"twice"] * 2
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_the_span_selects_store_times_to_the_millisecond() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         at_ms = []
         for number in range(5):
-            at_ms.append(parts.clock.now_ms())
-            await send(parts, b"%d" % number, KEYS="k")
+            at_ms.append(broker.clock.now_ms())
+            await send(broker, b"%d" % number, KEYS="k")
             await asyncio.sleep(0.4)
         for _ in range(2):
             for first in range(5):
                 for last in range(first, 5):
                     bodies = await found(
-                        parts, "k", begin_timestamp=at_ms[first], end_timestamp=at_ms[last]
+                        broker, "k", begin_timestamp=at_ms[first], end_timestamp=at_ms[last]
                     )
                     assert bodies == [b"%d" % number for number in range(first, last + 1)]
-            assert await found(parts, "k", begin_timestamp=at_ms[4] + 300) == []
-            assert await found(parts, "k", end_timestamp=at_ms[0] - 1) == []
-            await follow(parts)
+            assert await found(broker, "k", begin_timestamp=at_ms[4] + 300) == []
+            assert await found(broker, "k", end_timestamp=at_ms[0] - 1) == []
+            await follow(broker)
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_the_answer_has_the_progress_of_the_index() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, b"1", KEYS="k")
-        at_ms = parts.clock.now_ms()
-        await follow(parts)
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, b"1", KEYS="k")
+        at_ms = broker.clock.now_ms()
+        await follow(broker)
         await asyncio.sleep(5)
-        await send(parts, b"2", KEYS="other")
-        answer = await query(parts, "k")
+        await send(broker, b"2", KEYS="other")
+        answer = await query(broker, "k")
         assert at_ms - 1000 < int(answer.ext_fields["indexLastUpdateTimestamp"]) <= at_ms
         assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_key_elsewhere_in_a_message_is_not_found() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, b"o-1", note="o-1", MYKEYS="o-1", KEYS="o-11 xo-1")
-        await parts.store_messages([parts.draft(topic="T2", properties={"KEYS": "o-1"})])
-        assert await found(parts, "o-1") == []
-        await follow(parts)
-        assert await found(parts, "o-1") == []
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, b"o-1", note="o-1", MYKEYS="o-1", KEYS="o-11 xo-1")
+        await broker.store_messages([broker.draft(topic="T2", properties={"KEYS": "o-1"})])
+        assert await found(broker, "o-1") == []
+        await follow(broker)
+        assert await found(broker, "o-1") == []
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_a_key_elsewhere_in_a_message_is_not_found() -> None:
     ],
 )
 def test_a_query_without_results_is_answered_as_by_java(fields: dict[str, Any], text: str) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        answer = await query(parts, "o-17", **fields)
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        answer = await query(broker, "o-17", **fields)
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
         assert text in (answer.remark or "")
         assert answer.ext_fields["indexLastUpdatePhyoffset"] == "0"
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_query_without_an_index_is_answered_with_the_reason() -> None:
@@ -225,26 +225,28 @@ def test_a_query_without_an_index_is_answered_with_the_reason() -> None:
         message_index_enable=False,
     )
 
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, b"1", KEYS="k")
-        answer = await query(parts, "k")
-        assert (answer.code, parts.store.index) == (ResponseCode.QUERY_NOT_FOUND, None)
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, b"1", KEYS="k")
+        answer = await query(broker, "k")
+        assert (answer.code, broker.store.index) == (ResponseCode.QUERY_NOT_FOUND, None)
         assert "messageIndexEnable is false" in (answer.remark or "")
 
-    run_with_parts(test, config=small_config(store=store))
+    run_with_broker(test, config=small_config(store=store))
 
 
 def test_searches_above_the_limit_are_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, b"1", KEYS="k")
-        slow = MessageQueryHandler(parts.topics, parts.store, after_a_second, parts.later)
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, b"1", KEYS="k")
+        slow = MessageQueryHandler(broker.topics, broker.store, after_a_second, broker.later)
         serve = slow.on_query_message
         header = QueryMessageRequestHeader("T", "k", 32, 0, LONG_MAX)
-        answers = await asyncio.gather(*(parts.ask(serve, header) for _ in range(SEARCHES_MAX + 2)))
+        answers = await asyncio.gather(
+            *(broker.ask(serve, header) for _ in range(SEARCHES_MAX + 2))
+        )
         codes = sorted(answer.code for answer in answers)
         assert codes == [0] * SEARCHES_MAX + [ResponseCode.SYSTEM_BUSY] * 2
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 RECORDED = sorted(name for name in exchanges() if name.startswith("12_QUERY_MESSAGE"))
@@ -258,17 +260,17 @@ def test_recorded_queries_are_answered_as_by_java(name: str) -> None:
     header = asked.header(QueryMessageRequestHeader)
     record = java.body or b""
 
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig(header.topic, 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig(header.topic, 4, 4))
         for _ in range(3):
-            draft = parts.draft(topic=header.topic, properties={"KEYS": "other", "UNIQ_KEY": "o"})
-            await parts.store_messages([draft])
+            draft = broker.draft(topic=header.topic, properties={"KEYS": "other", "UNIQ_KEY": "o"})
+            await broker.store_messages([draft])
         if record:
-            await parts.store_messages([draft_of(record)])
-        await follow(parts)
+            await broker.store_messages([draft_of(record)])
+        await follow(broker)
         # The recorded span is that of the recording's date; here the message was stored now.
         now = replace(header, begin_timestamp=0, end_timestamp=LONG_MAX)
-        answer = await parts.ask(handler(parts).on_query_message, now)
+        answer = await broker.ask(handler(broker).on_query_message, now)
         assert (answer.code, answer.remark) == (java.code, java.remark)
         assert answer.ext_fields.keys() == java.ext_fields.keys()
         if not record:
@@ -279,4 +281,4 @@ def test_recorded_queries_are_answered_as_by_java(name: str) -> None:
         assert (ours.body, ours.msg_id, ours.keys) == (theirs.body, theirs.msg_id, theirs.keys)
         assert int(answer.ext_fields["indexLastUpdatePhyoffset"]) == ours.physical_offset
 
-    run_with_parts(test)
+    run_with_broker(test)

@@ -14,9 +14,9 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import SYSTEM_GROUP_PREFIX
 from kourou.store.formats import QueueEntry
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 LIMIT_BYTES = 20_000
 BODIES = [b"%02d" % n + bytes(1_000) for n in range(40)]
@@ -130,25 +130,25 @@ class FarEnd:
 
 
 def test_system_groups_are_never_stopped() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.live_config.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
+    async def test(broker: SimulatedBroker) -> None:
+        broker.live_config.update({"disableConsumeIfConsumerReadSlowly": "true"}, 0)
         for group in ("billing", f"{SYSTEM_GROUP_PREFIX}TRANS"):
-            parts.groups.put(SubscriptionGroup(group))
-            parts.connect("a", group)
-            parts.tables.offsets.commit(group, TOPIC, 0, 1)
+            broker.groups.put(SubscriptionGroup(group))
+            broker.connect("a", group)
+            broker.tables.offsets.commit(group, TOPIC, 0, 1)
         await SlowConsumers(
-            parts.live_config,
-            groups=parts.groups,
-            clients=parts.clients,
-            offsets=parts.tables.offsets,
+            broker.live_config,
+            groups=broker.groups,
+            clients=broker.clients,
+            offsets=broker.tables.offsets,
             store=FarEnd(),
-            offload=parts.runtime.offload,
+            offload=broker.runtime.offload,
         ).check()
-        kept = {name: parts.groups.get(name) for name in parts.groups.names()}
+        kept = {name: broker.groups.get(name) for name in broker.groups.names()}
         stopped = [name for name, group in kept.items() if group and not group.consume_enable]
         assert stopped == ["billing"]
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_group_without_members_is_never_stopped() -> None:

@@ -17,9 +17,9 @@ from kourou.model.topic import TopicConfig, retry_topic
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.record.encode import RecordDraft
-from kourou.testing.broker_parts import BrokerParts, ColdDisk, run_with_parts, small_config
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, run_with_broker, small_config
 from tests.broker.pulling.test_pull import spoil, subscribe
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -35,19 +35,21 @@ def sql(expression: str, version: int = 0, topic: str = "T") -> SubscriptionData
     return SubscriptionData(topic, expression, sub_version=version, expression_type="SQL92")
 
 
-def draft(parts: BrokerParts, number: int, body: bytes = b"", **options: Any) -> RecordDraft:
+def draft(broker: SimulatedBroker, number: int, body: bytes = b"", **options: Any) -> RecordDraft:
     """Return a message whose property `a` and body are the number."""
-    return parts.draft(body or b"%d" % number, properties={"a": str(number)}, **options)
+    return broker.draft(body or b"%d" % number, properties={"a": str(number)}, **options)
 
 
-async def store(parts: BrokerParts, *numbers: int, **options: Any) -> None:
+async def store(broker: SimulatedBroker, *numbers: int, **options: Any) -> None:
     for number in numbers:
-        await parts.store_messages([draft(parts, number, **options)])
+        await broker.store_messages([draft(broker, number, **options)])
 
 
-def pull(parts: BrokerParts, expression: str, peer: FakePeer | None = None, **fields: Any) -> Any:
+def pull(
+    broker: SimulatedBroker, expression: str, peer: FakePeer | None = None, **fields: Any
+) -> Any:
     own = {"expression_type": "SQL92", "subscription": expression}
-    return parts.pull(peer or FakePeer(), **own | fields)
+    return broker.pull(peer or FakePeer(), **own | fields)
 
 
 def outcome(answer: RemotingCommand | None) -> tuple[int, str | None]:
@@ -62,176 +64,176 @@ def bodies(answer: RemotingCommand | None) -> list[bytes]:
 
 
 def test_a_pull_gets_matches_and_the_offset_after_the_examined_messages() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await store(parts, 1, 7, 3, 9, 2)
+    async def test(broker: SimulatedBroker) -> None:
+        await store(broker, 1, 7, 3, 9, 2)
 
-        answer = pull(parts, "a > 5")
+        answer = pull(broker, "a > 5")
 
         assert (outcome(answer), bodies(answer)) == ((0, "5"), [b"7", b"9"])
         assert answer.remark == "FOUND"
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_pull_without_matches_returns_the_next_offset() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await store(parts, 1, 2)
+    async def test(broker: SimulatedBroker) -> None:
+        await store(broker, 1, 2)
 
-        answer = pull(parts, "a > 5")
+        answer = pull(broker, "a > 5")
 
         assert (outcome(answer), answer.remark) == ((20, "2"), "NO_MATCHED_MESSAGE")
-        assert outcome(pull(parts, "a > 5", queue_offset=2))[0] == 19
-        assert outcome(pull(parts, "a > 5", queue_offset=7)) == (21, "0")
+        assert outcome(pull(broker, "a > 5", queue_offset=2))[0] == 19
+        assert outcome(pull(broker, "a > 5", queue_offset=7)) == (21, "0")
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_group_is_filtered_by_the_expression_of_its_heartbeat() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await store(parts, 1, 7)
-        subscribe(parts, sql("a > 5", 4))
+    async def test(broker: SimulatedBroker) -> None:
+        await store(broker, 1, 7)
+        subscribe(broker, sql("a > 5", 4))
 
-        assert bodies(parts.pull(FakePeer(), flags=0, sub_version=4)) == [b"7"]
-        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=5))[0] == 25
+        assert bodies(broker.pull(FakePeer(), flags=0, sub_version=4)) == [b"7"]
+        assert outcome(broker.pull(FakePeer(), flags=0, sub_version=5))[0] == 25
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_missing_or_older_filter_is_refused_with_its_name() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        subscribe(parts, sql("a >> 5", 4))
-        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=4))[0] == 27
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        subscribe(broker, sql("a >> 5", 4))
+        assert outcome(broker.pull(FakePeer(), flags=0, sub_version=4))[0] == 27
 
-        subscribe(parts, sql("a > 5", 5))
-        live = parts.clients.consumer_group("g")
+        subscribe(broker, sql("a > 5", 5))
+        live = broker.clients.consumer_group("g")
         assert live is not None
         live.subscriptions["T"] = sql("a > 5", 6)
-        assert outcome(parts.pull(FakePeer(), flags=0, sub_version=6))[0] == 28
+        assert outcome(broker.pull(FakePeer(), flags=0, sub_version=6))[0] == 28
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_an_invalid_expression_is_refused_with_error_and_position() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
 
-        answer = pull(parts, "a >> 5")
+        answer = pull(broker, "a >> 5")
 
         assert outcome(answer)[0] == 23
         assert "character 3" in str(answer.remark)
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_filtered_pull_respects_the_count_and_continues_after_it() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await store(parts, *[7, 1] * 6)
+    async def test(broker: SimulatedBroker) -> None:
+        await store(broker, *[7, 1] * 6)
 
-        answer = pull(parts, "a > 5", max_msg_nums=4)
+        answer = pull(broker, "a > 5", max_msg_nums=4)
 
         assert (outcome(answer), len(bodies(answer))) == ((0, "8"), 4)
-        rest = pull(parts, "a > 5", max_msg_nums=4, queue_offset=8)
+        rest = pull(broker, "a > 5", max_msg_nums=4, queue_offset=8)
         assert (outcome(rest), len(bodies(rest))) == ((0, "12"), 2)
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_filtered_read_examines_at_most_javas_number_of_entries() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(10):
-            await parts.store_messages([draft(parts, 1) for _ in range(100)])
-        await store(parts, 7)
+            await broker.store_messages([draft(broker, 1) for _ in range(100)])
+        await store(broker, 7)
 
-        answer = pull(parts, "a > 5")
+        answer = pull(broker, "a > 5")
 
         code, next_offset = outcome(answer)
-        assert (code, bodies(pull(parts, "a > 5", queue_offset=int(next_offset or 0)))) == (
+        assert (code, bodies(pull(broker, "a > 5", queue_offset=int(next_offset or 0)))) == (
             20,
             [b"7"],
         )
         assert ENTRIES_MAX <= int(next_offset or 0) < ENTRIES_MAX + 128
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_filtered_read_examines_a_limited_number_of_bytes() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for _ in range(20):
-            await store(parts, 1, body=bytes(100_000))
+            await store(broker, 1, body=bytes(100_000))
 
-        code, next_offset = outcome(pull(parts, "a > 5"))
+        code, next_offset = outcome(pull(broker, "a > 5"))
 
         assert code == 20
         assert (
-            int(next_offset or 0) * 100_000 < BYTES_MAX + parts.live_config.current.pull_bytes_max
+            int(next_offset or 0) * 100_000 < BYTES_MAX + broker.live_config.current.pull_bytes_max
         )
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_held_pull_is_woken_by_matching_messages_only() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
-        assert pull(parts, "a > 5", peer, flags=HOLD) is None
+        assert pull(broker, "a > 5", peer, flags=HOLD) is None
 
-        await store(parts, 1, 2)
-        await parts.store_messages([parts.draft(b"without")])
+        await store(broker, 1, 2)
+        await broker.store_messages([broker.draft(b"without")])
         assert peer.sent == []
-        await store(parts, 8)
+        await store(broker, 8)
 
         assert [bodies(answer) for answer in peer.sent] == [[b"8"]]
         assert outcome(peer.sent[0]) == (0, "4")
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_an_expired_held_pull_returns_the_offset_after_unmatched_messages() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         peer = FakePeer()
-        pull(parts, "a > 5", peer, flags=HOLD)
-        await store(parts, 1, 2)
+        pull(broker, "a > 5", peer, flags=HOLD)
+        await store(broker, 1, 2)
 
         await asyncio.sleep(15.2)
 
         assert [outcome(answer) for answer in peer.sent] == [(20, "2")]
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_messages_that_are_not_in_memory_are_filtered_off_the_event_loop() -> None:
     disk = ColdDisk()
 
-    async def fill(parts: BrokerParts) -> None:
-        await store(parts, 1, 7, 9)
+    async def fill(broker: SimulatedBroker) -> None:
+        await store(broker, 1, 7, 9)
 
-    run_with_parts(fill, disk, config=config())
+    run_with_broker(fill, disk, config=config())
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         peer = FakePeer()
-        assert pull(parts, "a > 5", peer) is None
-        await parts.later.close()
+        assert pull(broker, "a > 5", peer) is None
+        await broker.later.close()
         assert bodies(peer.sent[0]) == [b"7", b"9"]
 
-    run_with_parts(test, disk, config=config())
+    run_with_broker(test, disk, config=config())
 
 
 def test_matches_before_a_damaged_message_are_returned_first() -> None:
     async def main() -> None:
-        parts = BrokerParts(ColdDisk(), config=config())
-        await store(parts, 1, 7, 2)
-        await parts.store_messages([draft(parts, 8, b"eight")])
-        spoil(parts, b"eight")
+        broker = SimulatedBroker(ColdDisk(), config=config())
+        await store(broker, 1, 7, 2)
+        await broker.store_messages([draft(broker, 8, b"eight")])
+        spoil(broker, b"eight")
         peer = FakePeer()
         for offset in (0, 3):
-            pull(parts, "a > 5", peer, queue_offset=offset)
-            await parts.later.close()
+            pull(broker, "a > 5", peer, queue_offset=offset)
+            await broker.later.close()
         assert (outcome(peer.sent[0]), bodies(peer.sent[0])) == ((0, "3"), [b"7"])
         assert peer.sent[1].code == 1
         assert "message 3 of queue 0 of topic T is damaged" in str(peer.sent[1].remark)
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 
@@ -239,60 +241,60 @@ def test_matches_before_a_damaged_message_are_returned_first() -> None:
 def test_retries_are_filtered_with_the_option_on() -> None:
     retries = retry_topic("g")
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for number in (1, 7):
             properties = {"a": str(number), "RETRY_TOPIC": "T"}
-            await parts.store_messages(
-                [parts.draft(b"%d" % number, properties=properties, topic=retries)]
+            await broker.store_messages(
+                [broker.draft(b"%d" % number, properties=properties, topic=retries)]
             )
-        subscribe(parts, sql("a > 5", 1), sql("TRUE", 1, retries))
+        subscribe(broker, sql("a > 5", 1), sql("TRUE", 1, retries))
 
-        answer = parts.pull(FakePeer(), flags=0, topic=retries)
+        answer = broker.pull(FakePeer(), flags=0, topic=retries)
 
-        is_on = parts.live_config.current.filter_support_retry
+        is_on = broker.live_config.current.filter_support_retry
         assert bodies(answer) == ([b"7"] if is_on else [b"1", b"7"])
 
-    run_with_parts(test, config=config(filter_support_retry=True))
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config(filter_support_retry=True))
+    run_with_broker(test, config=config())
 
 
 def test_retries_are_not_filtered_if_the_group_subscribes_to_all_of_them() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         topic = retry_topic("g")
-        await parts.store_messages(
-            [parts.draft(b"1", properties={"a": "1", "RETRY_TOPIC": "T"}, topic=topic)]
+        await broker.store_messages(
+            [broker.draft(b"1", properties={"a": "1", "RETRY_TOPIC": "T"}, topic=topic)]
         )
-        subscribe(parts, sql("a > 5", 1), SubscriptionData(topic, SUB_ALL, sub_version=1))
+        subscribe(broker, sql("a > 5", 1), SubscriptionData(topic, SUB_ALL, sub_version=1))
 
-        assert bodies(parts.pull(FakePeer(), flags=0, topic=topic)) == [b"1"]
+        assert bodies(broker.pull(FakePeer(), flags=0, topic=topic)) == [b"1"]
 
-    run_with_parts(test, config=config(filter_support_retry=True))
+    run_with_broker(test, config=config(filter_support_retry=True))
 
 
 @pytest.mark.parametrize("flags", [0, PULL_SUBSCRIPTION])
 def test_filters_are_refused_with_javas_remark_while_they_are_off(flags: int) -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
-        subscribe(parts, sql("a > 5"))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
+        subscribe(broker, sql("a > 5"))
 
-        answer = pull(parts, "a >> 5", flags=flags)
+        answer = pull(broker, "a >> 5", flags=flags)
 
         assert (answer.code, answer.remark) == (
             1,
             "The broker does not support consumer to filter message by SQL92",
         )
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_filters_can_be_switched_on_while_the_broker_runs() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await store(parts, 1, 7)
-        assert outcome(pull(parts, "a > 5"))[0] == 1
-        parts.live_config.update({"enablePropertyFilter": "true"}, 0)
-        assert bodies(pull(parts, "a > 5")) == [b"7"]
+    async def test(broker: SimulatedBroker) -> None:
+        await store(broker, 1, 7)
+        assert outcome(pull(broker, "a > 5"))[0] == 1
+        broker.live_config.update({"enablePropertyFilter": "true"}, 0)
+        assert bodies(pull(broker, "a > 5")) == [b"7"]
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 @pytest.mark.parametrize(
@@ -309,23 +311,23 @@ def test_recorded_pulls_are_answered_as_by_java(golden: Golden, name: str, *, is
     assert expected is not None
     topic = recorded.ext_fields["topic"]
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for queue_id, colors in enumerate([("red", "red"), ("blue", "blue")]):
             for number, color in enumerate(colors):
                 properties = {"a": str(number), "color": color}
-                one = parts.draft(properties=properties, topic=topic, queue_id=queue_id)
-                await parts.store_messages([one])
+                one = broker.draft(properties=properties, topic=topic, queue_id=queue_id)
+                await broker.store_messages([one])
         heartbeat, _ = golden("34_HEART_BEAT_push-sql92_3")
-        FakePeer().ask(parts.client_handlers.on_heartbeat, FakePeer().request_of(heartbeat))
+        FakePeer().ask(broker.client_handlers.on_heartbeat, FakePeer().request_of(heartbeat))
         peer = FakePeer()
 
-        answer = peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded))
+        answer = peer.ask(broker.pulls.on_pull_message, peer.request_of(recorded))
 
         assert answer is not None
         assert (answer.code, answer.remark) == (expected.code, expected.remark)
         assert answer.ext_fields == expected.ext_fields
 
-    run_with_parts(test, config=small_config(enable_property_filter=is_on))
+    run_with_broker(test, config=small_config(enable_property_filter=is_on))
 
 
 def test_a_pull_with_an_invalid_expression_is_refused_unlike_in_java(
@@ -335,23 +337,23 @@ def test_a_pull_with_an_invalid_expression_is_refused_unlike_in_java(
     assert expected is not None
     assert expected.code == 0
 
-    async def test(parts: BrokerParts) -> None:
-        await parts.store_messages([parts.draft(topic="GoldenPull")])
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(topic="GoldenPull")])
         peer = FakePeer()
-        assert outcome(peer.ask(parts.pulls.on_pull_message, peer.request_of(recorded)))[0] == 23
+        assert outcome(peer.ask(broker.pulls.on_pull_message, peer.request_of(recorded)))[0] == 23
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_a_long_expression_examines_fewer_messages_per_pull_and_skips_none() -> None:
     expression = " OR ".join(f"a = {number}" for number in range(100, 840))
 
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         assert 8_000 < len(expression) <= LENGTH_MAX
-        await store(parts, *[1] * 60, 839, *[1] * 60, 100)
+        await store(broker, *[1] * 60, 839, *[1] * 60, 100)
         at, pulls, found = 0, 0, []
         while at < 122:
-            answer = pull(parts, expression, queue_offset=at)
+            answer = pull(broker, expression, queue_offset=at)
             found += bodies(answer) if answer.body else []
             before, at = at, int(answer.ext_fields["nextBeginOffset"])
             pulls += 1
@@ -359,16 +361,16 @@ def test_a_long_expression_examines_fewer_messages_per_pull_and_skips_none() -> 
         assert found == [b"839", b"100"]
         assert pulls == 5
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())
 
 
 def test_an_expression_above_its_length_is_refused() -> None:
-    async def test(parts: BrokerParts) -> None:
-        parts.topics.put(TopicConfig("T", 4, 4))
+    async def test(broker: SimulatedBroker) -> None:
+        broker.topics.put(TopicConfig("T", 4, 4))
         longest = "a" * (LENGTH_MAX - len(" = 1")) + " = 1"
-        assert outcome(pull(parts, longest))[0] in (19, 21)
-        answer = pull(parts, "a" + longest)
+        assert outcome(pull(broker, longest))[0] in (19, 21)
+        answer = pull(broker, "a" + longest)
         assert outcome(answer)[0] == 23
         assert f"at most {LENGTH_MAX} are allowed" in str(answer.remark)
 
-    run_with_parts(test, config=config())
+    run_with_broker(test, config=config())

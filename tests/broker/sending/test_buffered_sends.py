@@ -15,11 +15,11 @@ from kourou.broker.sending.fast_send import FastSend
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Request
 from kourou.store.tools.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.sending.test_fast_path_edges import BrokenClock
 from tests.broker.sending.test_fast_send import (
     ALL_BYTES,
@@ -41,14 +41,14 @@ class ProducersRig:
         lones: their connections.
     """
 
-    def __init__(self, parts: BrokerParts, *, is_fast: bool = True) -> None:
-        self.parts = parts
-        self.rig = SendRig(parts)
+    def __init__(self, broker: SimulatedBroker, *, is_fast: bool = True) -> None:
+        self.broker = broker
+        self.rig = SendRig(broker)
         self.lones = [self.rig.connect(is_fast=is_fast) for _ in range(PRODUCERS)]
 
     async def make_queues(self) -> None:
         """Send a message to each queue of `T`, and drop the answers."""
-        await self.parts.topics.persist()
+        await self.broker.topics.persist()
         self.lones[0].receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
         self.lones[0].transport.writes.clear()
@@ -64,7 +64,7 @@ class ProducersRig:
 
     def assert_nothing_waits(self) -> None:
         """Assert that no limit counts a pending send."""
-        assert self.parts.commit.pending_bytes == len(self.parts.commit._pending) == 0
+        assert self.broker.commit.pending_bytes == len(self.broker.commit._pending) == 0
         for lone in self.lones:
             unanswered = lone.connection.unanswered
             assert unanswered.has_room(ALL_BYTES, ALL_REQUESTS) or not lone.connection.is_open
@@ -80,12 +80,12 @@ def run_producers(
     the_disk = disk or SimDisk()
 
     async def main() -> None:
-        parts = BrokerParts(the_disk, config=small_config(**options))
-        rig = ProducersRig(parts, is_fast=is_fast)
+        broker = SimulatedBroker(the_disk, config=small_config(**options))
+        rig = ProducersRig(broker, is_fast=is_fast)
         await rig.make_queues()
         await test(rig)
-        parts.flusher.release()
-        await parts.stop()
+        broker.flusher.release()
+        await broker.stop()
 
     run_virtual(main())
     assert check_store(the_disk).findings == []
@@ -108,7 +108,7 @@ def test_buffered_sends_of_many_producers_have_the_outcome_of_the_general_path(
                 await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
             await asyncio.sleep(30)
             rig.assert_nothing_waits()
-            found.extend(Outcome(disk, lone, rig.parts) for lone in rig.lones)
+            found.extend(Outcome(disk, lone, rig.broker) for lone in rig.lones)
 
         run_producers(test, is_fast=is_fast, disk=disk, flush_disk_type=flush)
         return [one.answers for one in found], found[0].files(), found[0].stats
@@ -132,7 +132,7 @@ def test_unusual_sends_among_buffered_ones_get_the_same_answers(seed: int) -> No
                 # In any order: a send that does not wait for the sync may overtake one that does.
                 answered = sorted((one.opaque, one.code, one.remark or "") for one in lone.sent())
                 found.append((lone.transport.ending, answered))
-            found.append((rig.parts.stats.sizes, rig.parts.stats.store.put_failures))
+            found.append((rig.broker.stats.sizes, rig.broker.stats.store.put_failures))
 
         run_producers(test, is_fast=is_fast)
         return found
@@ -142,16 +142,16 @@ def test_unusual_sends_among_buffered_ones_get_the_same_answers(seed: int) -> No
 
 def test_buffered_sends_share_one_write_and_one_sync_and_get_separate_answers() -> None:
     async def test(rig: ProducersRig) -> None:
-        synced = rig.parts.flusher.sync_count
-        written = rig.parts.store.reader.written_position
+        synced = rig.broker.flusher.sync_count
+        written = rig.broker.store.reader.written_position
         rig.send_each(plain_frames(PRODUCERS))
-        assert rig.parts.store.writer.appended_position == written, "no frame has been processed"
+        assert rig.broker.store.writer.appended_position == written, "no frame has been processed"
         await asyncio.sleep(0)
-        assert rig.parts.store.reader.written_position > written
+        assert rig.broker.store.reader.written_position > written
         assert rig.codes() == [[]] * PRODUCERS, "nothing is acknowledged before it is synced"
         await asyncio.sleep(1)
 
-        assert rig.parts.flusher.sync_count == synced + 1
+        assert rig.broker.flusher.sync_count == synced + 1
         opaques = [[answer.opaque for answer in lone.sent()] for lone in rig.lones]
         assert opaques == [[1000 + number] for number in range(PRODUCERS)]
 
@@ -214,11 +214,11 @@ def test_a_limit_reached_by_buffered_sends_refuses_the_same_sends(limits: dict[s
         found: list[list[int]] = []
 
         async def test(rig: ProducersRig) -> None:
-            rig.parts.flusher.stall()
+            rig.broker.flusher.stall()
             for _ in range(4):
                 rig.send_each(plain_frames(PRODUCERS, b"b" * 600))
                 await asyncio.sleep(0.001)
-            rig.parts.flusher.release()
+            rig.broker.flusher.release()
             await asyncio.sleep(1)
             found.extend(rig.codes())
             rig.assert_nothing_waits()
@@ -233,13 +233,13 @@ def test_a_limit_reached_by_buffered_sends_refuses_the_same_sends(limits: dict[s
 
 def test_a_late_sync_is_reported_to_each_producer_and_counts_until_it_ends() -> None:
     async def test(rig: ProducersRig) -> None:
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         rig.send_each([*plain_frames(3), UNUSUAL])
         await asyncio.sleep(20)
         assert rig.codes() == [[10]] * 4 + [[]] * (PRODUCERS - 4)
-        assert rig.parts.commit.pending_puts[0] == 4
+        assert rig.broker.commit.pending_puts[0] == 4
 
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(1)
         assert rig.codes()[0] == [10], "no request is answered twice"
         rig.assert_nothing_waits()
@@ -251,17 +251,17 @@ def test_a_late_sync_is_reported_to_each_producer_and_counts_until_it_ends() -> 
 def test_a_failing_disk_refuses_all_buffered_sends(operation: str) -> None:
     async def main() -> None:
         disk = SimDisk()
-        parts = BrokerParts(disk, config=small_config())
-        rig = ProducersRig(parts)
+        broker = SimulatedBroker(disk, config=small_config())
+        rig = ProducersRig(broker)
         await rig.make_queues()
         disk.fail_after(0, OSError(errno.EIO, "broken"), operations=(operation,))
         rig.send_each([*plain_frames(3), UNUSUAL])
         await asyncio.sleep(1)
 
         assert rig.codes() == [[14]] * 4 + [[]] * (PRODUCERS - 4)
-        assert parts.stats.store.put_failures == 4
+        assert broker.stats.store.put_failures == 4
         rig.assert_nothing_waits()
-        parts.abandon()
+        broker.abandon()
 
     run_virtual(main())
 
@@ -269,7 +269,7 @@ def test_a_failing_disk_refuses_all_buffered_sends(operation: str) -> None:
 def test_a_stopping_broker_stores_buffered_sends() -> None:
     async def test(rig: ProducersRig) -> None:
         rig.send_each(plain_frames(3))
-        await rig.parts.commit.close()
+        await rig.broker.commit.close()
         rig.send_each(plain_frames(2))
         await asyncio.sleep(1)
 
@@ -280,11 +280,11 @@ def test_a_stopping_broker_stores_buffered_sends() -> None:
 
 def test_a_killed_broker_answers_no_buffered_send() -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = ProducersRig(parts)
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = ProducersRig(broker)
         await rig.make_queues()
         rig.send_each(plain_frames(3))
-        parts.abandon()
+        broker.abandon()
         await asyncio.sleep(1)
         assert rig.codes() == [[]] * PRODUCERS
 
@@ -351,7 +351,7 @@ def test_an_internal_error_for_all_buffered_sends_closes_their_connections_only(
         assert [lone.transport.ending for lone in rig.lones[:3]] == ["abort", "abort", ""]
         assert "fast_send.failed" in caplog.text
 
-        path.clock = rig.parts.clock
+        path.clock = rig.broker.clock
         rig.lones[2].receive_bytes(plain_frames(3)[2])
         await asyncio.sleep(1)
         assert rig.codes()[:3] == [[], [], [0]]
@@ -367,8 +367,8 @@ def test_an_internal_error_on_the_general_path_affects_no_other_producer(
         def broken(_request: Request) -> None:
             raise BugError
 
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = ProducersRig(parts)
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = ProducersRig(broker)
         await rig.make_queues()
         lone = LoneConnection({}, rig.rig.fast_path)
         lone.connection._dispatch = broken
@@ -379,7 +379,7 @@ def test_an_internal_error_on_the_general_path_affects_no_other_producer(
         assert rig.codes()[:3] == [[], [0], [0]]
         assert lone.transport.ending == "abort"
         assert "fast_send.handing_back_failed" in caplog.text
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 

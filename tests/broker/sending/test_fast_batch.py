@@ -20,11 +20,11 @@ from kourou.protocol.frame import encode_frame
 from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.store.config import StoreConfig
 from kourou.store.tools.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.sending.test_fast_send import assert_same, cut, plain_frames, run_both
 from tests.golden_exchanges import exchanges
 
@@ -251,15 +251,15 @@ def taken(frames: list[bytes]) -> int:
     found: list[int] = []
 
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(plain_frames(4)))  # creates the queues on the general path
         data = bytearray(b"".join(frames))
         found.append(rig.fast_path(lone.connection, data, 0, len(data)))
         await asyncio.sleep(1)
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
     return found[0]
@@ -288,9 +288,9 @@ def test_plain_batches_take_the_fast_path(frame: bytes) -> None:
 
 def test_all_batches_of_one_read_are_answered_in_one_write() -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
@@ -300,7 +300,7 @@ def test_all_batches_of_one_read_are_answered_in_one_write() -> None:
         await asyncio.sleep(1)
         assert len(lone.transport.writes) == 1
         assert [answer.opaque for answer in lone.sent()] == list(range(1000, 1005))
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 
@@ -342,7 +342,7 @@ def test_a_failed_write_refuses_its_messages() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
-        rig.parts.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
+        rig.broker.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
         lone.receive_bytes(b"".join(map(batch_frame, range(3))))
         await asyncio.sleep(1)
 
@@ -355,20 +355,20 @@ def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
     disk = SimDisk()
 
     async def main() -> None:
-        parts = BrokerParts(disk, config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(disk, config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join([*plain_frames(4), *map(batch_frame, range(4))]))
         await asyncio.sleep(1)
         disk.fail_after(0, OSError(errno.ENOSPC, "full"), operations=("write",))
         lone.receive_bytes(b"".join(map(batch_frame, range(4, 8))))
         await asyncio.sleep(1)
-        parts.store.writer.flush(parts.clock.now_ms())
+        broker.store.writer.flush(broker.clock.now_ms())
         lone.receive_bytes(batch_frame(8, body=lambda i: b"b" * i))
         await asyncio.sleep(1)
         assert [answer.code for answer in lone.sent()] == [0] * 8 + [14] * 4 + [0]
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
     assert check_store(disk).findings == []
@@ -378,7 +378,7 @@ def test_a_late_sync_is_answered_with_flush_disk_timeout() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)))
         await asyncio.sleep(1)
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         lone.receive_bytes(b"".join(map(batch_frame, range(3))))
         await asyncio.sleep(20)
 
@@ -391,7 +391,7 @@ def test_a_changed_topic_invalidates_the_cache() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
         lone.receive_bytes(b"".join(plain_frames(4)) + batch_frame(1))
         await asyncio.sleep(1)
-        rig.parts.topics.put(TopicConfig("T", 1, 1))
+        rig.broker.topics.put(TopicConfig("T", 1, 1))
         lone.receive_bytes(batch_frame(1))
         await asyncio.sleep(1)
 

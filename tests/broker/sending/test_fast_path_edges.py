@@ -18,11 +18,11 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
 from kourou.store.config import StoreConfig
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.sending.test_fast_batch import batch_frame, taken
 from tests.broker.sending.test_fast_send import Outcome, assert_same, plain_frames
 
@@ -106,44 +106,44 @@ def test_properties_added_by_the_broker_count_towards_the_record_size() -> None:
     assert b"[OVERLOAD]" in fast.answers
 
 
-Change = Callable[[BrokerParts], object]
+Change = Callable[[SimulatedBroker], object]
 
 
-def change_order(parts: BrokerParts) -> None:
+def change_order(broker: SimulatedBroker) -> None:
     """Make the topic ordered and the broker not writable."""
-    parts.topics.put(replace(parts.topics.by_name["T"], order=True))
-    parts.live_config.update({"brokerPermission": "4"}, 1)
+    broker.topics.put(replace(broker.topics.by_name["T"], order=True))
+    broker.live_config.update({"brokerPermission": "4"}, 1)
 
 
-def delete_topic(parts: BrokerParts) -> None:
+def delete_topic(broker: SimulatedBroker) -> None:
     """Begin to delete the topic, as its admin request does."""
-    parts.topics.delete("T")
-    parts.commit.begin_deletion("T")
+    broker.topics.delete("T")
+    broker.commit.begin_deletion("T")
 
 
-def make_topic_again(parts: BrokerParts) -> None:
+def make_topic_again(broker: SimulatedBroker) -> None:
     """Recreate the topic while its files are being removed."""
-    delete_topic(parts)
-    parts.topics.put(TopicConfig("T", 4, 4))
+    delete_topic(broker)
+    broker.topics.put(TopicConfig("T", 4, 4))
 
 
 CHANGES: dict[str, Change] = {
-    "max size": lambda parts: parts.live_config.update({"maxMessageSize": "99"}, 1),
-    "not writable": lambda parts: parts.live_config.update({"brokerPermission": "4"}, 1),
+    "max size": lambda broker: broker.live_config.update({"maxMessageSize": "99"}, 1),
+    "not writable": lambda broker: broker.live_config.update({"brokerPermission": "4"}, 1),
     "ordered and not writable": change_order,
-    "topic read-only": lambda parts: parts.topics.put(TopicConfig("T", 4, 4, perm=4)),
-    "fewer queues": lambda parts: parts.topics.put(TopicConfig("T", 1, 1)),
-    "more queues": lambda parts: parts.topics.put(TopicConfig("T", 8, 8)),
-    "no queues to write": lambda parts: parts.topics.put(TopicConfig("T", 4, 0)),
-    "message type": lambda parts: parts.topics.put(
+    "topic read-only": lambda broker: broker.topics.put(TopicConfig("T", 4, 4, perm=4)),
+    "fewer queues": lambda broker: broker.topics.put(TopicConfig("T", 1, 1)),
+    "more queues": lambda broker: broker.topics.put(TopicConfig("T", 8, 8)),
+    "no queues to write": lambda broker: broker.topics.put(TopicConfig("T", 4, 0)),
+    "message type": lambda broker: broker.topics.put(
         TopicConfig("T", 4, 4, attributes={"message.type": "FIFO"})
     ),
-    "compacted": lambda parts: parts.topics.put(
+    "compacted": lambda broker: broker.topics.put(
         TopicConfig("T", 4, 4, attributes={"cleanup.policy": "COMPACTION"})
     ),
     "deleted": delete_topic,
     "deleted and made again": make_topic_again,
-    "read-only store": lambda parts: parts.store.writer.set_read_only("a test"),
+    "read-only store": lambda broker: broker.store.writer.set_read_only("a test"),
 }
 
 
@@ -160,21 +160,21 @@ def test_a_change_between_two_reads_takes_effect_at_once(name: str, pause_s: flo
         found: list[Outcome] = []
 
         async def main() -> None:
-            parts = BrokerParts(disk, config=small_config())
-            rig = SendRig(parts)
-            await parts.topics.persist()
+            broker = SimulatedBroker(disk, config=small_config())
+            rig = SendRig(broker)
+            await broker.topics.persist()
             lone = rig.connect(is_fast=is_fast)
             lone.receive_bytes(QUEUES)
             await asyncio.sleep(1)
             lone.receive_bytes(read(4))
             await asyncio.sleep(pause_s)
-            CHANGES[name](parts)
+            CHANGES[name](broker)
             lone.receive_bytes(read(8))
             lone.receive_bytes(read(12))
             await asyncio.sleep(30)
-            found.append(Outcome(disk, lone, parts))
+            found.append(Outcome(disk, lone, broker))
             answers.append({answer.opaque: answer for answer in lone.sent()})
-            await parts.stop()
+            await broker.stop()
 
         answers: list[dict[int, Any]] = []
         run_virtual(main())
@@ -188,9 +188,9 @@ def test_a_change_between_two_reads_takes_effect_at_once(name: str, pause_s: flo
 
 def test_sync_timeout_of_buffered_frames_starts_when_they_are_processed() -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config(sync_flush_timeout_ms=5_000))
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config(sync_flush_timeout_ms=5_000))
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(QUEUES)
         await asyncio.sleep(1)
@@ -203,7 +203,7 @@ def test_sync_timeout_of_buffered_frames_starts_when_they_are_processed() -> Non
         await asyncio.sleep(1)
 
         assert [answer.code for answer in lone.sent()[4:]] == [0, 0]
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 
@@ -211,9 +211,9 @@ def test_sync_timeout_of_buffered_frames_starts_when_they_are_processed() -> Non
 @pytest.mark.parametrize("size", [30_000, 2_000_000])
 def test_long_properties_are_not_cached(size: int) -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config(max_message_size_bytes=1 << 19))
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config(max_message_size_bytes=1 << 19))
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(QUEUES)
         for number in range(4):
@@ -222,7 +222,7 @@ def test_long_properties_are_not_cached(size: int) -> None:
         await asyncio.sleep(1)
         (sends,) = (path for path in rig.fast_path._paths.values() if isinstance(path, FastSend))
         assert sum(map(len, sends._shapes)) < 1000
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 

@@ -17,11 +17,11 @@ from kourou.remoting.connection import Request
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import GetRequest, MessageStore
 from kourou.store.tools.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 
 QUEUES = range(3)
 READS = 60
@@ -52,21 +52,21 @@ class CrashRun:
 
     async def live(self, *, is_killed: bool) -> None:
         """Send in random reads until a kill, or a power cut during a disk operation."""
-        parts = BrokerParts(self.disk, config=self._config)
-        rig = SendRig(parts)
+        broker = SimulatedBroker(self.disk, config=self._config)
+        rig = SendRig(broker)
 
         def on_send(request: Request) -> RemotingCommand | None:
             self._general += 1
             return rig.handlers.on_send_message(request)
 
-        await parts.topics.persist()
+        await broker.topics.persist()
         lone = LoneConnection({310: on_send, 320: on_send}, rig.fast_path)
 
         def on_operation(_operation: str, _name: str) -> None:
             self._operations_left -= 1
             if self._operations_left < 0:
                 if not self._is_over:
-                    self._take_down(parts, lone)
+                    self._take_down(broker, lone)
                 self._is_over = True
                 if not is_killed:
                     raise PowerLostError
@@ -78,10 +78,10 @@ class CrashRun:
             if self._is_over:
                 break
         if not self._is_over:
-            self._take_down(parts, lone)
+            self._take_down(broker, lone)
         assert self._general < self._sends / 2 + 10, "most took the fast path"
         self.disk.on_operation = None
-        parts.abandon()
+        broker.abandon()
         if not is_killed:
             self.disk.crash()
 
@@ -101,9 +101,9 @@ class CrashRun:
             message(encode_batch(items), texts[0], code=code, batch=True, queue_id=queue_id)
         )
 
-    def _take_down(self, parts: BrokerParts, lone: LoneConnection) -> None:
+    def _take_down(self, broker: SimulatedBroker, lone: LoneConnection) -> None:
         """Note the messages acknowledged or visible so far."""
-        for arrival in parts.arrivals:
+        for arrival in broker.arrivals:
             end = arrival.queue_offset + 1
             self.promised[arrival.queue_id] = max(self.promised[arrival.queue_id], end)
         for answer in lone.sent():

@@ -23,11 +23,11 @@ from kourou.protocol.message_batch import BatchItem, encode_batch
 from kourou.remoting.limits import ConnectionLimits
 from kourou.store.config import StoreConfig
 from kourou.store.tools.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.golden_exchanges import exchanges
 
 ALL_BYTES = ConnectionLimits().unanswered_bytes_max
@@ -51,19 +51,19 @@ class Outcome:
         stats: its counters.
     """
 
-    def __init__(self, disk: SimDisk, connection: LoneConnection, parts: BrokerParts) -> None:
+    def __init__(self, disk: SimDisk, connection: LoneConnection, broker: SimulatedBroker) -> None:
         self.answers = b"".join(connection.transport.writes)
         self.ending = connection.transport.ending
-        parts.stats.sample(10_000)
+        broker.stats.sample(10_000)
         self.stats: list[object] = [
-            parts.stats.values(name, key, Window.MINUTE)
+            broker.stats.values(name, key, Window.MINUTE)
             for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
             for key in ("T", "Long")
-        ] + [parts.stats.sizes, parts.stats.store.put_failures, parts.stats.store.put_messages]
-        self.stats.append(parts.transactions.counts.open_by_topic())
+        ] + [broker.stats.sizes, broker.stats.store.put_failures, broker.stats.store.put_messages]
+        self.stats.append(broker.transactions.counts.open_by_topic())
         unanswered = connection.connection.unanswered
         self.is_all_answered = unanswered.has_room(ALL_BYTES, ALL_REQUESTS)
-        self.pending = len(parts.commit._pending), parts.commit.pending_bytes
+        self.pending = len(broker.commit._pending), broker.commit.pending_bytes
         self._disk = disk
 
     def files(self) -> dict[str, bytes]:
@@ -91,12 +91,12 @@ def outcome(chunks: list[bytes], *, is_fast: bool, seed: int, **options: Any) ->
 
     async def main() -> None:
         rng = Random(seed)
-        parts = BrokerParts(disk, seed=seed, config=small_config(**options))
-        rig = SendRig(parts)
-        parts.topics.put(TopicConfig("Long", 8, 8))
-        parts.topics.put(TopicConfig("Batched", 2, 2, attributes={"queue.type": "BatchCQ"}))
-        parts.topics.put(TopicConfig("L" * 127, 2, 2))
-        await parts.topics.persist()
+        broker = SimulatedBroker(disk, seed=seed, config=small_config(**options))
+        rig = SendRig(broker)
+        broker.topics.put(TopicConfig("Long", 8, 8))
+        broker.topics.put(TopicConfig("Batched", 2, 2, attributes={"queue.type": "BatchCQ"}))
+        broker.topics.put(TopicConfig("L" * 127, 2, 2))
+        await broker.topics.persist()
         connection = rig.connect(is_fast=is_fast)
         for chunk in chunks:
             if connection.transport.ending:
@@ -105,9 +105,9 @@ def outcome(chunks: list[bytes], *, is_fast: bool, seed: int, **options: Any) ->
             if rng.random() < 0.7:
                 await asyncio.sleep(rng.choice((0, 0, 0.001, 0.01)))
         await asyncio.sleep(30)
-        found.append(Outcome(disk, connection, parts))
-        parts.flusher.release()
-        await parts.stop()
+        found.append(Outcome(disk, connection, broker))
+        broker.flusher.release()
+        await broker.stop()
 
     run_virtual(main())
     return found[0]
@@ -240,9 +240,9 @@ def test_plain_sends_take_the_fast_path() -> None:
     taken: list[int] = []
 
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(plain_frames(4)))  # creates the queues on the general path
         await asyncio.sleep(1)
@@ -250,7 +250,7 @@ def test_plain_sends_take_the_fast_path() -> None:
         frames = bytearray(b"".join([*plain_frames(5), plain_frames(1)[0][:50]]))
         taken.append(rig.fast_path(connection, frames, 0, len(frames)) - len(frames) + 50)
         await asyncio.sleep(1)
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
     assert taken == [0]
@@ -276,16 +276,16 @@ def test_the_fast_path_adds_a_missing_unique_id() -> None:
 
 def test_all_sends_of_one_read_are_answered_in_one_write() -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(plain_frames(64)))
         assert not lone.transport.writes, "nothing is acknowledged before it is synced"
         await asyncio.sleep(1)
         assert len(lone.transport.writes) == 1
         assert [answer.opaque for answer in lone.sent()] == list(range(1000, 1064))
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 
@@ -319,14 +319,14 @@ def run_both(test: Failing, **options: Any) -> list[list[RemotingCommand]]:
     answers = []
 
     async def main(*, is_fast: bool) -> None:
-        parts = BrokerParts(SimDisk(), config=small_config(**options))
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config(**options))
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=is_fast)
         await test(rig, lone)
         answers.append(lone.sent())
-        parts.flusher.release()
-        parts.abandon()
+        broker.flusher.release()
+        broker.abandon()
 
     for is_fast in (True, False):
         run_virtual(main(is_fast=is_fast))
@@ -335,7 +335,7 @@ def run_both(test: Failing, **options: Any) -> list[list[RemotingCommand]]:
 
 def test_a_failed_write_refuses_its_messages() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
-        rig.parts.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
+        rig.broker.disk.fail_after(0, OSError(errno.EIO, "broken"), operations=("write",))
         lone.receive_bytes(b"".join(plain_frames(3)))
         await asyncio.sleep(1)
 
@@ -370,21 +370,21 @@ def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
     disk = SimDisk()
 
     async def main() -> None:
-        parts = BrokerParts(disk, config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(disk, config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(b"".join(indexed_frames(Random(1), 40)))
         await asyncio.sleep(1)
         disk.fail_after(0, OSError(errno.ENOSPC, "full"), operations=("write",))
         lone.receive_bytes(b"".join(indexed_frames(Random(2), 40)))
         await asyncio.sleep(1)
-        parts.store.writer.flush(parts.clock.now_ms())
+        broker.store.writer.flush(broker.clock.now_ms())
         await rig.send(properties=encode_properties({"KEYS": "between " * 20}).decode())
         lone.receive_bytes(b"".join(indexed_frames(Random(3), 40)))
         await asyncio.sleep(1)
         assert [answer.code for answer in lone.sent()] == [0] * 40 + [14] * 40 + [0] * 40
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
     assert check_store(disk).findings == []
@@ -392,7 +392,7 @@ def test_messages_refused_by_a_full_disk_are_not_indexed() -> None:
 
 def test_a_late_sync_is_answered_with_flush_disk_timeout() -> None:
     async def test(rig: SendRig, lone: LoneConnection) -> None:
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         lone.receive_bytes(b"".join(plain_frames(3)))
         await asyncio.sleep(20)
 

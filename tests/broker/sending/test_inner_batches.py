@@ -27,7 +27,7 @@ def run_batches(
     """Run the test on a broker with a topic `B` of batch queues."""
 
     async def with_topic(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("B", 1, 1, attributes={"queue.type": "BatchCQ"}))
+        bench.broker.topics.put(TopicConfig("B", 1, 1, attributes={"queue.type": "BatchCQ"}))
         await test(bench)
 
     run_sends(with_topic, **options)
@@ -47,7 +47,7 @@ def test_the_answer_names_the_batch_and_its_first_offset() -> None:
         second = await send_batch(bench, ITEMS[:2], "UNIQ_KEY\x01u-2\x02")
         assert (first.queue_offset, first.batch_uniq_id) == (0, "u-1")
         assert (second.queue_offset, second.batch_uniq_id) == (3, "u-2")
-        assert bench.parts.store.reader.max_offset("B", 0) == 5
+        assert bench.broker.store.reader.max_offset("B", 0) == 5
 
     run_batches(test)
 
@@ -56,7 +56,7 @@ def test_the_batch_is_one_record_with_javas_flags_and_properties() -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
         header = await send_batch(bench, ITEMS)
-        record = bench.parts.store.reader.read_record(decode_offset_msg_id(header.msg_id)[1])
+        record = bench.broker.store.reader.read_record(decode_offset_msg_id(header.msg_id)[1])
         assert record is not None
         message = decode_message(record)
         assert message.sys_flag == 0x40 | 0x80
@@ -94,7 +94,7 @@ def test_a_filter_accepts_whole_batches_up_to_the_requested_count() -> None:
             await send_batch(bench, ITEMS, f"UNIQ_KEY\x01{unique}\x02")
         found = []
         for offset, count in ((0, 5), (3, 5), (0, 6)):
-            answer = bench.parts.pull(
+            answer = bench.broker.pull(
                 FakePeer(),
                 topic="B",
                 queue_offset=offset,
@@ -132,8 +132,8 @@ def test_a_batch_for_a_normal_topic_is_stored_message_by_message() -> None:
 def test_each_message_of_a_batch_is_counted() -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
-        bench.parts.stats.sample(0)
-        assert bench.parts.stats.store.today == (len(ITEMS), 0)
+        bench.broker.stats.sample(0)
+        assert bench.broker.stats.store.today == (len(ITEMS), 0)
 
     run_batches(test)
 
@@ -142,22 +142,22 @@ def test_each_message_of_a_batch_is_counted() -> None:
 def test_a_recreated_topic_may_have_another_queue_type(kind: str) -> None:
     async def test(bench: SendRig) -> None:
         await send_batch(bench, ITEMS)
-        parts = bench.parts
-        old = parts.topics.get("B")
+        broker = bench.broker
+        old = broker.topics.get("B")
         assert old is not None
-        parts.topics.delete("B")
-        deletion = parts.commit.begin_deletion("B")
+        broker.topics.delete("B")
+        deletion = broker.commit.begin_deletion("B")
         assert deletion is not None
         deletion.note()
         deletion.forget()
         deletion.remove_files()
         deletion.allow()
-        parts.topics.put(replace(old, attributes={"queue.type": kind}))
+        broker.topics.put(replace(old, attributes={"queue.type": kind}))
         await bench.send(encode_batch(ITEMS), UNIQUE, topic="B", batch=True)
         expected = "batchconsumequeue" if kind == "BatchCQ" else "consumequeue"
-        parts.store.writer.flush(0)
-        assert parts.disk.exists(f"{expected}/B/0")
-        assert not parts.disk.exists("batchconsumequeue/B") or kind == "BatchCQ"
+        broker.store.writer.flush(0)
+        assert broker.disk.exists(f"{expected}/B/0")
+        assert not broker.disk.exists("batchconsumequeue/B") or kind == "BatchCQ"
         assert len(bench.stored("B")) == len(ITEMS)
 
     run_batches(test)

@@ -17,11 +17,11 @@ from kourou.model.topic import reply_topic
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.record.decode import decode_messages
 from kourou.store.message_store import GetRequest
-from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import JAVA_HOST
+from kourou.testing.simulated_broker import SimulatedBroker
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
 
@@ -33,17 +33,17 @@ class ReplyRig:
     """A broker's replies on a simulated disk, and one producer that waits for them."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.parts = BrokerParts(SimDisk(), config=replace(config, advertise=JAVA_HOST))
-        self.parts.answer_client = self._answer
+        self.broker = SimulatedBroker(SimDisk(), config=replace(config, advertise=JAVA_HOST))
+        self.broker.answer_client = self._answer
         self.peer = FakePeer()
         self.requester = FakePeer(1)
         self.pushed: list[tuple[Peer, RemotingCommand]] = []
         self.code = 0
-        self.handler = self.parts.handlers.replies
+        self.handler = self.broker.handlers.replies
 
     def connect(self, client_id: str = REQUESTER) -> None:
-        parts = self.parts
-        parts.clients.register_producer(Member(client_id, self.requester, 0, 513, 0), "askers")
+        broker = self.broker
+        broker.clients.register_producer(Member(client_id, self.requester, 0, 513, 0), "askers")
 
     async def ask(self, command: RemotingCommand) -> RemotingCommand:
         before = len(self.peer.sent)
@@ -53,7 +53,7 @@ class ReplyRig:
         return answer
 
     def stored(self) -> list[MessageExt]:
-        found = self.parts.store.reader.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
+        found = self.broker.store.reader.get(REPLIES, 0, GetRequest(0, 1000, 1 << 25, None))
         return decode_messages(found.body)
 
     def _answer(self, peer: Peer, command: RemotingCommand) -> RemotingCommand:
@@ -68,8 +68,8 @@ def run_replies(
     async def main() -> None:
         rig = ReplyRig(BrokerConfig(**options))
         await test(rig)
-        rig.parts.flusher.release()
-        await rig.parts.stop()
+        rig.broker.flusher.release()
+        await rig.broker.stop()
 
     run_virtual(main())
 
@@ -146,7 +146,7 @@ def test_a_reply_that_the_requester_does_not_accept_is_answered_with_an_error(
         rig.connect()
         rig.code = 1
         if is_silent:
-            rig.parts.answer_client = None
+            rig.broker.answer_client = None
         answer = await rig.ask(request)
         assert answer.code == 1
         assert answer.remark == f"push reply message to {REQUESTER}fail."
@@ -160,7 +160,7 @@ def test_a_reply_is_pushed_although_the_disk_fails(golden: Golden) -> None:
 
     async def test(rig: ReplyRig) -> None:
         rig.connect()
-        rig.parts.flusher.fail_next(OSError(5, "Input/output error"))
+        rig.broker.flusher.fail_next(OSError(5, "Input/output error"))
         answer = await rig.ask(request)
         assert (answer.code, answer.ext_fields["msgId"]) == (0, "0")
         assert len(rig.pushed) == 1
@@ -177,7 +177,7 @@ def test_a_reply_without_a_queue_is_stored_in_one_of_its_topic_and_counted(golde
         answer = await rig.ask(request)
         assert (answer.code, answer.ext_fields["queueId"]) == (0, "0")
         assert len(rig.stored()) == 1
-        ((topic, (counted,)),) = rig.parts.stats.puts()
+        ((topic, (counted,)),) = rig.broker.stats.puts()
         assert (topic, counted.messages) == (REPLIES, 1)
         ((_, pushed),) = rig.pushed
         assert pushed.ext_fields["reconsumeTimes"] == "2"
@@ -194,7 +194,7 @@ def test_the_answer_to_a_stored_reply_has_its_durability(
     async def test(rig: ReplyRig) -> None:
         rig.connect()
         if is_late:
-            rig.parts.flusher.stall()
+            rig.broker.flusher.stall()
         answer = await rig.ask(request)
         assert (answer.code, answer.ext_fields["KOUROU_DURABILITY"]) == (0, durability)
 
@@ -250,7 +250,7 @@ def test_a_refused_reply_is_neither_pushed_nor_stored(golden: Golden) -> None:
 
 def test_a_producer_is_found_by_client_id_while_one_of_its_groups_is_registered() -> None:
     async def test(rig: ReplyRig) -> None:
-        clients = rig.parts.clients
+        clients = rig.broker.clients
         member = Member("c", rig.requester, 0, 513, 0)
         newer = Member("c", rig.peer, 0, 513, 0)
         clients.register_producer(member, "a")

@@ -87,7 +87,7 @@ def test_a_delayed_message_is_stored_in_javas_queue(golden: Golden) -> None:
         (ours,) = bench.stored("SCHEDULE_TOPIC_XXXX", 2)
         assert ours.properties == java.properties
         assert answer.ext_fields["queueId"] == expected.ext_fields["queueId"] == "3"
-        entry = bench.parts.store.reader.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
+        entry = bench.broker.store.reader.entry("SCHEDULE_TOPIC_XXXX", 2, 0)
         assert entry is not None
         assert entry.tags_code == ours.store_at_ms + 10_000
 
@@ -121,7 +121,7 @@ def test_a_delay_level_takes_precedence_over_a_delivery_time() -> None:
 @pytest.mark.parametrize("timer", ["TIMER_DELIVER_MS\x014102444800000", "TIMER_DELAY_MS\x0190000"])
 def test_a_copy_of_a_scheduled_message_is_scheduled_for_its_own_time(timer: str) -> None:
     async def test(bench: SendRig) -> None:
-        now_ms = bench.parts.clock.now_ms()
+        now_ms = bench.broker.clock.now_ms()
         copied = f"{timer}\x02TIMER_OUT_MS\x01{now_ms - 5_000}\x02"
         assert (await bench.send(b"x", copied)).code == 0
         assert bench.stored() == []
@@ -223,7 +223,7 @@ def test_a_broker_accepts_every_message_type_whatever_the_topic_declares(declare
 
     async def test(bench: SendRig) -> None:
         attributes = {"message.type": declared}
-        bench.parts.topics.put(TopicConfig("T", 4, 4, attributes=attributes))
+        bench.broker.topics.put(TopicConfig("T", 4, 4, attributes=attributes))
         kinds = {
             ("T", 0): ("", "__SHARDINGKEY\x01k\x02"),
             ("T", 2): ("_SYS_MSG_PRIORITY_\x012\x02",),
@@ -285,7 +285,7 @@ def test_a_new_topic_is_in_its_file_before_the_message_is_acknowledged() -> None
     async def test(bench: SendRig) -> None:
         answer = await bench.send(topic="New")
         assert answer.code == 0
-        assert b'"New"' in bench.parts.disk.read("config/topics.json", 0, 1 << 20)
+        assert b'"New"' in bench.broker.disk.read("config/topics.json", 0, 1 << 20)
         assert len(bench.stored("New")) == 1
 
     run_sends(test)
@@ -293,7 +293,7 @@ def test_a_new_topic_is_in_its_file_before_the_message_is_acknowledged() -> None
 
 def test_a_topic_that_cannot_be_saved_refuses_its_messages_until_it_can() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.disk.fail_after(0, OSError(28, "No space left"), ["write"])
+        bench.broker.disk.fail_after(0, OSError(28, "No space left"), ["write"])
         refused = await bench.send(topic="New")
         accepted = await bench.send(topic="New")
 
@@ -310,7 +310,7 @@ def test_a_send_to_a_retry_topic_creates_its_group(golden: Golden) -> None:
 
     async def test(bench: SendRig) -> None:
         assert (await bench.ask(request)).code == 0
-        assert bench.parts.groups.get("golden_group") is not None
+        assert bench.broker.groups.get("golden_group") is not None
         (stored,) = bench.stored("%RETRY%golden_group")
         assert stored.reconsume_times == 2
 
@@ -324,14 +324,14 @@ def test_a_message_above_the_limit_of_retries_becomes_a_dead_letter(golden: Gold
         assert (await bench.ask(request)).code == 0
         (stored,) = bench.stored("%DLQ%golden_group")
         assert stored.properties["DELAY"] == "-1"
-        assert b"%DLQ%golden_group" in bench.parts.disk.read("config/topics.json", 0, 1 << 20)
+        assert b"%DLQ%golden_group" in bench.broker.disk.read("config/topics.json", 0, 1 << 20)
 
     run_sends(test)
 
 
 def test_a_client_from_3_4_9_on_may_override_the_groups_limit_of_retries() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.groups.put(SubscriptionGroup("g", retry_max_times=2))
+        bench.broker.groups.put(SubscriptionGroup("g", retry_max_times=2))
         since = VERSION_MAX_RECONSUME_TIMES
         for times, limit, version in (
             (2, None, 513), (3, 5, since), (3, None, 513), (3, 5, since - 1)
@@ -391,7 +391,7 @@ def test_a_redriven_message_that_fails_again_becomes_a_dead_letter() -> None:
 
 def test_a_sync_that_fails_is_answered_as_not_available() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.flusher.fail_next(BROKEN)
+        bench.broker.flusher.fail_next(BROKEN)
         failed = await bench.send()
         after = await bench.send()
         assert (failed.code, after.code) == (14, 14)
@@ -403,7 +403,7 @@ def test_a_sync_that_fails_is_answered_as_not_available() -> None:
 
 def test_a_late_sync_is_answered_with_the_whole_header() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.flusher.stall()
+        bench.broker.flusher.stall()
         bench.start(message())
         await asyncio.sleep(10)
         (answer,) = bench.peer.sent
@@ -418,7 +418,7 @@ def test_a_late_sync_is_answered_with_the_whole_header() -> None:
 def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> None:
     async def test(bench: SendRig) -> None:
         assert (await bench.send()).code == 0
-        bench.parts.flusher.stall()
+        bench.broker.flusher.stall()
         answer = await bench.send(properties="WAIT\x01false\x02")
         assert answer.code == 0
         assert answer.ext_fields["KOUROU_DURABILITY"] == "MEMORY"
@@ -429,11 +429,11 @@ def test_a_message_that_does_not_wait_is_answered_although_the_sync_hangs() -> N
 
 def test_a_half_message_waits_for_the_sync_whatever_its_properties() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.flusher.stall()
+        bench.broker.flusher.stall()
         bench.start(message(properties="WAIT\x01false\x02TRAN_MSG\x01true\x02"))
         await asyncio.sleep(1)
         assert bench.peer.sent == []
-        bench.parts.flusher.release()
+        bench.broker.flusher.release()
         await asyncio.sleep(1)
         (answer,) = bench.peer.sent
         assert (answer.code, answer.ext_fields["KOUROU_DURABILITY"]) == (0, "DISK")
@@ -451,13 +451,13 @@ def test_without_waiting_for_syncs_an_acknowledged_message_is_in_memory() -> Non
 def test_a_full_disk_is_answered_with_its_free_bytes() -> None:
     async def test(bench: SendRig) -> None:
         assert (await bench.send()).code == 0
-        bench.parts.commit.flush(bench.parts.clock.now_ms())
-        free, bench.parts.disk.free = bench.parts.disk.free, 1000
-        bench.parts.commit.flush(bench.parts.clock.now_ms())
+        bench.broker.commit.flush(bench.broker.clock.now_ms())
+        free, bench.broker.disk.free = bench.broker.disk.free, 1000
+        bench.broker.commit.flush(bench.broker.clock.now_ms())
         answer = await bench.send()
         assert answer.code == 14
         assert "bytes free, writes need 536870912" in (answer.remark or "")
-        bench.parts.disk.free = free
+        bench.broker.disk.free = free
         assert (await bench.send()).code == 0
 
     run_sends(test)
@@ -465,14 +465,14 @@ def test_a_full_disk_is_answered_with_its_free_bytes() -> None:
 
 def test_sends_beyond_the_pending_limit_are_answered_busy() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.flusher.stall()
+        bench.broker.flusher.stall()
         for _ in range(5):
             bench.start(message(bytes(2_000_000)))
         await asyncio.sleep(1)
         (answer,) = bench.peer.sent
         assert answer.code == 2
         assert (answer.remark or "").startswith("[OVERLOAD]")
-        bench.parts.flusher.release()
+        bench.broker.flusher.release()
         await asyncio.sleep(1)
         assert [answer.code for answer in bench.peer.sent] == [2, 0, 0, 0, 0]
 

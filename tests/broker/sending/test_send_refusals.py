@@ -43,7 +43,7 @@ def test_sends_that_java_refuses_get_the_same_code(golden: Golden, name: str) ->
     assert expected is not None
 
     async def test(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("GoldenNormal", 4, 4))
+        bench.broker.topics.put(TopicConfig("GoldenNormal", 4, 4))
         answer = await bench.ask(request)
         assert answer.code == expected.code
         assert answer.remark
@@ -62,7 +62,7 @@ def test_topics_reserved_for_the_broker_refuse_sends(code: int, is_fast: bool) -
     )
 
     async def test(bench: SendRig) -> None:
-        refused = [topic.name for topic in bench.parts.topics if is_broker_only(topic.name)]
+        refused = [topic.name for topic in bench.broker.topics if is_broker_only(topic.name)]
         assert {TIMER_TOPIC, "rmq_sys_REVIVE_LOG_DefaultCluster"} < set(refused)
         sender = bench.connect(is_fast=is_fast)
         for name in [*refused, "rmq_sys_new", "CHECKPOINT_TOPIC"]:
@@ -120,7 +120,7 @@ def test_unimplemented_message_kinds_are_refused_and_not_stored(
     properties: str, header: dict[str, Any], code: int
 ) -> None:
     async def test(bench: SendRig) -> None:
-        topics = bench.parts.topics
+        topics = bench.broker.topics
         topics.put(TopicConfig("Compacted", attributes={"cleanup.policy": "COMPACTION"}))
         topics.put(TopicConfig("Closed", 4, 0))
         answer = await bench.send(b"x", properties, **header)
@@ -184,7 +184,7 @@ def test_decoding_of_a_batchs_properties_is_bounded(text: bytes, count: int, cod
 )
 def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str, Any]) -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
+        bench.broker.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         body = encode_batch(items) or b""
         answer = await bench.send(body, batch=True, **header)
         assert answer.code == (13 if body else 1)
@@ -196,7 +196,7 @@ def test_a_batch_is_refused_as_a_whole(items: list[BatchItem], header: dict[str,
 @pytest.mark.parametrize(("count", "code"), [(32_767, 0), (32_768, 13)])
 def test_an_inner_batch_is_limited_to_the_count_of_its_queue_entry(count: int, code: int) -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
+        bench.broker.topics.put(TopicConfig("Batched", attributes={"queue.type": "BatchCQ"}))
         body = encode_batch([BatchItem(0, b"a", b"")] * count)
         answer = await bench.send(body, UNIQUE, topic="Batched", batch=True)
         assert answer.code == code
@@ -232,7 +232,7 @@ def test_an_unknown_group_is_refused_without_auto_creation() -> None:
 
 def test_a_shrunk_topic_accepts_messages_for_queues_that_are_still_readable() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("Shrinking", 4, 2))
+        bench.broker.topics.put(TopicConfig("Shrinking", 4, 2))
         assert (await bench.send(topic="Shrinking", queue_id=3)).code == 0
         answer = await bench.send(topic="Shrinking", queue_id=4)
         assert (answer.code, answer.ext_fields) == (29, REGION)
@@ -244,7 +244,7 @@ def test_a_shrunk_topic_accepts_messages_for_queues_that_are_still_readable() ->
 
 def test_a_broker_that_is_not_writable_refuses_ordered_topics() -> None:
     async def test(bench: SendRig) -> None:
-        bench.parts.topics.put(TopicConfig("Ordered", order=True))
+        bench.broker.topics.put(TopicConfig("Ordered", order=True))
         assert (await bench.send(topic="Ordered")).code == 16
         assert (await bench.send()).code == 0
 

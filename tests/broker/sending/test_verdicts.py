@@ -29,10 +29,10 @@ from kourou.model.sysflag import COMPRESSED, INNER_BATCH, TRANSACTION_PREPARED
 from kourou.model.topic import PERM_READ, TopicConfig
 from kourou.protocol.frame import encode_frame
 from kourou.protocol.message_batch import BatchItem, encode_batch
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 
 LIGHT = (names.INNER_MULTI_DISPATCH, names.LITE_TOPIC)
 ANY_NAMES = st.sampled_from(
@@ -57,9 +57,9 @@ def test_refused_property_is_refused_alone_in_a_batch_and_in_a_reply(name: str) 
 @pytest.mark.parametrize("name", LIGHT)
 def test_fast_path_declines_a_refused_property(name: str) -> None:
     async def main() -> None:
-        parts = BrokerParts(SimDisk(), config=small_config())
-        rig = SendRig(parts)
-        await parts.topics.persist()
+        broker = SimulatedBroker(SimDisk(), config=small_config())
+        rig = SendRig(broker)
+        await broker.topics.persist()
         lone = rig.connect(is_fast=True)
         lone.receive_bytes(encode_frame(message(b"b" * 9_000, "")))  # creates the queue
         await asyncio.sleep(1)
@@ -69,7 +69,7 @@ def test_fast_path_declines_a_refused_property(name: str) -> None:
         refused = lone.sent()[-1]
         assert refused.code == 13
         assert set(rig.fast_send.declined - declined) == {"properties"}
-        await parts.stop()
+        await broker.stop()
 
     run_virtual(main())
 

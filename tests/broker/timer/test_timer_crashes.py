@@ -19,10 +19,10 @@ from kourou.store.timer.timer_rebuild import remove_timer_files
 from kourou.store.timer.wheel_files import TIMER_CHECK
 from kourou.store.tools.check import check_store
 from kourou.store.tools.rebuild import rebuild
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.delays.delay_rig import messages
 from tests.broker.timer.timer_rig import timer_draft
 
@@ -52,7 +52,7 @@ class CrashRuns:
         self._recalling: set[bytes] = set()
 
     async def run_until_crash(self, *, is_killed: bool) -> None:
-        parts = BrokerParts(self.disk, config=self.config, seed=self.dice.randrange(1000))
+        broker = SimulatedBroker(self.disk, config=self.config, seed=self.dice.randrange(1000))
         over = asyncio.Event()
         left = self.dice.randrange(20, 700)
 
@@ -64,15 +64,15 @@ class CrashRuns:
                 if not is_killed:
                     raise PowerLostError
 
-        await parts.start_deliveries()
+        await broker.start_deliveries()
         self.disk.on_operation = on_operation
-        tasks = [asyncio.create_task(self._send(parts)), asyncio.create_task(_flush(parts))]
+        tasks = [asyncio.create_task(self._send(broker)), asyncio.create_task(_flush(broker))]
         try:
             async with asyncio.timeout(self.dice.uniform(0.5, 9)):
                 await over.wait()
         except TimeoutError:
             pass
-        parts.abandon()
+        broker.abandon()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -81,43 +81,43 @@ class CrashRuns:
             return
         self.disk.crash()
 
-    async def _send(self, parts: BrokerParts) -> None:
+    async def _send(self, broker: SimulatedBroker) -> None:
         """Schedule messages for the near future, and recall some of them."""
         while True:
-            now_ms = parts.clock.now_ms()
+            now_ms = broker.clock.now_ms()
             for _ in range(self.dice.choice((1, 1, 3, 20))):
                 name = f"m{len(self.due)}".encode()
                 self.due[name] = now_ms + self.dice.choice((50, 700, 2_000, 3_000, 9_000, 30_000))
-                draft = timer_draft(parts, name, self.due[name])
-                _put(parts, name, draft, self.kept)
+                draft = timer_draft(broker, name, self.due[name])
+                _put(broker, name, draft, self.kept)
             if self.dice.random() < 0.3:
-                self._recall(parts, now_ms)
+                self._recall(broker, now_ms)
             await asyncio.sleep(self.dice.choice((0.0, 0.003, 0.2, 1.1)))
 
-    def _recall(self, parts: BrokerParts, now_ms: int) -> None:
+    def _recall(self, broker: SimulatedBroker, now_ms: int) -> None:
         later = [name for name, due_ms in self.due.items() if due_ms // 1000 * 1000 - 1000 > now_ms]
         if not later:
             return
         name = self.dice.choice(later)
         self._recalling.add(name)
         at_ms = (self.due[name] - 1) // 1000 * 1000 + 1
-        parts.timers.recall(("T", f"id-{name.decode()}"), at_ms)
+        broker.timers.recall(("T", f"id-{name.decode()}"), at_ms)
         unique_id = f"id-{name.decode()}"  # shared, as in recalls made by the broker
-        draft = timer_draft(parts, b"0", at_ms, recalls=unique_id, unique_id=unique_id)
-        _put(parts, name, draft, self.recalled)
+        draft = timer_draft(broker, b"0", at_ms, recalls=unique_id, unique_id=unique_id)
+        _put(broker, name, draft, self.recalled)
 
     async def run_to_end(self) -> None:
         """Run without a crash until all messages are delivered, and check the deliveries."""
-        parts = BrokerParts(self.disk, config=self.config)
-        await parts.start_deliveries()
+        broker = SimulatedBroker(self.disk, config=self.config)
+        await broker.start_deliveries()
         await asyncio.sleep(120)
-        self._check_deliveries(parts)
-        assert parts.timers.waiting == 0
-        await parts.stop()
+        self._check_deliveries(broker)
+        assert broker.timers.waiting == 0
+        await broker.stop()
         assert check_store(self.disk).findings == []
 
-    def _check_deliveries(self, parts: BrokerParts) -> None:
-        came = messages(parts)
+    def _check_deliveries(self, broker: SimulatedBroker) -> None:
+        came = messages(broker)
         counts = Counter(message.body for message in came)
         lost = self.kept - self._recalling - set(counts)
         assert not lost, f"lost: {sorted(lost)}"
@@ -140,20 +140,22 @@ def _config() -> BrokerConfig:
     )
 
 
-def _put(parts: BrokerParts, name: bytes, draft: RecordDraft, acknowledged: set[bytes]) -> None:
+def _put(
+    broker: SimulatedBroker, name: bytes, draft: RecordDraft, acknowledged: set[bytes]
+) -> None:
     def done(result: PutResult) -> None:
         if result.status is PutStatus.OK:
             acknowledged.add(name)
 
-    parts.commit.put([draft], parts.clock.now_ms(), done)
+    broker.commit.put([draft], broker.clock.now_ms(), done)
 
 
-async def _flush(parts: BrokerParts) -> None:
+async def _flush(broker: SimulatedBroker) -> None:
     while True:
         await asyncio.sleep(0.37)
         try:
-            parts.commit.flush(parts.clock.now_ms())
-            await parts.timers.storage.flush()
+            broker.commit.flush(broker.clock.now_ms())
+            await broker.timers.storage.flush()
         except OSError:
             pass
 

@@ -10,21 +10,21 @@ from kourou.model import properties as names
 from kourou.model.message import Message
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TIMER_TOPIC
-from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
+from kourou.testing.simulated_broker import SimulatedBroker
 from tests.broker.delays.delay_rig import bodies, messages, run
 from tests.broker.timer.timer_rig import send, send_at, timer_draft
 
 
 def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
-    async def test(parts: BrokerParts) -> None:
-        due_at_ms = parts.clock.now_ms() + 5_432
-        await send_at(parts, b"late", due_at_ms)
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() + 5_432
+        await send_at(broker, b"late", due_at_ms)
         await asyncio.sleep(5.331)
-        assert bodies(parts) == []
+        assert bodies(broker) == []
         await asyncio.sleep(0.15)
-        [message] = messages(parts)
+        [message] = messages(broker)
         assert message.body == b"late"
         assert 0 <= message.store_at_ms - due_at_ms <= 50
         assert message.properties[names.TIMER_DELIVER_MS] == str(due_at_ms)
@@ -36,31 +36,31 @@ def test_a_message_is_delivered_at_its_time_and_not_before() -> None:
     "topic", ["Nowhere", "a\nb", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"]
 )
 def test_a_forged_record_is_dropped(topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(parts: BrokerParts) -> None:
-        due_at_ms = parts.clock.now_ms() + 2_000
-        forged = timer_draft(parts, b"forged", due_at_ms)
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() + 2_000
+        forged = timer_draft(broker, b"forged", due_at_ms)
         forged.properties = forged.properties.replace(
             encode_properties({names.REAL_TOPIC: "T"}), encode_properties({names.REAL_TOPIC: topic})
         )
-        await send(parts, forged)
-        await send_at(parts, b"late", due_at_ms + 1)
+        await send(broker, forged)
+        await send_at(broker, b"late", due_at_ms + 1)
         await asyncio.sleep(4)
-        assert bodies(parts) == [b"late"]
-        assert set(parts.store.reader.queues()) == {TIMER_TOPIC, "T"}
-        assert parts.timers.waiting == 0
-        assert parts.timers.counts.metrics().timing_count[topic].count == 0
+        assert bodies(broker) == [b"late"]
+        assert set(broker.store.reader.queues()) == {TIMER_TOPIC, "T"}
+        assert broker.timers.waiting == 0
+        assert broker.timers.counts.metrics().timing_count[topic].count == 0
 
     run(test)
     assert "timer_record.passed_over" in caplog.text
 
 
 def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
-    async def test(parts: BrokerParts) -> None:
-        due_at_ms = parts.clock.now_ms() + 2_000
-        await send(parts, timer_draft(parts, b"late", due_at_ms, queue_id=4_001))
+    async def test(broker: SimulatedBroker) -> None:
+        due_at_ms = broker.clock.now_ms() + 2_000
+        await send(broker, timer_draft(broker, b"late", due_at_ms, queue_id=4_001))
         await asyncio.sleep(3)
-        assert bodies(parts, queue_id=1) == [b"late"]
-        assert parts.store.reader.queues()["T"] == [1]
+        assert bodies(broker, queue_id=1) == [b"late"]
+        assert broker.store.reader.queues()["T"] == [1]
 
     run(test)
 

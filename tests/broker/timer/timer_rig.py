@@ -7,11 +7,11 @@ from dataclasses import replace
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.protocol.record.encode import RecordDraft
-from kourou.testing.broker_parts import BrokerParts
+from kourou.testing.simulated_broker import SimulatedBroker
 
 
 def timer_draft(
-    parts: BrokerParts,
+    broker: SimulatedBroker,
     body: bytes,
     due_at_ms: int,
     *,
@@ -21,14 +21,14 @@ def timer_draft(
     recalls: str = "",
 ) -> RecordDraft:
     """Return the record draft of a scheduled message, as a send would store it now."""
-    draft = parts.draft(body, topic=topic, queue_id=queue_id)
+    draft = broker.draft(body, topic=topic, queue_id=queue_id)
     properties = decode_properties(draft.properties)
     properties[names.TIMER_DELIVER_MS] = str(due_at_ms)
     properties[names.UNIQ_KEY] = unique_id or f"id-{body.decode()}"
     if recalls:
         properties[names.TIMER_DEL_UNIQKEY] = recalls
-    placed = parts.timers.placement(parts.runtime.random).place(
-        topic, queue_id, properties, parts.clock.now_ms()
+    placed = broker.timers.placement(broker.runtime.random).place(
+        topic, queue_id, properties, broker.clock.now_ms()
     )
     return replace(
         draft,
@@ -38,11 +38,11 @@ def timer_draft(
     )
 
 
-async def send(parts: BrokerParts, *drafts: RecordDraft) -> None:
+async def send(broker: SimulatedBroker, *drafts: RecordDraft) -> None:
     """Store messages and wait until they are acknowledged."""
-    await parts.store_messages(drafts)
+    await broker.store_messages(drafts)
 
 
-async def send_at(parts: BrokerParts, body: bytes, due_at_ms: int, **properties: str) -> None:
+async def send_at(broker: SimulatedBroker, body: bytes, due_at_ms: int, **properties: str) -> None:
     """Store a scheduled message for queue 0 of topic T."""
-    await send(parts, timer_draft(parts, body, due_at_ms, **properties))  # type: ignore[arg-type]
+    await send(broker, timer_draft(broker, body, due_at_ms, **properties))  # type: ignore[arg-type]

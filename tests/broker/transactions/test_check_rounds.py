@@ -64,7 +64,7 @@ def test_a_message_is_given_up_and_kept_after_fifteen_checks() -> None:
         [kept] = rig.given_up()
         assert (kept.body, kept.properties["REAL_TOPIC"]) == (b"hello", "T")
         assert kept.properties["TRANSACTION_CHECK_TIMES"] == "15"
-        assert rig.parts.topics.is_saved(TRANS_CHECK_MAX_TIME_TOPIC)
+        assert rig.broker.topics.is_saved(TRANS_CHECK_MAX_TIME_TOPIC)
         for _ in range(10):
             await rig.round(after_s=30)
         assert len(producer.sent) == 15
@@ -104,7 +104,7 @@ def test_a_clock_that_was_ahead_for_a_second_delays_no_check_and_gives_nothing_u
     jump_ms: int,
 ) -> None:
     async def test(rig: TransactionRig) -> None:
-        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        producer, clock = rig.connect(), cast(LoopClock, rig.broker.clock)
         before = await rig.half(b"before")
         clock.step(jump_ms)
         ahead = await rig.half(b"ahead")
@@ -128,7 +128,7 @@ def test_a_clock_that_was_ahead_for_a_second_delays_no_check_and_gives_nothing_u
 @pytest.mark.parametrize("back_ms", [HOUR_MS, 73 * HOUR_MS])
 def test_a_clock_that_was_behind_for_a_second_brings_no_check_forward(back_ms: int) -> None:
     async def test(rig: TransactionRig) -> None:
-        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        producer, clock = rig.connect(), cast(LoopClock, rig.broker.clock)
         await rig.half(b"before")
         clock.step(-back_ms)
         await rig.half(b"behind")
@@ -146,7 +146,7 @@ def test_a_clock_that_was_behind_for_a_second_brings_no_check_forward(back_ms: i
 def test_a_producer_whose_clock_is_days_behind_is_checked() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
-        await rig.half(born_at_ms=rig.parts.clock.now_ms() - 73 * HOUR_MS)
+        await rig.half(born_at_ms=rig.broker.clock.now_ms() - 73 * HOUR_MS)
         await rig.round(after_s=1)
         await rig.round(after_s=10)
         assert len(producer.sent) == 1
@@ -157,7 +157,7 @@ def test_a_producer_whose_clock_is_days_behind_is_checked() -> None:
 
 def test_an_immunity_time_elapses_whatever_the_wall_clock() -> None:
     async def test(rig: TransactionRig) -> None:
-        producer, clock = rig.connect(), cast(LoopClock, rig.parts.clock)
+        producer, clock = rig.connect(), cast(LoopClock, rig.broker.clock)
         clock.step(HOUR_MS)
         half = await rig.half(CHECK_IMMUNITY_TIME_IN_SECONDS="60")
         clock.step(-HOUR_MS)
@@ -211,7 +211,7 @@ def test_an_immunity_time_below_the_timeout_means_the_timeout(text: str) -> None
 def test_a_clock_ahead_does_not_bring_the_check_forward() -> None:
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
-        await rig.half(born_at_ms=rig.parts.clock.now_ms() + HOUR_MS)
+        await rig.half(born_at_ms=rig.broker.clock.now_ms() + HOUR_MS)
         await rig.round(after_s=5)
         assert not producer.sent
         await rig.round(after_s=2)
@@ -238,13 +238,13 @@ def test_an_end_that_crosses_a_check_commits_one_message() -> None:
         producer = rig.connect()
         half = await rig.half()
         await asyncio.sleep(30)
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         checking = asyncio.create_task(rig.transactions.check())
         await asyncio.sleep(1)
         late = [rig.begin_end(half, COMMIT) for _ in range(3)]
         await asyncio.sleep(1)
         assert not any(peer.sent for peer in late)
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await checking
         await asyncio.sleep(1)
         assert [peer.sent[0].code for peer in late] == [0, 0, 0]
@@ -329,10 +329,10 @@ def test_an_idle_broker_writes_nothing_and_sets_no_timer() -> None:
     async def test(rig: TransactionRig) -> None:
         await rig.end(await rig.half(), COMMIT)
         await asyncio.sleep(10)
-        written = rig.parts.store.reader.written_position
+        written = rig.broker.store.reader.written_position
         for _ in range(10):
             await rig.round(after_s=30)
-        assert rig.parts.store.reader.written_position == written
+        assert rig.broker.store.reader.written_position == written
         assert rig.transactions._op_writer._timer is None
 
     run(test)
@@ -343,7 +343,7 @@ def test_a_check_that_cannot_be_stored_is_retried_in_the_next_round() -> None:
         producer = rig.connect()
         await rig.half()
         await asyncio.sleep(30)
-        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        rig.broker.disk.fail_after(0, OSError(28, "no space left"))
         await rig.round()
         assert not producer.sent
         await rig.round(after_s=30)

@@ -15,10 +15,10 @@ from kourou.broker.transactions.transaction_config import TransactionConfig
 from kourou.model.topic import TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.store.tools.check import check_store
-from kourou.testing.broker_parts import BrokerParts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
+from kourou.testing.simulated_broker import SimulatedBroker, small_config
 from tests.broker.transactions.test_fast_end import frame
 from tests.broker.transactions.transaction_rig import (
     COMMIT,
@@ -172,7 +172,7 @@ def test_a_clean_stop_leaves_nothing_to_recover() -> None:
     async def after(rig: TransactionRig) -> None:
         await asyncio.sleep(1)
         assert len(rig.bodies()) == 5
-        assert rig.progress() == (5, rig.parts.store.reader.max_offset(TRANS_OP_HALF_TOPIC, 0))
+        assert rig.progress() == (5, rig.broker.store.reader.max_offset(TRANS_OP_HALF_TOPIC, 0))
 
     disk = run(ended)
     run(after, disk, later_ms=10_000)
@@ -263,10 +263,10 @@ def live(disk: SimDisk, history: History, steps: list[Step], operations: int, *,
 
     async def main() -> None:
         config = small_config(transactions=TransactionConfig(check_max=100))
-        parts = BrokerParts(disk, config=config, later_ms=later_ms)
-        parts.transactions.start()
-        await parts.topics.persist()
-        rig = TransactionRig(parts)
+        broker = SimulatedBroker(disk, config=config, later_ms=later_ms)
+        broker.transactions.start()
+        await broker.topics.persist()
+        rig = TransactionRig(broker)
         producers = Producers(rig, history)
         left = operations
         dead = asyncio.Event()
@@ -290,7 +290,7 @@ def live(disk: SimDisk, history: History, steps: list[Step], operations: int, *,
         for task in (acting, dying):
             task.cancel()
         disk.on_operation = None
-        parts.abandon()
+        broker.abandon()
         await asyncio.gather(acting, dying, return_exceptions=True)
 
     run_virtual(main())

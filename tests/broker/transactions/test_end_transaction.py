@@ -173,7 +173,7 @@ def test_a_commit_that_could_not_be_stored_leaves_the_transaction_open() -> None
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half()
-        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        rig.broker.disk.fail_after(0, OSError(28, "no space left"))
         answer = await rig.end(half, COMMIT)
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert not rig.bodies()
@@ -194,7 +194,7 @@ def test_statistics_count_the_half_message_and_then_the_message() -> None:
         counts = rig.transactions.counts
         assert counts.open_by_topic() == {"T": 1}
         await asyncio.sleep(5)
-        stats = rig.parts.stats
+        stats = rig.broker.stats
         assert stats.store.put_messages == 3
 
     run(test)
@@ -233,12 +233,12 @@ def test_counts_of_open_half_messages_are_kept_in_javas_file() -> None:
         assert {topic: count for topic, (count, _) in counts.items()} == {"T": 1, "Gone": 1}
 
         rig.transactions.counts.add("Gone", -1)
-        rig.parts.topics.delete("Gone")
+        rig.broker.topics.delete("Gone")
         await rig.transactions.persist_counts()
         assert parse_transaction_counts(text(rig))[1].keys() == {"T"}
 
     def text(rig: TransactionRig) -> bytes:
-        disk = rig.parts.disk
+        disk = rig.broker.disk
         return disk.read(FILE_NAME, 0, disk.size(FILE_NAME))
 
     run(test)
@@ -251,12 +251,12 @@ def test_an_end_whose_sync_is_late_is_not_answered_success_before_it_is_synced(
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect()
         half = await rig.half()
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         first = await rig.end(half, verdict)
         again = await rig.end(half, verdict)
         assert (first.code, again.code) == (ResponseCode.FLUSH_DISK_TIMEOUT,) * 2
         assert "the sync did not end within" in (first.remark or "")
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(1)
         assert (await rig.end(half, verdict)).code == ResponseCode.SUCCESS
         for _ in range(5):
@@ -270,10 +270,10 @@ def test_an_end_whose_sync_is_late_is_not_answered_success_before_it_is_synced(
 def test_an_end_whose_late_sync_fails_is_not_answered_success() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         assert (await rig.end(half, COMMIT)).code == ResponseCode.FLUSH_DISK_TIMEOUT
-        rig.parts.flusher.fail_next(OSError(5, "I/O error"))
-        rig.parts.flusher.release()
+        rig.broker.flusher.fail_next(OSError(5, "I/O error"))
+        rig.broker.flusher.release()
         await asyncio.sleep(1)
         assert (await rig.end(half, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
@@ -283,9 +283,9 @@ def test_an_end_whose_late_sync_fails_is_not_answered_success() -> None:
 def test_a_late_resumption_of_checks_is_not_answered_success() -> None:
     async def test(rig: TransactionRig) -> None:
         half = await rig.half()
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         assert (await rig.resume(half.msg_id)).code == ResponseCode.FLUSH_DISK_TIMEOUT
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(1)
         assert (await rig.resume(half.msg_id)).code == ResponseCode.SUCCESS
 

@@ -120,7 +120,7 @@ def test_random_ends_have_the_same_outcome_on_both_paths(seed: int) -> None:
                 for m in rig.stored()
             )  # fmt: skip
             ended = sorted(offset for op in rig.ops() for offset in op)
-            stats = rig.parts.stats.store
+            stats = rig.broker.stats.store
             unanswered = lone.connection.unanswered
             assert unanswered.has_room(0, UNANSWERED_MAX), "every request is answered"
             assert not unanswered.has_room(0, UNANSWERED_MAX + 1), "no request is counted twice"
@@ -136,7 +136,7 @@ def test_random_ends_have_the_same_outcome_on_both_paths(seed: int) -> None:
 
 async def plain_halves(rig: TransactionRig) -> tuple[LoneConnection, list[Half]]:
     """Return plain half messages for an existing queue, and a connection for their ends."""
-    await rig.parts.topics.persist()
+    await rig.broker.topics.persist()
     await rig.sends.send(b"first")
     await rig.half(b"stays open")
     sender = rig.sends.connect(is_fast=True)
@@ -149,7 +149,7 @@ async def plain_halves(rig: TransactionRig) -> tuple[LoneConnection, list[Half]]
 def test_commits_that_cannot_be_stored_leave_their_transactions_open() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
-        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        rig.broker.disk.fail_after(0, OSError(28, "no space left"))
         lone.receive_bytes(b"".join(map(frame, halves)))
         await asyncio.sleep(1)
         assert rig.bodies() == [b"first"]
@@ -178,9 +178,9 @@ def test_a_commit_for_a_deleted_topic_stays_open_until_the_topic_exists_again(
 ) -> None:
     async def test(rig: TransactionRig) -> None:
         lone, (half, *_) = await plain_halves(rig)
-        topic = rig.parts.topics.get("T")
+        topic = rig.broker.topics.get("T")
         assert topic is not None
-        rig.parts.topics.delete("T")
+        rig.broker.topics.delete("T")
         if is_fast:
             lone.receive_bytes(frame(half))
             await asyncio.sleep(1)
@@ -189,7 +189,7 @@ def test_a_commit_for_a_deleted_topic_stays_open_until_the_topic_exists_again(
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert "create the topic and commit again, or roll back" in (answer.remark or "")
         assert rig.bodies() == [b"first"]
-        rig.parts.topics.put(topic)
+        rig.broker.topics.put(topic)
         assert (await rig.end(half, COMMIT)).code == ResponseCode.SUCCESS
         assert rig.bodies() == [b"0", b"first"]
 
@@ -209,7 +209,7 @@ def test_a_commit_for_a_removed_queue_goes_to_an_existing_one(
             for body in (b"A", b"B")
         ]
         assert (await rig.end(first, COMMIT)).code == ResponseCode.SUCCESS
-        rig.parts.topics.put(TopicConfig("T", 2, 2))
+        rig.broker.topics.put(TopicConfig("T", 2, 2))
         if is_fast:
             LoneConnection({}, rig.sends.fast_path).receive_bytes(frame(half))
             await asyncio.sleep(1)
@@ -218,7 +218,7 @@ def test_a_commit_for_a_removed_queue_goes_to_an_existing_one(
         assert [(one.queue_id, one.body) for one in rig.stored()] == QUEUES
 
     async def after(rig: TransactionRig) -> None:
-        rig.parts.topics.put(TopicConfig("T", 2, 2))
+        rig.broker.topics.put(TopicConfig("T", 2, 2))
         await asyncio.sleep(1)
         assert rig.transactions.counts.open_by_topic() == {"T": 6}  # neither commit was stored
 
@@ -242,11 +242,11 @@ def numbered(code: ResponseCode, remark: str | None = None) -> list[tuple[int, i
 def test_answered_commits_are_answered_in_one_write_when_they_are_stored() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         lone.receive_bytes(answered(halves))
         await asyncio.sleep(0.1)
         assert not lone.sent(), "the sync has not ended"
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(0.1)
         assert answers_of(lone) == numbered(ResponseCode.SUCCESS)
         assert len(lone.transport.writes) == 1
@@ -258,14 +258,14 @@ def test_answered_commits_are_answered_in_one_write_when_they_are_stored() -> No
 def test_answered_commits_with_a_late_sync_are_answered_once() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         lone.receive_bytes(answered(halves))
         await asyncio.sleep(10)
         late = answers_of(lone)
         [reason] = {remark for _, _, remark, _ in late}
         assert "the sync did not end within" in (reason or "")
         assert late == numbered(ResponseCode.FLUSH_DISK_TIMEOUT, reason)
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(10)
         assert answers_of(lone) == late
         assert len(rig.bodies()) == 6
@@ -276,7 +276,7 @@ def test_answered_commits_with_a_late_sync_are_answered_once() -> None:
 def test_answered_commits_that_cannot_be_stored_are_refused_and_can_be_retried() -> None:
     async def test(rig: TransactionRig) -> None:
         lone, halves = await plain_halves(rig)
-        rig.parts.disk.fail_after(0, OSError(28, "no space left"))
+        rig.broker.disk.fail_after(0, OSError(28, "no space left"))
         lone.receive_bytes(answered(halves))
         await asyncio.sleep(1)
         refused = lone.sent()
@@ -299,9 +299,9 @@ def test_answered_commits_that_are_left_to_the_general_path_are_answered_by_it(
     async def test(rig: TransactionRig) -> None:
         _, halves = await plain_halves(rig)
         if is_topic_gone:
-            rig.parts.topics.delete("T")
+            rig.broker.topics.delete("T")
         else:
-            rig.parts.topics.put(TopicConfig("T", 2, 2))
+            rig.broker.topics.put(TopicConfig("T", 2, 2))
         lone = LoneConnection({}, rig.sends.fast_path, unanswered_requests_max=UNANSWERED_MAX)
         lone.receive_bytes(answered(halves[:1]))
         await asyncio.sleep(1)
@@ -318,13 +318,13 @@ def test_commits_beyond_the_unanswered_requests_are_answered_busy_and_stay_open(
     async def test(rig: TransactionRig) -> None:
         _, halves = await plain_halves(rig)
         lone = LoneConnection(rig.handlers, rig.sends.fast_path, unanswered_requests_max=2)
-        rig.parts.flusher.stall()
+        rig.broker.flusher.stall()
         lone.receive_bytes(answered(halves))
         await asyncio.sleep(0.1)
         assert [(one.opaque, one.code) for one in lone.sent()] == [
             (number, ResponseCode.SYSTEM_BUSY) for number in (3, 4, 5)
         ]
-        rig.parts.flusher.release()
+        rig.broker.flusher.release()
         await asyncio.sleep(1)
         lone.receive_bytes(b"".join(frame(half) for half in halves[2:]))
         await asyncio.sleep(1)

@@ -14,9 +14,9 @@ from kourou.model.properties import decode_properties
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.record.decode import decode_message
 from kourou.protocol.sending import CheckTransactionStateRequestHeader
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.peers import FakePeer
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 from tests.broker.transactions.transaction_rig import (
     COMMIT,
     TransactionRig,
@@ -81,7 +81,7 @@ def test_a_check_equals_javas() -> None:
 
     async def test(rig: TransactionRig) -> None:
         producer = rig.connect(group)
-        half.ext_fields["g"] = str(rig.parts.clock.now_ms())
+        half.ext_fields["g"] = str(rig.broker.clock.now_ms())
         await rig.sends.ask(half)
         await rig.round(after_s=30)
         [check] = producer.sent
@@ -114,10 +114,10 @@ def test_a_store_of_the_java_broker_is_continued() -> None:
         store=replace(golden.config), max_message_size_bytes=1 << 15,
     )  # fmt: skip
 
-    async def main(parts: BrokerParts) -> None:
-        rig = TransactionRig(parts)
+    async def main(broker: SimulatedBroker) -> None:
+        rig = TransactionRig(broker)
         before = Counter(message.msg_id for message in rig.stored("StoreTran"))
-        parts.transactions.start()
+        broker.transactions.start()
         await asyncio.sleep(1)
         assert rig.transactions.counts.open_by_topic() == {"StoreTran": 6}
         producer = rig.connect("store_tx_producer")
@@ -134,6 +134,6 @@ def test_a_store_of_the_java_broker_is_continued() -> None:
         assert len(after - before) == 6
         assert set(after.values()) == {1}
         head, _ = rig.progress()
-        assert head == parts.store.reader.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        assert head == broker.store.reader.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0)
 
-    run_with_parts(main, golden.disk, config=config, later_ms=RECORDED_UNTIL_MS - EPOCH_MS)
+    run_with_broker(main, golden.disk, config=config, later_ms=RECORDED_UNTIL_MS - EPOCH_MS)

@@ -94,7 +94,7 @@ def test_properties_that_affect_an_end_are_left_to_the_general_path() -> None:
 
 async def make_queues(rig: TransactionRig) -> None:
     """Store a message in the half queue and in queue 0 of `T`."""
-    await rig.parts.topics.persist()
+    await rig.broker.topics.persist()
     await rig.sends.send(b"first")
     await rig.end(await rig.half(b"rolled back"), ROLLBACK)
 
@@ -191,7 +191,7 @@ def acknowledged_halves(end: bytes, place: int, queue_offset: int) -> bytes:
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_a_broker_that_refuses_half_messages_refuses_them_on_both_paths(is_fast: bool) -> None:
     async def test(rig: TransactionRig) -> None:
-        await rig.parts.topics.persist()
+        await rig.broker.topics.persist()
         await rig.sends.send(b"makes the queue")
         lone = rig.sends.connect(is_fast=is_fast)
         lone.receive_bytes(half_frame(1))

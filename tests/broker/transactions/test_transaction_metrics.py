@@ -15,7 +15,7 @@ from kourou.broker.transactions.transaction_counts import TransactionCounts
 from kourou.broker.transactions.transaction_metrics import transaction_families
 from kourou.metrics import Sample
 from kourou.model.topic import TRANS_HALF_TOPIC
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 from tests.broker.transactions.test_fast_end import frame, plain_halves
 from tests.broker.transactions.test_plain_halves import half_frame
 from tests.broker.transactions.transaction_rig import COMMIT, ROLLBACK, TransactionRig, run
@@ -73,7 +73,7 @@ def test_statistics_count_half_messages_under_their_topic_and_commits_under_thei
             for half in halves:
                 await rig.end(half, COMMIT)
         await asyncio.sleep(1)
-        stats = rig.parts.stats
+        stats = rig.broker.stats
         stats.sample(10_000)
         for topic, count in (("T", 1 + 5), (TRANS_HALF_TOPIC, 1 + 5)):
             values = stats.values("TOPIC_PUT_NUMS", topic, Window.MINUTE)
@@ -94,17 +94,17 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
         lone.receive_bytes(b"".join(half_frame(n) for n in range(1_000)))
         await asyncio.sleep(5)
 
-    async def meanwhile(parts: BrokerParts) -> None:
-        rig = TransactionRig(parts)
+    async def meanwhile(broker: SimulatedBroker) -> None:
+        rig = TransactionRig(broker)
         half = await rig.half(b"before the others are looked for")
-        offload = parts.runtime.offload
+        offload = broker.runtime.offload
 
         async def slowly(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
             await asyncio.sleep(1)
             return await offload(call, *args, **kwargs)
 
-        parts.transactions._runtime = replace(parts.runtime, offload=slowly)
-        parts.transactions.start()
+        broker.transactions._runtime = replace(broker.runtime, offload=slowly)
+        broker.transactions.start()
         lone = rig.sends.connect(is_fast=True)
         lone.receive_bytes(half_frame(7) + half_frame(8))
         end = rig.begin_end(half, COMMIT, producer_group="another")
@@ -112,11 +112,11 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
         assert (len(lone.sent()), len(end.sent)) == (2, 0), "ends wait for the recovery"
         await asyncio.sleep(10)
         assert len(end.sent) == 1
-        assert parts.transactions.counts.of("T") == 1_000 + 6 + 1 + 2
+        assert broker.transactions.counts.of("T") == 1_000 + 6 + 1 + 2
 
     disk = run(many)
     config = small_config(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
-    run_with_parts(meanwhile, disk, config=config, later_ms=10_000)
+    run_with_broker(meanwhile, disk, config=config, later_ms=10_000)
 
 
 def test_records_that_a_check_stores_again_count_as_puts_of_half_messages() -> None:
@@ -124,8 +124,8 @@ def test_records_that_a_check_stores_again_count_as_puts_of_half_messages() -> N
         await rig.half()
         await rig.round(after_s=30)
         assert len(rig.halves()) == 2
-        rig.parts.stats.sample(100_000)
-        values = rig.parts.stats.values("TOPIC_PUT_NUMS", TRANS_HALF_TOPIC, Window.MINUTE)
+        rig.broker.stats.sample(100_000)
+        values = rig.broker.stats.values("TOPIC_PUT_NUMS", TRANS_HALF_TOPIC, Window.MINUTE)
         assert values is not None
         assert values.sum == 2
 

@@ -29,12 +29,12 @@ from kourou.protocol.sending import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from kourou.remoting.steady_time import steady_ms
-from kourou.testing.broker_parts import BrokerParts, run_with_parts, small_config
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
 
 COMMIT, ROLLBACK, UNKNOWN = TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, 0
 
@@ -53,11 +53,11 @@ class Half:
 class TransactionRig:
     """One broker with its transactions started."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self.parts = parts
-        self.sends = SendRig(parts)
-        self.transactions = parts.transactions
-        self.handlers = parts.transactions.handlers()
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self.broker = broker
+        self.sends = SendRig(broker)
+        self.transactions = broker.transactions
+        self.handlers = broker.transactions.handlers()
 
     async def half(
         self, body: bytes = b"x", *, group: str = "p", topic: str = "T", queue_id: int = 0,
@@ -65,7 +65,7 @@ class TransactionRig:
     ) -> Half:  # fmt: skip
         """Send a half message, by the connection `lone` if one is given."""
         said = {"TRAN_MSG": "true", "PGROUP": group} | properties
-        born = self.parts.clock.now_ms() if born_at_ms is None else born_at_ms
+        born = self.broker.clock.now_ms() if born_at_ms is None else born_at_ms
         command = message(
             body, encode_properties(said).decode(), topic=topic, queue_id=queue_id,
             producer_group=group, born_timestamp=born, sys_flag=4,
@@ -126,7 +126,7 @@ class TransactionRig:
         """Connect a producer of the group."""
         peer = FakePeer(port)
         member = Member(f"id-{port}", cast(Peer, peer), LanguageCode.JAVA, 513, steady_ms())
-        self.parts.clients.register_producer(member, group)
+        self.broker.clients.register_producer(member, group)
         return peer
 
     async def round(self, after_s: float = 0) -> None:
@@ -136,7 +136,7 @@ class TransactionRig:
 
     def stored(self, topic: str = "T") -> list[MessageExt]:
         """Return the messages of all queues of a topic."""
-        store, found = self.parts.store, []
+        store, found = self.broker.store, []
         for queue_id in range(4):
             for offset in range(store.reader.max_offset(topic, queue_id)):
                 entry = store.reader.entry(topic, queue_id, offset)
@@ -160,7 +160,7 @@ class TransactionRig:
 
     def ops(self) -> list[list[int]]:
         """Return the half messages that each op message names."""
-        store, found = self.parts.store, []
+        store, found = self.broker.store, []
         for offset in range(store.reader.max_offset(TRANS_OP_HALF_TOPIC, 0)):
             entry = store.reader.entry(TRANS_OP_HALF_TOPIC, 0, offset)
             assert entry is not None
@@ -171,7 +171,7 @@ class TransactionRig:
 
     def progress(self) -> tuple[int | None, int | None]:
         """Return the committed progress of the half queue and the op queue."""
-        query = self.parts.offsets.query
+        query = self.broker.offsets.query
         return query(GROUP, TRANS_HALF_TOPIC, 0), query(GROUP, TRANS_OP_HALF_TOPIC, 0)
 
 
@@ -205,13 +205,13 @@ def run(
 ) -> SimDisk:
     """Run `test` with a broker, stop it cleanly, and check its store; `rules` of transactions."""
 
-    async def main(parts: BrokerParts) -> None:
-        parts.transactions.start()
-        await test(TransactionRig(parts))
-        parts.flusher.release()
+    async def main(broker: SimulatedBroker) -> None:
+        broker.transactions.start()
+        await test(TransactionRig(broker))
+        broker.flusher.release()
 
     config = small_config(transactions=TransactionConfig(**rules))
-    return run_with_parts(main, disk, config=config, later_ms=later_ms)
+    return run_with_broker(main, disk, config=config, later_ms=later_ms)
 
 
 def run_killed(
@@ -227,12 +227,12 @@ def run_killed(
 
     async def main() -> None:
         config = small_config(transactions=TransactionConfig(**rules))
-        parts = BrokerParts(the_disk, config=config, later_ms=later_ms)
-        parts.transactions.start()
+        broker = SimulatedBroker(the_disk, config=config, later_ms=later_ms)
+        broker.transactions.start()
         try:
-            await test(TransactionRig(parts))
+            await test(TransactionRig(broker))
         finally:
-            parts.abandon()
+            broker.abandon()
             await asyncio.sleep(0)
 
     run_virtual(main())

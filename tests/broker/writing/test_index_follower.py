@@ -25,122 +25,122 @@ from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import KeyQuery
 from kourou.store.message_store import IndexStep
 from kourou.store.state.checkpoint import load_checkpoint
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
 from kourou.testing.clock import LoopClock
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 LONG_MAX = 2**63 - 1
 
 
-def following(parts: BrokerParts) -> IndexFollower:
-    made = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
+def following(broker: SimulatedBroker) -> IndexFollower:
+    made = IndexFollower(broker.store, broker.runtime.offload, broker.clock)
     made.start()
     return made
 
 
-async def send(parts: BrokerParts, *keys: str) -> None:
+async def send(broker: SimulatedBroker, *keys: str) -> None:
     for key in keys:
-        await parts.store_messages([parts.draft(properties={"KEYS": key})])
+        await broker.store_messages([broker.draft(properties={"KEYS": key})])
 
 
 def test_messages_are_indexed_after_notify() -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
         for _ in range(3):
-            await send(parts, "a", "b")
+            await send(broker, "a", "b")
             index.notify()
             await asyncio.sleep(0.1)
-            assert parts.store.index_lag_bytes == 0
+            assert broker.store.index_lag_bytes == 0
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_without_messages_the_index_is_not_touched() -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
-        await send(parts, "a")
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
+        await send(broker, "a")
         index.notify()
         await asyncio.sleep(2 * SAVE_INTERVAL_MS / 1000)
-        operations = parts.disk.operations
+        operations = broker.disk.operations
         await asyncio.sleep(24 * 3600)
-        assert parts.disk.operations == operations
+        assert broker.disk.operations == operations
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_the_index_is_saved_and_recorded_in_the_checkpoint() -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
-        await send(parts, "a")
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
+        await send(broker, "a")
         index.notify()
         unsaved = []
         for pause_ms in (1_000, SAVE_INTERVAL_MS):
             await asyncio.sleep(pause_ms / 1000)
-            assert parts.store.index is not None
-            unsaved.append(parts.store.index.has_unsaved)
+            assert broker.store.index is not None
+            unsaved.append(broker.store.index.has_unsaved)
         assert unsaved == [True, False]
-        parts.store.writer.flush(parts.clock.now_ms())
-        assert load_checkpoint(parts.disk).index_at_ms > 0
+        broker.store.writer.flush(broker.clock.now_ms())
+        assert load_checkpoint(broker.disk).index_at_ms > 0
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_a_clock_that_is_set_back_delays_no_save() -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
-        cast(LoopClock, parts.clock).step(-3_600_000)
-        await send(parts, "a")
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
+        cast(LoopClock, broker.clock).step(-3_600_000)
+        await send(broker, "a")
         index.notify()
         await asyncio.sleep(1 + SAVE_INTERVAL_MS / 1000)
-        assert parts.store.index is not None
-        assert not parts.store.index.has_unsaved
+        assert broker.store.index is not None
+        assert not broker.store.index.has_unsaved
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_indexing_continues_after_a_full_disk_without_affecting_the_store() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         full = [True]
 
         def refuse(operation: str, name: str) -> None:
             if full[0] and name.startswith("index") and operation in ("write", "truncate"):
                 raise OSError(errno.ENOSPC, "full")
 
-        index = following(parts)
-        await send(parts, "a")
-        parts.disk.on_operation = refuse
+        index = following(broker)
+        await send(broker, "a")
+        broker.disk.on_operation = refuse
         index.notify()
         await asyncio.sleep(1)
-        await send(parts, "b")
+        await send(broker, "b")
         index.notify()
-        assert parts.store.index_lag_bytes > 0
-        assert parts.store.writer.read_only_reason is None
+        assert broker.store.index_lag_bytes > 0
+        assert broker.store.writer.read_only_reason is None
         asked = KeyQuery("T", "a", KeyKind.KEY, 9, 0, LONG_MAX)
-        assert len(parts.store.find_messages(asked).records) == 1  # from the log itself
+        assert len(broker.store.find_messages(asked).records) == 1  # from the log itself
         full[0] = False
         await asyncio.sleep(2 * RETRY_MS / 1000)
-        assert parts.store.index_lag_bytes == 0
+        assert broker.store.index_lag_bytes == 0
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_any_other_failure_makes_the_store_read_only_with_a_remedy(caplog: Any) -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
-        await send(parts, "a")
-        parts.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
+        await send(broker, "a")
+        broker.disk.fail_after(0, OSError(errno.EIO, "broken"), ("sync",))
         index.notify()
         await asyncio.sleep(1)
-        assert "key index" in (parts.store.writer.read_only_reason or "")
-        assert "directory `index`" in (parts.store.writer.read_only_reason or "")
+        assert "key index" in (broker.store.writer.read_only_reason or "")
+        assert "directory `index`" in (broker.store.writer.read_only_reason or "")
         await index.stop()
 
     with pytest.raises(AssertionError, match="not closed cleanly"):  # the check finds this then
-        run_with_parts(test)
+        run_with_broker(test)
     assert "store.became_read_only" in caplog.text
 
 
@@ -164,30 +164,30 @@ def test_a_slice_ends_by_the_duration_of_its_steps(
     monkeypatch.setattr(IndexFeed, "fullness", feed_fullness)
     taken: dict[int, list[int]] = {}  # records of each step, by when its slice was
 
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, *(f"key-{number}" for number in range(2_000)))
-        step, now_s = parts.store.index_step, [0.0]
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, *(f"key-{number}" for number in range(2_000)))
+        step, now_s = broker.store.index_step, [0.0]
 
         def slow(records_max: int) -> IndexStep:
-            if parts.clock.now_ms() not in taken:
-                taken[parts.clock.now_ms()] = []
-            taken[parts.clock.now_ms()].append(records_max)
+            if broker.clock.now_ms() not in taken:
+                taken[broker.clock.now_ms()] = []
+            taken[broker.clock.now_ms()].append(records_max)
             now_s[0] += 10e-6 * records_max
             return step(records_max)
 
         def time_s() -> float:
-            if parts.clock.now_ms() not in taken and taken:
+            if broker.clock.now_ms() not in taken and taken:
                 now_s[0] += turn_ms / 1000
             return now_s[0]
 
-        monkeypatch.setattr(parts.store, "index_step", slow)
-        index = IndexFollower(parts.store, parts.runtime.offload, parts.clock, time_s=time_s)
+        monkeypatch.setattr(broker.store, "index_step", slow)
+        index = IndexFollower(broker.store, broker.runtime.offload, broker.clock, time_s=time_s)
         index.start()
         await asyncio.sleep(1)
-        assert parts.store.index_lag_bytes == 0
+        assert broker.store.index_lag_bytes == 0
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
     first, *others = taken.values()
     took_ms = [10e-3 * sum(records) for records in others]
     assert abs(max(took_ms) - slice_ms) <= STEP_MS
@@ -195,28 +195,30 @@ def test_a_slice_ends_by_the_duration_of_its_steps(
 
 
 def test_short_steps_grow() -> None:
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, *(f"key-{number}" for number in range(600)))
-        index = IndexFollower(parts.store, parts.runtime.offload, parts.clock, time_s=lambda: 0.0)
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, *(f"key-{number}" for number in range(600)))
+        index = IndexFollower(
+            broker.store, broker.runtime.offload, broker.clock, time_s=lambda: 0.0
+        )
         for _ in range(5):
             index._slice()
-            parts.store.index_upkeep(parts.clock.now_ms())
+            broker.store.index_upkeep(broker.clock.now_ms())
         assert index._step_records == STEP_RECORDS_MAX
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_stopping_twice_and_without_start_is_harmless() -> None:
-    async def test(parts: BrokerParts) -> None:
-        index = following(parts)
+    async def test(broker: SimulatedBroker) -> None:
+        index = following(broker)
         await index.stop()
         await index.stop()
-        never = IndexFollower(parts.store, parts.runtime.offload, parts.clock)
+        never = IndexFollower(broker.store, broker.runtime.offload, broker.clock)
         await never.stop()
         never.abandon()
 
-    run_with_parts(test)
+    run_with_broker(test)
 
 
 def test_an_unexpected_failure_is_logged_once_and_skips_no_record(
@@ -231,14 +233,14 @@ def test_an_unexpected_failure_is_logged_once_and_skips_no_record(
             raise KeyError("unforeseen")
         return add_columns(file, columns)
 
-    async def test(parts: BrokerParts) -> None:
-        await send(parts, *"abcdef")
+    async def test(broker: SimulatedBroker) -> None:
+        await send(broker, *"abcdef")
         monkeypatch.setattr(ActiveIndexFile, "add_columns", fail_at_first)
-        index = following(parts)
+        index = following(broker)
         await asyncio.sleep(5 * RETRY_MS / 1000)
-        assert parts.store.index_lag_bytes == 0
+        assert broker.store.index_lag_bytes == 0
         assert calls == [6, 6, 6, 6]
         await index.stop()
 
-    run_with_parts(test)
+    run_with_broker(test)
     assert caplog.text.count("index.following_failed") == 1

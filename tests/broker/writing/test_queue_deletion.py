@@ -12,7 +12,7 @@ import pytest
 from kourou.broker.writing.put import PutStatus
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import StoreError
-from kourou.testing.broker_parts import BrokerParts, run_with_parts
+from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker
 
 BROKEN = OSError(errno.EIO, "Input/output error")
 
@@ -36,71 +36,71 @@ class SlowOffload:
             self.is_running = False
 
 
-async def put(parts: BrokerParts, topic: str) -> PutStatus:
-    return (await parts.commit.put_and_wait([parts.draft(topic=topic)], 0)).status
+async def put(broker: SimulatedBroker, topic: str) -> PutStatus:
+    return (await broker.commit.put_and_wait([broker.draft(topic=topic)], 0)).status
 
 
-def with_slow_disk(test: Callable[[BrokerParts, QueueDeletion], Awaitable[None]]) -> None:
+def with_slow_disk(test: Callable[[SimulatedBroker, QueueDeletion], Awaitable[None]]) -> None:
     """Run the test with topics "Gone" and "Kept", and check that unlinks leave the loop."""
 
-    async def main(parts: BrokerParts) -> None:
+    async def main(broker: SimulatedBroker) -> None:
         for topic in ("Gone", "Kept"):
-            assert await put(parts, topic) is PutStatus.OK
-        parts.commit.flush(parts.clock.now_ms())
+            assert await put(broker, topic) is PutStatus.OK
+        broker.commit.flush(broker.clock.now_ms())
         offload = SlowOffload()
 
         def watch(operation: str, name: str) -> None:
             if operation in ("unlink", "remove_directory", "rename"):
                 assert offload.is_running, (operation, name)
 
-        parts.disk.on_operation = watch
-        await test(parts, QueueDeletion(parts.commit, offload))
-        parts.disk.on_operation = None
+        broker.disk.on_operation = watch
+        await test(broker, QueueDeletion(broker.commit, offload))
+        broker.disk.on_operation = None
 
-    run_with_parts(main)
+    run_with_broker(main)
 
 
 def test_other_topics_are_served_and_the_name_is_refused_during_a_deletion() -> None:
-    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
+    async def test(broker: SimulatedBroker, queues: QueueDeletion) -> None:
         deleting = asyncio.create_task(queues.delete("Gone"))
         for _ in range(3):  # before the note, before the removal, before its end
             await asyncio.sleep(0.4)
             assert not deleting.done()
-            assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED
-            assert await put(parts, "Kept") is PutStatus.OK
+            assert await put(broker, "Gone") is PutStatus.TOPIC_REFUSED
+            assert await put(broker, "Kept") is PutStatus.OK
         await deleting
-        assert parts.disk.list("consumequeue") == ["Kept"]
-        assert await put(parts, "Gone") is PutStatus.OK
-        assert parts.store.reader.max_offset("Gone", 0) == 1
-        assert parts.store.reader.max_offset("Kept", 0) == 4
+        assert broker.disk.list("consumequeue") == ["Kept"]
+        assert await put(broker, "Gone") is PutStatus.OK
+        assert broker.store.reader.max_offset("Gone", 0) == 1
+        assert broker.store.reader.max_offset("Kept", 0) == 4
 
     with_slow_disk(test)
 
 
 def test_topics_are_deleted_one_after_the_other() -> None:
-    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
+    async def test(broker: SimulatedBroker, queues: QueueDeletion) -> None:
         async with asyncio.TaskGroup() as deleting:
             for topic in ("Gone", "Kept", "Gone", "never"):
                 deleting.create_task(queues.delete(topic))
-        assert parts.store.reader.queues() == {}
-        assert parts.disk.list("consumequeue") == []
-        assert parts.disk.read("config/kourou-store.json", 0, 999).count(b'"Gone"') == 1
+        assert broker.store.reader.queues() == {}
+        assert broker.disk.list("consumequeue") == []
+        assert broker.disk.read("config/kourou-store.json", 0, 999).count(b'"Gone"') == 1
 
     with_slow_disk(test)
 
 
 def test_a_failed_removal_is_reported_and_a_second_one_completes_it() -> None:
-    async def test(parts: BrokerParts, queues: QueueDeletion) -> None:
-        parts.disk.fail_after(0, BROKEN, ["unlink"])
+    async def test(broker: SimulatedBroker, queues: QueueDeletion) -> None:
+        broker.disk.fail_after(0, BROKEN, ["unlink"])
         with pytest.raises(
             StoreError, match="messages to topic Gone are refused until it is deleted"
         ):
             await queues.delete("Gone")
-        assert parts.store.reader.queues() == {"Kept": [0]}
-        assert await put(parts, "Gone") is PutStatus.TOPIC_REFUSED
+        assert broker.store.reader.queues() == {"Kept": [0]}
+        assert await put(broker, "Gone") is PutStatus.TOPIC_REFUSED
 
         await queues.delete("Gone")
-        assert parts.disk.list("consumequeue") == ["Kept"]
-        assert await put(parts, "Gone") is PutStatus.OK
+        assert broker.disk.list("consumequeue") == ["Kept"]
+        assert await put(broker, "Gone") is PutStatus.OK
 
     with_slow_disk(test)

@@ -17,9 +17,9 @@ from kourou.store.tools.check import check_store
 from kourou.store.tools.info import store_info
 from kourou.store.tools.rebuild import rebuild
 from kourou.store.tools.truncate import plan_truncation, truncate_log
-from kourou.testing.broker_parts import BrokerParts
 from kourou.testing.clock import EPOCH_MS
 from kourou.testing.disk import SimDisk
+from kourou.testing.simulated_broker import SimulatedBroker
 from tests.broker.delays.delay_rig import bodies, run
 from tests.broker.timer.timer_rig import send_at
 from tests.store.timer.test_timer_golden import java_s_timer
@@ -34,12 +34,12 @@ TIMER = TimerConfig(timer_log_file_bytes=UNIT_BYTES * 20 + 16)
 def waiting_store() -> SimDisk:
     """Return a closed store with 30 scheduled messages in 10 slots, one of them recalled."""
 
-    async def fill(parts: BrokerParts) -> None:
+    async def fill(broker: SimulatedBroker) -> None:
         for second in range(SECONDS):
             for number in range(EACH):
                 due_at_ms = FIRST_MS + second * 1000 + number
-                await send_at(parts, b"%d-%d" % (second, number), due_at_ms)
-        await send_at(parts, b"0", FIRST_MS, recalls="id-0-0", unique_id="id-0-0")
+                await send_at(broker, b"%d-%d" % (second, number), due_at_ms)
+        await send_at(broker, b"0", FIRST_MS, recalls="id-0-0", unique_id="id-0-0")
         await asyncio.sleep(1)
 
     return run(fill, timer=TIMER)
@@ -152,11 +152,11 @@ def test_a_recalled_message_is_dropped_by_a_rebuild_after_its_time() -> None:
 
 
 def test_messages_whose_delivery_is_truncated_wait_again() -> None:
-    async def deliver_some(parts: BrokerParts) -> None:
+    async def deliver_some(broker: SimulatedBroker) -> None:
         await asyncio.sleep(100 + SECONDS / 2)
-        count = len(bodies(parts))
+        count = len(bodies(broker))
         assert EACH < count < SECONDS * EACH - 1
-        entry = parts.store.reader.entry("T", 0, EACH)
+        entry = broker.store.reader.entry("T", 0, EACH)
         assert entry is not None
         cuts.append(entry.physical_offset)
 
@@ -180,10 +180,10 @@ def test_unreadable_timer_counts_are_found() -> None:
 def assert_all_come(disk: SimDisk, later_ms: int = 2_000) -> None:
     """Assert that a broker delivers all messages except the recalled one, once and in order."""
 
-    async def deliver(parts: BrokerParts) -> None:
+    async def deliver(broker: SimulatedBroker) -> None:
         await asyncio.sleep(200)
         assert (
-            bodies(parts)
+            bodies(broker)
             == [b"%d-%d" % (second, number) for second in range(SECONDS) for number in range(EACH)][
                 1:
             ]
@@ -203,24 +203,24 @@ def test_a_message_not_in_the_wheel_yet_is_no_finding_and_counts_as_behind() -> 
 
 
 def test_changes_of_a_store_in_use_are_no_findings() -> None:
-    async def test(parts: BrokerParts) -> None:
+    async def test(broker: SimulatedBroker) -> None:
         for number in range(60):
-            due_at_ms = parts.clock.now_ms() + 300 + number * 110
-            await send_at(parts, b"%d" % number, due_at_ms)
+            due_at_ms = broker.clock.now_ms() + 300 + number * 110
+            await send_at(broker, b"%d" % number, due_at_ms)
         for round_ in range(40):
             await asyncio.sleep(0.21)
-            parts.commit.flush(parts.clock.now_ms())
+            broker.commit.flush(broker.clock.now_ms())
             if round_ % 3 == 0:
-                await parts.timers.storage.flush()
-            assert check_store(parts.disk, live=True).findings == []
-        assert len(bodies(parts)) == 60
-        await send_at(parts, b"later", FIRST_MS + 1_000_000)
+                await broker.timers.storage.flush()
+            assert check_store(broker.disk, live=True).findings == []
+        assert len(bodies(broker)) == 60
+        await send_at(broker, b"later", FIRST_MS + 1_000_000)
         await asyncio.sleep(1.3)
-        await parts.timers.storage.flush()
-        parts.disk.write(TIMER_WHEEL, slot_at(FIRST_MS + 1_000_000) + 27, [b"\x09"])
-        [finding] = check_store(parts.disk, live=True).findings
+        await broker.timers.storage.flush()
+        broker.disk.write(TIMER_WHEEL, slot_at(FIRST_MS + 1_000_000) + 27, [b"\x09"])
+        [finding] = check_store(broker.disk, live=True).findings
         assert "slot says first unit" in finding.problem
-        await send_at(parts, b"repaired", FIRST_MS + 1_000_000)  # rewrites its slot
+        await send_at(broker, b"repaired", FIRST_MS + 1_000_000)  # rewrites its slot
         await asyncio.sleep(1)
 
     run(test, timer=TIMER)

@@ -1,7 +1,8 @@
-"""The parts of a broker that serve consumers, assembled without a network or a port.
+"""A broker without a network or a port, in one event loop, for tests of single handlers.
 
-For tests of single handlers: requests come from a `FakePeer`, which receives the answers.
-`kourou.testing.cluster` runs whole brokers on a network in memory.
+Its components, handlers and fast paths are the real ones; disk, flusher, clock and randomness are
+simulated. Requests come from a `FakePeer`, which receives the answers. `kourou.testing.cluster`
+runs whole brokers on a network in memory.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ class ColdDisk(SimDisk):
         return None
 
 
-def run_with_parts(
-    test: Callable[[BrokerParts], Coroutine[Any, Any, None]],
+def run_with_broker(
+    test: Callable[[SimulatedBroker], Coroutine[Any, Any, None]],
     disk: SimDisk | None = None,
     *,
     config: BrokerConfig | None = None,
     later_ms: int = 0,
     is_delivering: bool = False,
 ) -> SimDisk:
-    """Run `test` with the parts of a broker in virtual time, stop them cleanly, check the store.
+    """Run `test` with a broker in virtual time, stop it cleanly, check the store.
 
     Args:
-        test: gets the parts.
+        test: gets the broker.
         disk: None for a new one.
         config: None for `small_config()`.
         later_ms: wall-clock time at the start, in ms since `EPOCH_MS`.
@@ -88,13 +89,13 @@ def run_with_parts(
     the_disk = disk or SimDisk()
 
     async def main() -> None:
-        parts = BrokerParts(the_disk, config=config, later_ms=later_ms)
+        broker = SimulatedBroker(the_disk, config=config, later_ms=later_ms)
         if is_delivering:
-            await parts.start_deliveries()
+            await broker.start_deliveries()
         try:
-            await test(parts)
+            await test(broker)
         finally:
-            await parts.stop()
+            await broker.stop()
 
     run_virtual(main())
     findings = check_store(the_disk).findings
@@ -102,10 +103,11 @@ def run_with_parts(
     return the_disk
 
 
-class BrokerParts:
-    """One broker's tables, store and handlers, on the running loop.
+class SimulatedBroker:
+    """One broker on the running loop; nothing is delivered before `start_deliveries`.
 
     Attributes:
+        components, handlers, fast_paths: those of a real broker, without periodic tasks.
         arrivals: all messages that became visible, oldest first.
         answer_client: answers the broker's requests to a client; while it is None, all of these
             time out.
