@@ -407,7 +407,7 @@ def test_shapes_and_layouts_are_bounded() -> None:
         items = [BatchItem(0, b"b" * number, text)] * 2
         columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
-        assert columns.bodies == (b"b" * number,) * 2
+        assert columns.records.bodies == (b"b" * number,) * 2
     assert len(reader._shapes) + len(reader._shapes.older) <= 2048
     assert max(len(reader._forms), len(reader._cuts)) <= 1024
     for size in range(1, 3000):
@@ -415,7 +415,7 @@ def test_shapes_and_layouts_are_bounded() -> None:
         items = [BatchItem(0, b"b", text), BatchItem(0, b"bb", text)]
         columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
-        assert columns.bodies == (b"b", b"bb")
+        assert columns.records.bodies == (b"b", b"bb")
     assert max(len(reader._forms), len(reader._cuts)) <= 1024
 
 

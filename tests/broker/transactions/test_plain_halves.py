@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from kourou.broker.transactions.half_messages import committed_draft, place_half, read_half
 from kourou.broker.transactions.plain_halves import (
-    PlainHalf,
-    committed_record,
+    HALF_TOPIC_BYTES,
     half_target,
     plain_group,
 )
@@ -23,7 +22,7 @@ from kourou.model.properties import encode_properties
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.frame import encode_frame
-from kourou.protocol.record.encode import RecordDraft, encode_sealed
+from kourou.protocol.record.encode import RecordDraft, encode_committed, encode_sealed
 from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.limits import ConnectionLimits
 from kourou.testing.lone_connection import LoneConnection
@@ -74,8 +73,10 @@ def test_the_record_of_a_fast_path_commit_equals_that_of_the_general_path(
     record = encode_sealed(draft, half_at, half_place, store_at_ms)
     target = half_target(TopicConfig(topic), queue_id)
     size = len(draft.properties) - len(target.properties)
-    half = PlainHalf(target, "p", size, 0, "", unique_id, "")
-    made = committed_record(record[:-SEAL_BYTES], half, half_place, (place, 7, store_at_ms))
+    made = encode_committed(
+        record[:-SEAL_BYTES], HALF_TOPIC_BYTES, (target.topic_bytes, queue_id),
+        size, (place, 7, store_at_ms, half_place),
+    )  # fmt: skip
     general = committed_draft(read_half(record), queue_id, half_place)
     assert b"".join(made) == encode_sealed(general, 7, place, store_at_ms)
     assert len(record) + target.more_bytes == len(b"".join(made))

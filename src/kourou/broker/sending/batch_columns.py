@@ -6,7 +6,7 @@ Source: see `kourou.protocol.message_batch`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, repeat
 from typing import Final, NamedTuple
 
@@ -23,8 +23,8 @@ from kourou.broker.sending.verdicts import judge_batched
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
+from kourou.protocol.record.encode import SEALED_BYTES, RecordColumns, sealed_properties_size
 from kourou.protocol.record.keys import queue_tags_code
-from kourou.protocol.record.layout import HEAD_V4, SEAL_BYTES
 from kourou.store.index.index_feed import ID_HEAD_CHARS
 
 _ITEM: Final = struct.Struct(">i8xii")
@@ -50,24 +50,16 @@ class BatchColumns(NamedTuple):
     """The messages of a batch, column by column; all columns are in the order of the batch.
 
     Attributes:
-        sizes: record sizes in bytes, seals included.
-        body_sizes: body sizes in bytes.
-        flags: message flags.
+        records: what their records consist of.
         codes: tag hashes for the queue entries.
-        bodies: message bodies.
-        tails: columns of the bytes between body and seal, beginning with the topic's size.
         id_head, id_tails: unique ids of all messages in the form of `FedBatch`; empty if any
             message has none.
         tags: the tags of each message, or one entry that all share; "" for none.
         keys: the keys property of each message, "" for none; empty if no message has keys.
     """
 
-    sizes: Sequence[int]
-    body_sizes: Sequence[int]
-    flags: Sequence[int]
+    records: RecordColumns
     codes: Sequence[int]
-    bodies: Sequence[bytes]
-    tails: tuple[Iterable[bytes], ...]
     id_head: bytes
     id_tails: bytes
     tags: Sequence[str]
@@ -169,14 +161,16 @@ class BatchReader:
         if not (head + id_tails).isalnum():
             return None
         start = topic_bytes + form.start + head
-        total = HEAD_V4.size + body_size + len(topic_bytes) + text_size + SEAL_BYTES
+        total = SEALED_BYTES + body_size + len(topic_bytes) + text_size - _SIZE16.size
         return BatchColumns(
-            (total,) * count,
-            (body_size,) * count,
-            (flag,) * count,
+            RecordColumns(
+                (total,) * count,
+                (body_size,) * count,
+                (flag,) * count,
+                bodies,
+                (repeat(start), rests, repeat(form.between)),
+            ),
             (form.code,) * count,
-            bodies,
-            (repeat(start), rests, repeat(form.between)),
             head,
             id_tails,
             (form.tags,),
@@ -189,7 +183,7 @@ class BatchReader:
         """Return messages of mixed forms, in less than 1 us each."""
         data = bytes(body)
         at, end = 0, len(data)
-        fixed = HEAD_V4.size + len(topic_bytes) + SEAL_BYTES
+        fixed = SEALED_BYTES + len(topic_bytes) - _SIZE16.size
         rows: list[_Row] = []
         found_forms: list[_Form] = []
         parsed_bytes = 0
@@ -252,7 +246,7 @@ class BatchReader:
         if shape is None:
             return None
         code, tags = shape
-        stored_size = _SIZE16.pack(size + SEAL_BYTES)
+        stored_size = sealed_properties_size(size)
         if not id_end:
             return _Form(code, stored_size + text[2:], b"", b"", tags, _NO_ID), b"", b""
         kind, spans_in_order = _NO_KEYS, (id_at, id_end, len(text), len(text))
@@ -299,12 +293,14 @@ def _columns(
         if parts[::2].count(parts[0]) == len(ids):
             head, id_tails = parts[0], b"".join(parts[1::2])
     return BatchColumns(
-        sizes,
-        body_sizes,
-        flags,
+        RecordColumns(
+            sizes,
+            body_sizes,
+            flags,
+            bodies,
+            (repeat(topic_bytes), starts, firsts, betweens, seconds, ends),
+        ),
         codes,
-        bodies,
-        (repeat(topic_bytes), starts, firsts, betweens, seconds, ends),
         head,
         id_tails,
         tags if tags.count(tags[0]) < len(tags) else tags[:1],

@@ -27,7 +27,6 @@ from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
 from kourou.broker.sending.batch_records import (
-    COMMON,
     Target,
     append_records,
     message_ids,
@@ -40,6 +39,7 @@ from kourou.broker.sending.verdicts import batch_flag_refusal, waits_for_sync
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.record.encode import pack_shared
 from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import SealedRun
@@ -189,7 +189,7 @@ class FastBatch:
         opaque: int,
     ) -> bool:
         """Append the messages and note the answer, if all of them fit."""
-        count, total = len(columns.bodies), sum(columns.sizes)
+        count, total = len(columns.codes), sum(columns.records.sizes)
         request_bytes = batches.request_bytes + frame_bytes
         put_bytes = batches.put_bytes + total - SEAL_BYTES * count
         puts = len(batches.replies) + 1
@@ -199,7 +199,7 @@ class FastBatch:
             or not self._commit.has_room(batches.owner, put_bytes, puts)
         ):
             return False
-        positions = positions_from(run.position, columns.sizes)
+        positions = positions_from(run.position, columns.records.sizes)
         offset = target.queue.next_offset
         ids = message_ids(peer.id_prefix, positions)
         unique_id = target.unique_id or self._unique_ids.next(batches.began_ms)
@@ -246,7 +246,7 @@ class FastBatch:
             or not is_number(fields.g, BORN_DIGITS_MAX)
         ):
             return None
-        common = COMMON.pack(
+        common = pack_shared(
             sys_flag, int(fields.g), peer.born_address, peer.born_port, run.store_at_ms,
             peer.store_address, peer.store_port, 0, 0,
         )  # fmt: skip

@@ -59,7 +59,16 @@ from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
-from kourou.protocol.record.layout import HEAD_V4, MAGIC_V1, SEAL, SEAL_BYTES, SEAL_TEN_DIGITS
+from kourou.protocol.record.encode import TAIL, pack_head, pack_properties_size
+from kourou.protocol.record.layout import (
+    CRC_MASK,
+    FIXED_BYTES,
+    MAGIC_V1,
+    RECORD_BYTES_MIN,
+    SEAL,
+    SEAL_BYTES,
+    SEAL_TEN_DIGITS,
+)
 from kourou.remoting.connection import Connection, FastPath
 from kourou.store.message_store import AppendedRecord, SealedRun
 
@@ -70,9 +79,6 @@ _START_AT: Final = 8
 _START_END: Final = _START_AT + len(_START)
 _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
-_PACK_HEAD: Final = HEAD_V4.pack
-_HEAD_BYTES: Final = HEAD_V4.size
-_CRC_MASK: Final = 0x7FFF_FFFF
 _ID_BYTES: Final = len(UNIQ_KEY) + UNIQ_KEY_CHARS + 1
 """Size of the unique id property that the broker adds to a message without one."""
 _FRAME_BYTES_MIN: Final = 128
@@ -160,7 +166,7 @@ class FastSend:
         region = region_properties(config)
         suffix = encode_properties({**region, names.CLUSTER: config.cluster_name})
         # Bytes of a record beyond those of its frame, at most.
-        self._more_bytes = _HEAD_BYTES + 3 + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
+        self._more_bytes = RECORD_BYTES_MIN + _ID_BYTES + len(suffix) + SEAL_BYTES + MORE_BYTES_MAX
         # Values that `_append` binds to locals, in one tuple to unpack at once.
         self._locals = (
             cache, self._topics.by_name.get, cache.topics, cache.sys_flags, cache.numbers,
@@ -403,28 +409,28 @@ class FastSend:
                             reason = "properties too long"
                             break
                     # The record.
-                    total = _HEAD_BYTES + body_size + len(topic_bytes) + 2 + properties_size
+                    total = FIXED_BYTES + body_size + len(topic_bytes) + properties_size
                     if position + total > limit:
                         reason = "segment end"
                         break
                     if not has_id:  # only now, so that a frame that is refused uses up no id
                         unique_id = self._next_id(sends.began_ms)
                         properties += f"{UNIQ_KEY}{unique_id}\x02".encode()
-                    tail = b"%b%b%b%b" % (
-                        topic_bytes, properties_size.to_bytes(2, "big"), properties, ending
+                    tail = TAIL % (
+                        topic_bytes, pack_properties_size(properties_size), properties, ending
                     )  # fmt: skip
                     body = view[body_at:next_at]
                     queue_offset = queue.next_offset
                     sealed = b"".join((
-                        _PACK_HEAD(
-                            total, MAGIC_V1, crc32(body) & _CRC_MASK, record_queue_id, 0,
+                        pack_head(
+                            total, MAGIC_V1, crc32(body) & CRC_MASK, record_queue_id, 0,
                             queue_offset, position, sys_flag, born_at_ms, born_address, born_port,
                             store_at_ms, store_address, store_port, 0, 0, body_size,
                         ),
                         body,
                         tail,
                     ))  # fmt: skip
-                    digits = str(SEAL_TEN_DIGITS + (crc32(sealed) & _CRC_MASK))[:0:-1]
+                    digits = str(SEAL_TEN_DIGITS + (crc32(sealed) & CRC_MASK))[:0:-1]
                     seal = SEAL % digits.encode()
                     # The answer.
                     to_ids, to_offset, to_unique_id, to_opaque, to_end = answers.get(

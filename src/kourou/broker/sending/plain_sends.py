@@ -36,7 +36,7 @@ from kourou.model.topic import TopicConfig, is_retry_topic
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.protocol.record.layout import TOPIC_SIZE_V1_MAX
+from kourou.protocol.record.layout import TOPIC_SIZE_V1_MAX, topic_field
 from kourou.protocol.sending import SendMessageResponseHeader
 from kourou.remoting.connection import Connection
 from kourou.store.message_store import AppendedRecord
@@ -74,7 +74,7 @@ class CachedTopic:
     def __init__(self, config: TopicConfig) -> None:
         encoded = config.name.encode()
         self.config = config
-        self.topic_bytes = bytes((len(encoded),)) + encoded
+        self.topic_bytes = topic_field(encoded)
         self.queues: dict[str, tuple[int, tuple[bytes, int]]] = {}
         self.halves: dict[int, HalfTarget] = {}
 

@@ -25,12 +25,13 @@ from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.ledger import State
-from kourou.broker.transactions.plain_halves import HalfTarget, PlainHalf, committed_record
+from kourou.broker.transactions.plain_halves import HALF_TOPIC_BYTES, HalfTarget, PlainHalf
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.frame import encode_frame
+from kourou.protocol.record.encode import encode_committed
 from kourou.remoting.connection import Connection, Request
 from kourou.store.message_store import AppendedRecord, MessageStore, SealedRun
 
@@ -150,9 +151,12 @@ class _Commits:
         if queue is None or position + size > run.limit or not self._path.is_current(target):
             return False
         offset, end = queue.next_offset, position + size
-        position_fields = (position, offset, run.store_at_ms)
-        record = committed_record(
-            half.record[0], plain, half.appended.physical_offset, position_fields
+        record = encode_committed(
+            half.record[0],
+            HALF_TOPIC_BYTES,
+            (target.topic_bytes, target.queue_id),
+            plain.properties_size,
+            (position, offset, run.store_at_ms, half.appended.physical_offset),
         )
         appended = AppendedRecord(
             position, offset, size, target.topic, target.queue_id, plain.code, run.store_at_ms

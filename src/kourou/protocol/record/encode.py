@@ -50,11 +50,14 @@ from kourou.protocol.record.layout import (
 _SEAL_NAME: Final = CRC32.encode()
 _LIGHT_OFFSETS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
 
-PACK_HEAD: Final = HEAD_V4.pack
+SEALED_BYTES: Final = FIXED_BYTES + SEAL_BYTES
+"""Bytes of a sealed record with two IPv4 hosts without body, topic field and other properties."""
+pack_head: Final = HEAD_V4.pack
 """Packs a head with two IPv4 hosts from all of `HEAD_FIELDS`."""
+pack_properties_size: Final = PROPERTIES_SIZE.pack
 TAIL: Final = b"%b%b%b%b"
-"""A format of the bytes between body and seal: topic field, size of the properties, and the
-properties in two parts."""
+"""A format of the bytes between body and seal: topic field, `pack_properties_size` of the
+properties and the seal, and the properties in two parts."""
 
 
 @dataclass(slots=True)
@@ -267,16 +270,16 @@ def encode_committed(
     topic, queue_id = queue
     body_end = HEAD_BYTES + body_size
     properties_at = body_end + len(half_topic) + PROPERTIES_SIZE_BYTES
-    total_size = FIXED_BYTES + body_size + len(topic) + properties_size + SEAL_BYTES
+    total_size = SEALED_BYTES + body_size + len(topic) + properties_size
     sealed = b"".join((
-        PACK_HEAD(
+        pack_head(
             total_size, magic, body_crc, queue_id, flag, queue_offset,
             position, sys_flag | TRANSACTION_COMMIT, born_at_ms, born_address, born_port,
             store_at_ms, store_address, store_port, reconsume_times, prepared_offset, body_size,
         ),
         memoryview(record)[HEAD_BYTES:body_end],
         topic,
-        PROPERTIES_SIZE.pack(properties_size + SEAL_BYTES),
+        sealed_properties_size(properties_size),
         record[properties_at : properties_at + properties_size],
     ))  # fmt: skip
     return sealed, encode_seal(crc32(sealed))
@@ -323,7 +326,8 @@ class RecordColumns(NamedTuple):
 
     Attributes:
         sizes: record sizes in bytes, seals included.
-        tails: columns of the bytes between body and seal; each record's begin with `tail_start`.
+        tails: columns of the bytes between body and seal: together the topic field, the
+            `sealed_properties_size` and the properties of each record.
     """
 
     sizes: Sequence[int]
@@ -333,14 +337,9 @@ class RecordColumns(NamedTuple):
     tails: tuple[Iterable[bytes], ...]
 
 
-def tail_start(topic: bytes, properties_size: int) -> bytes:
-    """Return the first bytes after the body of a sealed record: the topic field, and the size.
-
-    Args:
-        topic: the topic field.
-        properties_size: the size of the properties without the seal.
-    """
-    return topic + PROPERTIES_SIZE.pack(properties_size + SEAL_BYTES)
+def sealed_properties_size(size: int) -> bytes:
+    """Return the field before the properties of a sealed record; `size` is without the seal."""
+    return PROPERTIES_SIZE.pack(size + SEAL_BYTES)
 
 
 def encode_batch_records(

@@ -159,6 +159,7 @@ TAIL_BYTES_MAX: Final = TOPIC_SIZE_V2.size + 0x7FFF + PROPERTIES_SIZE_BYTES + PR
 FIXED_BYTES: Final = HEAD_BYTES + PROPERTIES_SIZE_BYTES
 """Bytes of a record with two IPv4 hosts without body, topic field and properties. The seal is one
 of the properties."""
+RECORD_BYTES_MIN: Final = HEAD_BYTES + TAIL_BYTES_V1
 assert HEAD_BYTES + TAIL_BYTES_V1 == 91, "the size given in the table above"
 
 
