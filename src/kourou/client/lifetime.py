@@ -1,12 +1,10 @@
-"""Base classes of objects that are started once and closed once, for `async with`."""
+"""Base class of objects that are started once and closed once, for `async with`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
-
-from kourou.client.instance import ClientInstance
 
 
 class Lifetime(ABC):
@@ -39,25 +37,3 @@ class Lifetime(ABC):
             raise TypeError(f"use `async with {name}(...)`, or `with kourou.blocking.{name}(...)`")
 
         def __exit__(self, *_: object) -> None: ...
-
-
-class CallingClient(Lifetime):
-    """A client without work of its own between calls, so that closing its instance is enough."""
-
-    def __init__(self, instance: ClientInstance) -> None:
-        self._instance = instance
-
-    async def start(self) -> None:
-        """Start; no request is sent before the first call.
-
-        Raises:
-            ClosedError: the client was started before.
-        """
-        self._instance.start()
-
-    async def close(self) -> None:
-        """Close all connections; calls in progress fail. A second call has no effect."""
-        if self._instance.stop():
-            await self._instance.close()
-        else:
-            await self._instance.wait_ended()

@@ -10,7 +10,7 @@ from typing import TypeVar
 from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import AdminConfig, resolve_config
 from kourou.client.instance import ClientInstance
-from kourou.client.lifetime import CallingClient
+from kourou.client.lifetime import Lifetime
 from kourou.errors import NoRouteError, TopicNotFoundError
 from kourou.model.route import MASTER_ID, TopicRoute
 from kourou.model.topic import check_topic
@@ -56,7 +56,7 @@ class Server:
         return answer
 
 
-class AdminCalls(CallingClient):
+class AdminCalls(Lifetime):
     """Finds the servers that a method of `AdminClient` needs.
 
     Args and Raises: as `AdminClient`.
@@ -71,7 +71,22 @@ class AdminCalls(CallingClient):
         runtime: Runtime | None = None,
     ) -> None:
         self._config = resolve_config(config, AdminConfig, credentials)
-        super().__init__(ClientInstance(namesrv_addr, self._config, runtime, kind="admin client"))
+        self._instance = ClientInstance(namesrv_addr, self._config, runtime, kind="admin client")
+
+    async def start(self) -> None:
+        """Start; no request is sent before the first call.
+
+        Raises:
+            ClosedError: the client was started before.
+        """
+        self._instance.start()
+
+    async def close(self) -> None:
+        """Close all connections; calls in progress fail. A second call has no effect."""
+        if self._instance.stop():
+            await self._instance.close()
+        else:
+            await self._instance.wait_ended()
 
     async def cluster_info(self) -> ClusterInfo:
         """Return the brokers and clusters registered at a name server."""

@@ -11,8 +11,8 @@ import pytest
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.workers import Turns
+from kourou.client.consuming.pulling.held_queues import PullFlow, topic_share
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
-from kourou.client.consuming.pulling.pull_flow import PullFlow, topic_share
 from kourou.errors import ClosedError, ConfigError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue

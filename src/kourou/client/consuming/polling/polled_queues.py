@@ -1,4 +1,4 @@
-"""The queues that a pull consumer polls, each with its held messages."""
+"""The queues that a pull consumer polls, each with its held messages, and polls of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.offsets.offset_store import commit_each
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds
 from kourou.client.consuming.polling.polled_queue import PolledQueue
+from kourou.client.consuming.polling.queue_access import MESSAGES_MAX, QueueAccess
 from kourou.client.consuming.polling.queue_turns import HANDOVER_S, QueueTurns
 from kourou.client.consuming.pulling.assigned_queues import Assigned, AssignedQueues, BufferState
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext, PullTerms, QueueFetcher
@@ -50,6 +52,7 @@ class PollBuffer:
         starts_at_s: the loop's time at which the handover delay is over.
 
     Attributes:
+        queue: as given.
         polled: the messages and offsets.
         subscription: as given, or its replacement.
         starts_at_s: as given.
@@ -64,6 +67,7 @@ class PollBuffer:
         owner: PolledQueues,
         starts_at_s: float,
     ) -> None:
+        self.queue = queue
         self.polled = PolledQueue(queue)
         self.subscription = subscription
         self.starts_at_s = starts_at_s
@@ -73,10 +77,9 @@ class PollBuffer:
         self._is_dropped = False
         self._changed = asyncio.Event()  # resumed, or acknowledged
 
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue."""
-        return self.polled.queue
+    def has_new_subscription(self) -> bool:
+        """Return False: the fetcher is replaced when the subscription changes."""
+        return False
 
     @property
     def next_offset(self) -> int | None:
@@ -449,3 +452,71 @@ class PolledQueues(AssignedQueues[PollBuffer]):
             for held in some:
                 held.task.cancel()
         await super()._stop(some)
+
+
+class Poller:
+    """Polls, commits and seeks.
+
+    Args:
+        polled: the queues.
+        access: queries and commits offsets.
+    """
+
+    def __init__(self, polled: PolledQueues, access: QueueAccess) -> None:
+        self._polled = polled
+        self._access = access
+        self._is_polling = False
+
+    async def poll(self, max_messages: int, timeout_ms: int) -> list[MessageExt]:
+        """Acknowledge the messages of the previous poll, and return the next.
+
+        Raises:
+            UsageError: another task polls, or an argument is out of its range.
+            RemoteError: as `PolledQueues.take`.
+        """
+        if self._is_polling:
+            raise UsageError("another task polls this consumer: only one task may poll at a time")
+        if not 1 <= max_messages <= MESSAGES_MAX:
+            raise UsageError(f"max_messages is {max_messages}: allowed are 1 to {MESSAGES_MAX}")
+        if timeout_ms < 0:
+            raise UsageError(f"timeout_ms is {timeout_ms}: must not be negative")
+        self._polled.acknowledge()
+        self._is_polling = True
+        try:
+            return await self._polled.take(max_messages, timeout_ms / 1000)
+        finally:
+            self._is_polling = False
+
+    async def commit(self, queue: MessageQueue | None) -> None:
+        """Acknowledge and commit the returned messages of a queue; None: of all queues.
+
+        Raises:
+            UsageError: the queue is not polled.
+            TransportError, RemoteError: some of several queues may be committed.
+        """
+        polled = self._polled.polled_queues if queue is None else [self._polled.get(queue)]
+        for one in polled:
+            one.acknowledge()
+        offsets = {one.queue: one.committable for one in polled}
+
+        async def commit(queue: MessageQueue) -> None:
+            offset = offsets[queue]
+            if offset is not None:
+                begin = self._polled.topic_begin(queue)
+                await self._access.commit_offset(queue, offset, begin)
+
+        await commit_each([queue for queue, at in offsets.items() if at is not None], commit)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at another queue offset.
+
+        Raises:
+            UsageError: the queue is not polled, or the offset is outside its bounds.
+        """
+        self._polled.get(queue)
+        low, high = await asyncio.gather(
+            self._access.min_offset(queue), self._access.max_offset(queue)
+        )
+        if not low <= offset <= high:
+            raise UsageError(f"cannot seek {offset}: {queue} has offsets {low} to {high}")
+        self._polled.move(queue, offset)

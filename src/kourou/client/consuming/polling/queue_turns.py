@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
+from kourou.client.consuming.consumer_config import PullConsumerConfig
+from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.polling.polled_queue import PolledQueue
 from kourou.client.user_functions import ends_caller
 from kourou.errors import UsageError
@@ -117,3 +119,39 @@ class QueueTurns:
         level = logging.DEBUG if self._is_failing else logging.ERROR
         self._is_failing = True
         log.log(level, "queue_turn.failed queue=%s", self._polled.queue, exc_info=error)
+
+
+class QueueCallbacks:
+    """The callbacks of a pull consumer by topic, and the threads on which plain functions run.
+
+    Args:
+        group: the consumer group.
+        config: the number of threads, and the delay between turns.
+    """
+
+    def __init__(self, group: str, config: PullConsumerConfig) -> None:
+        self._group = group
+        self._config = config
+        self._by_topic: dict[str, QueueCallback] = {}
+        self._threads: ListenerThreads | None = None
+
+    def replace(self, topic: str, callback: QueueCallback | None) -> None:
+        """Set the callback of a topic; None: its queues are polled."""
+        if callback is None:
+            self._by_topic.pop(topic, None)
+        else:
+            self._by_topic[topic] = callback
+
+    def turns_of(self, polled: PolledQueue) -> QueueTurns | None:
+        """Return the turns of a queue whose topic has a callback, else None."""
+        callback = self._by_topic.get(polled.queue.topic)
+        if callback is None:
+            return None
+        if self._threads is None:
+            self._threads = ListenerThreads(self._config.schedule_threads, f"kourou-{self._group}")
+        return QueueTurns(polled, callback, self._threads, self._config.schedule_delay_ms)
+
+    def close(self) -> None:
+        """Close the threads."""
+        if self._threads is not None:
+            self._threads.close()

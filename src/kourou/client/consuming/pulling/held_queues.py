@@ -1,10 +1,12 @@
-"""The queues that a push consumer holds, each with its process queue."""
+"""The queues that a push consumer holds, each with its process queue, and their flow control."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.membership.rebalance import HandoverDelays
@@ -16,7 +18,6 @@ from kourou.client.consuming.pulling.assigned_queues import (
 )
 from kourou.client.consuming.pulling.delivery import Consumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
-from kourou.client.consuming.pulling.pull_flow import PullFlow
 from kourou.client.consuming.pulling.queue_fetcher import FetchContext, PullTerms, QueueFetcher
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -37,6 +38,90 @@ def push_terms(config: PushConsumerConfig) -> PullTerms:
     )
 
 
+def topic_share(limit: int, share_count: int) -> int:
+    """Return a queue's share of a topic's limit; at least 1."""
+    return max(1, limit // max(1, share_count))
+
+
+class PullFlow:
+    """Flow control of a push consumer's pulls: current limits and pauses.
+
+    A topic's limit is divided among the topic's queues that this member holds, so it changes
+    whenever queues are assigned or revoked. In Java the topic that changed last sets the limits for
+    queues of all topics.
+
+    Source: RebalancePushImpl.messageQueueChanged, DefaultMQPushConsumerImpl.pullMessage.
+
+    Attributes:
+        config: the current config; may be replaced at any time.
+    """
+
+    def __init__(self, config: PushConsumerConfig) -> None:
+        self.config = config
+        self._queue_counts: Counter[str] = Counter()  # queues by topic
+        self._paused: set[MessageQueue] = set()
+        self._is_paused = False
+        self._resumed = asyncio.Event()
+
+    @contextmanager
+    def sharing(self, queue: MessageQueue) -> Iterator[None]:
+        """Count a queue that this member pulls; it shares the limits of its topic."""
+        counts, topic = self._queue_counts, queue.topic
+        counts[topic] += 1
+        try:
+            yield
+        finally:
+            counts[topic] -= 1
+            if not counts[topic]:
+                del counts[topic]
+
+    def count_limit(self, topic: str) -> int:
+        """Return the number of held messages above which a queue of the topic is not pulled."""
+        limit = self.config.pull_threshold_topic_count
+        if limit is None:
+            return self.config.pull_threshold_count
+        return topic_share(limit, self._queue_counts[topic])
+
+    def size_limit_bytes(self, topic: str) -> int:
+        """Return the number of held bytes above which a queue of the topic is not pulled."""
+        limit = self.config.pull_threshold_topic_size_bytes
+        if limit is None:
+            return self.config.pull_threshold_size_bytes
+        return topic_share(limit, self._queue_counts[topic])
+
+    def is_full(self, held: ProcessQueue) -> bool:
+        """Return whether a process queue exceeds a limit, so that it is not pulled."""
+        topic = held.queue.topic
+        return (
+            len(held) > self.count_limit(topic)
+            or held.size_bytes > self.size_limit_bytes(topic)
+            or held.span > self.config.consume_max_span
+        )
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Pause these queues, held now or later; none means all."""
+        self._paused.update(queues)
+        self._is_paused |= not queues
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Resume these queues; none means all, individually paused ones too."""
+        self._paused.difference_update(queues)
+        if not queues:
+            self._paused.clear()
+            self._is_paused = False
+        resumed, self._resumed = self._resumed, asyncio.Event()
+        resumed.set()
+
+    def is_paused(self, queue: MessageQueue) -> bool:
+        """Return whether the queue is paused."""
+        return self._is_paused or queue in self._paused
+
+    async def resumed(self, queue: MessageQueue) -> None:
+        """Wait until the queue is not paused."""
+        while self.is_paused(queue):
+            await self._resumed.wait()
+
+
 class PushBuffer:
     """Passes the messages of one queue to its process queue and to the consumption.
 
@@ -46,38 +131,29 @@ class PushBuffer:
         owner: the queues of the consumer.
 
     Attributes:
+        queue: the queue.
         process_queue: as given.
+        subscription: the filter of the next pull.
+        next_offset: the queue offset to pull next.
         max_offset: the queue offset of the next message to be stored; None before the first pull.
     """
 
     def __init__(self, process_queue: ProcessQueue, start: int, owner: HeldQueues) -> None:
         self.process_queue = process_queue
         self.max_offset: int | None = None
-        self._queue = process_queue.queue
-        self._start = self._next_offset = start
+        self.queue = process_queue.queue
+        self._start = self.next_offset = start
         self._owner = owner
         self._flow = owner.flow
         self._consumption = owner.consumption
         self._offsets = owner.offsets
-        self._subscription = owner.subscriptions[self._queue.topic]
+        self.subscription = owner.subscriptions[self.queue.topic]
 
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue."""
-        return self._queue
-
-    @property
-    def subscription(self) -> SubscriptionData:
-        """The filter as sent in heartbeats, which may change at any time."""
-        subscription = self._owner.subscriptions.get(self._queue.topic)
-        if subscription is not None:
-            self._subscription = subscription
-        return self._subscription
-
-    @property
-    def next_offset(self) -> int:
-        """The queue offset to pull next."""
-        return self._next_offset
+    def has_new_subscription(self) -> bool:
+        """Update the filter, which heartbeats send and which may change at any time."""
+        before = self.subscription
+        self.subscription = self._owner.subscriptions.get(self.queue.topic, before)
+        return self.subscription is not before
 
     @property
     def is_dropped(self) -> bool:
@@ -87,11 +163,11 @@ class PushBuffer:
     @property
     def is_paused(self) -> bool:
         """Whether the user has paused the queue."""
-        return self._flow.is_paused(self._queue)
+        return self._flow.is_paused(self.queue)
 
     async def resumed(self) -> None:
         """Wait until the queue is not paused."""
-        await self._flow.resumed(self._queue)
+        await self._flow.resumed(self.queue)
 
     def is_full(self) -> bool:
         """Return whether the process queue exceeds a limit."""
@@ -99,7 +175,7 @@ class PushBuffer:
 
     def state(self) -> BufferState:
         """Return the state, for health checks and administrators."""
-        held, done_offset = self.process_queue, self._offsets.get(self._queue)
+        held, done_offset = self.process_queue, self._offsets.get(self.queue)
         return BufferState(
             len(held),
             held.size_bytes,
@@ -115,17 +191,17 @@ class PushBuffer:
 
     def committable(self) -> int | None:
         """Return the offset in memory, unless another member may have consumed the queue."""
-        return self._offsets.get(self._queue) if self._owner.is_exclusive(self._queue) else None
+        return self._offsets.get(self.queue) if self._owner.is_exclusive(self.queue) else None
 
     def put(self, messages: list[MessageExt], next_offset: int) -> None:
         """Hold and deliver messages; commit up to `next_offset` if none are left to consume."""
         held = self.process_queue
         self._consumption.put(held, held.put(messages))
-        self._next_offset = next_offset
+        self.next_offset = next_offset
         held.advance(next_offset)
         if not len(held):
             # All messages before this offset are done or not subscribed.
-            self._offsets.update(self._queue, next_offset)
+            self._offsets.update(self.queue, next_offset)
 
     async def correct(self, offset: int | None) -> None:
         """Drop the queue, so that it is started again at `offset`.

@@ -121,7 +121,10 @@ class Buffer(Protocol):
 
     @property
     def subscription(self) -> SubscriptionData:
-        """The filter of the next pull; the same object until it changes."""
+        """The filter of the next pull."""
+
+    def has_new_subscription(self) -> bool:
+        """Update the filter; return whether it has changed."""
 
     @property
     def next_offset(self) -> int | None:
@@ -215,15 +218,15 @@ class QueueFetcher:
             return 0
         if buffer.is_full():
             return self._context.config.flow_control_delay_ms
-        offset, subscription = buffer.next_offset, buffer.subscription
+        offset = buffer.next_offset
         assert offset is not None, "the start offset is known"
         self.last_pull_at_ms = self._instance.runtime.clock.now_ms()
         began_s = asyncio.get_running_loop().time()
-        result = await self._pull(offset, subscription)
+        result = await self._pull(offset)
         buffer.max_offset = result.max_offset
         self._was_idle = False
         # It is unknown which subscription the broker applied if it changed since the pull was sent.
-        if buffer.is_dropped or buffer.subscription is not subscription:
+        if buffer.is_dropped or buffer.has_new_subscription():
             return 0
         if self.is_failing:
             log.info("pull.recovered queue=%s offset=%d", self.queue, offset)
@@ -276,7 +279,7 @@ class QueueFetcher:
             return _UNREADABLE_DELAY_MS
         return context.terms.interval_ms if messages else 0
 
-    async def _pull(self, offset: int, subscription: SubscriptionData) -> PullResult:
+    async def _pull(self, offset: int) -> PullResult:
         context, queue, terms = self._context, self.queue, self._context.terms
         address = await self._address()
         # Slaves do not store offsets.
@@ -293,7 +296,7 @@ class QueueFetcher:
             context.group,
             queue,
             offset,
-            subscription=subscription,
+            subscription=self._buffer.subscription,
             max_messages=terms.max_messages,
             max_bytes=terms.max_bytes,
             timeout_s=timeout_ms / 1000,
