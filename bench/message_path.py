@@ -1,4 +1,4 @@
-"""Measures the way of one plain message through the code: calls, modules, moves between modules.
+"""Measures the path of one plain message through the code: modules, calls, transitions.
 
     python -m bench.message_path [--calls]
 
@@ -9,9 +9,9 @@ function is recorded. Simulated clock, network and disk (`kourou.testing`) do no
 Prints the modules in the order in which the message first enters them, with the number of calls in
 each, and as totals:
 
-    modules   that the message passes through
-    calls     of functions
-    moves     calls from a function of one module to a function of another
+    modules      through which the message passes
+    calls        of functions
+    transitions  calls from a function of one module to a function of another
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Path:
 
     Attributes:
         calls: (module, function) of each call, in order.
-        moves: number of calls from another module of Kourou.
+        transitions: number of calls from another module of Kourou.
     """
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
-        self.moves = 0
+        self.transitions = 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:  # noqa: ANN401 - any object
         """Record one event."""
@@ -64,7 +64,7 @@ class Path:
         while caller is not None and not caller.f_globals.get("__name__", "").startswith(_PACKAGE):
             caller = caller.f_back
         if caller is not None and _module_of(caller) not in (None, module):
-            self.moves += 1
+            self.transitions += 1
 
 
 def _module_of(frame: FrameType) -> str | None:
@@ -108,7 +108,7 @@ def _message(key: str) -> Message:
 
 
 def main() -> None:
-    """Trace one message and print its way."""
+    """Trace one message and print its path."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--calls", action="store_true", help="print every call in order")
     arguments = parser.parse_args()
@@ -128,7 +128,7 @@ def main() -> None:
         table.add_row(module.removeprefix(_PACKAGE), str(calls))
     console.print(table)
     modules = len({module for module, _ in path.calls})
-    console.print(f"{modules} modules, {len(path.calls)} calls, {path.moves} moves")
+    console.print(f"{modules} modules, {len(path.calls)} calls, {path.transitions} transitions")
 
 
 if __name__ == "__main__":

@@ -499,7 +499,7 @@ class StoreFullError(StoreError):
     def __init__(self, path: str, free_bytes: int, needed_bytes: int) -> None:
         super().__init__(
             f"{path} has {free_bytes} bytes free, writes need {needed_bytes}: "
-            "make room, or move the store; reads go on"
+            "make room, or move the store; reads still work"
         )
         self.path = path
         self.free_bytes = free_bytes

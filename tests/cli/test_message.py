@@ -101,8 +101,8 @@ def test_messages_are_found_by_key_and_by_tag_in_a_span(kourou: Kourou) -> None:
     [
         (("o-18",), 1, "was found by the key o-18"),
         (("--tag", "o-17"), 1, "was found by the tag o-17"),
-        ((), 2, "give either KEY or --tag TAG"),
-        (("o-17", "--tag", "a"), 2, "give either KEY or --tag TAG"),
+        ((), 2, "pass either KEY or --tag TAG"),
+        (("o-17", "--tag", "a"), 2, "pass either KEY or --tag TAG"),
     ],
 )
 def test_key_without_messages_is_an_error(

@@ -272,7 +272,7 @@ def test_ctrl_c_ends_send_at_once_and_prints_the_progress(serving: Serving, tmp_
         (("send", "orders", "x", "--lines", "-"), "omit BODY and --count"),
         (("send", "orders", "--lines", "/absent"), "--lines /absent: No such file"),
         (("send", "orders", "x", "--property", "shop"), "'shop' is not NAME=VALUE"),
-        (("send", "orders", "x", "-p", "a=1", "-p", "a=2"), "--property a is given twice"),
+        (("send", "orders", "x", "-p", "a=1", "-p", "a=2"), "--property names a twice"),
         (("send", "orders", "x", "--property", "KEYS=1"), "property KEYS is set by the system"),
         (("send", "orders", "x", "--key", "a b"), "key 'a b' contains a blank"),
         (("send", "orders", "x", "--delay-level", "19"), "--delay-level"),

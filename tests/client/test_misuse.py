@@ -86,7 +86,7 @@ def test_subscription_must_be_text() -> None:
 
 def test_queue_argument_must_be_a_queue_or_a_function() -> None:
     number: Any = 3
-    with pytest.raises(UsageError, match="queue is 3: give a MessageQueue, or a function"):
+    with pytest.raises(UsageError, match="queue is 3: pass a MessageQueue, or a function"):
         resolve_queue_choice(Message("T", b"x"), number, None)
     nothing: Any = None
     with pytest.raises(UsageError, match="to None: a queue selector must return one"):

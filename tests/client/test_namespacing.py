@@ -331,7 +331,7 @@ def test_retried_request_is_qualified_once() -> None:
 
 
 def test_both_forms_of_namespace_together_are_refused() -> None:
-    with pytest.raises(ConfigError, match="give one"):
+    with pytest.raises(ConfigError, match="set one"):
         ProducerConfig(namespace="a", namespace_v2="b")
     with pytest.raises(ConfigError, match="namespace"):
         Producer("g", "localhost:9876", config=ProducerConfig(namespace="a%b"))

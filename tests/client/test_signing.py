@@ -393,7 +393,7 @@ def test_credentials_given_twice_or_of_wrong_type_are_refused(module: Any, name:
     config = configs.get(name, ProducerConfig)(credentials=ALICE)
 
     async def main() -> None:
-        with pytest.raises(ConfigError, match="credentials are given twice"):
+        with pytest.raises(ConfigError, match="credentials are set twice"):
             kind("g", "localhost:9876", credentials=ALICE, config=config, **check)
         with pytest.raises(ConfigError, match="credentials is a str") as refused:
             kind("g", "localhost:9876", credentials="alices-secret", **check)

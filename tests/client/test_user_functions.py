@@ -53,8 +53,8 @@ def test_callable_with_the_argument_is_accepted(function: Callable[..., Any]) ->
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (None, "the listener is None: give a function that takes a message"),
-        ("charge", "the listener is 'charge': give a function"),
+        (None, "the listener is None: pass a function that takes a message"),
+        ("charge", "the listener is 'charge': pass a function"),
         (of_none, r"the listener of_none\(\) -> 'None' must take a message and nothing else"),
         (of_two, "missing a required argument: 'context'"),
         (generator, "is a generator function"),
@@ -82,7 +82,7 @@ def test_all_listen_methods_refuse_an_invalid_listener(method: str) -> None:
 
 
 def test_checks_callbacks_and_handlers_are_validated() -> None:
-    with pytest.raises(UsageError, match="check is None: give a function that takes a message"):
+    with pytest.raises(UsageError, match="check is None: pass a function that takes a message"):
         TransactionProducer("payments", "localhost:9876", check=ANYTHING)
     with pytest.raises(UsageError, match="must take a queue"):
         PullConsumer("audit", "localhost:9876").call_for_queues("T", of_none)  # type: ignore[arg-type]

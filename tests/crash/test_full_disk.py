@@ -195,7 +195,7 @@ def test_sends_are_refused_until_there_is_space_and_reads_still_work(disk: Small
         reason = refused(serving, acknowledged)
         assert str(disk.store) in reason
         assert "bytes free, writes need 1" in reason
-        assert "make room, or move the store; reads go on" in reason
+        assert "make room, or move the store; reads still work" in reason
         assert stored(serving) == acknowledged
 
         disk.empty()

@@ -34,7 +34,7 @@ TRACES = "RMQ_SYS_TRACE_TOPIC"
 async def create_topic(namesrv: str, topic: str, **options: Any) -> None:
     """Create a topic once the broker has registered, shortly after its start."""
     async with AdminClient(namesrv) as admin:
-        while not (await admin.cluster_info()).brokers:  # noqa: ASYNC110 - it tells nobody
+        while not (await admin.cluster_info()).brokers:  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0.2)
         await admin.create_topic(topic, **options)
 

@@ -370,11 +370,9 @@ def _check_advertised(host: str, port: int) -> None:
         ConfigError: it is a wildcard address, or port 0.
     """
     if host in WILDCARD_HOSTS:
-        raise ConfigError(f"{host} is a wildcard address: give one to which clients can connect")
+        raise ConfigError(f"{host} is a wildcard address: use one to which clients can connect")
     if port == 0:
-        raise ConfigError(
-            "clients cannot connect to port 0: leave the port out, or give the real one"
-        )
+        raise ConfigError("clients cannot connect to port 0: omit the port, or use the real one")
 
 
 def _check_sizes(config: BrokerConfig) -> None:

@@ -180,7 +180,7 @@ def _position(
     if (to is None) == (offset is None):
         raise UsageError("name the new position: --to, or --offset with --broker and --queue")
     if (broker is None) != (queue is None) or (offset is not None and queue is None):
-        raise UsageError("--broker and --queue name one queue together: give both")
+        raise UsageError("--broker and --queue name one queue together: pass both")
     position: dict[str, Any] = {"offset": offset}
     if broker is not None and queue is not None:
         position["queue"] = MessageQueue(topic, broker, queue)

@@ -164,7 +164,7 @@ def find(
                 topic, tag, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
             )
         if key is None or tag is not None:
-            raise UsageError("give either KEY or --tag TAG")
+            raise UsageError("pass either KEY or --tag TAG")
         return await admin.messages_by_key(
             topic, key, begin_ms=begin_ms, end_ms=end_ms, max_messages=count
         )

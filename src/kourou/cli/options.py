@@ -212,6 +212,6 @@ def key_values(texts: Sequence[str], option: str) -> dict[str, str]:
         if not equals or not key:
             raise UsageError(f"{option} {text!r} is not KEY=VALUE")
         if key in pairs:
-            raise UsageError(f"{option} gives {key} twice")
+            raise UsageError(f"{option} names {key} twice")
         pairs[key] = value
     return pairs

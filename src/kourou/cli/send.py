@@ -367,7 +367,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
         if not equals:
             raise UsageError(f"--property {pair!r} is not NAME=VALUE")
         if name in properties:
-            raise UsageError(f"--property {name} is given twice")
+            raise UsageError(f"--property names {name} twice")
         properties[name] = value
     return properties
 
@@ -382,7 +382,7 @@ def _whole(body: str | None) -> bytes:
     if body is not None and body != "-":
         return body.encode()
     if body is None and sys.stdin.isatty():
-        raise UsageError("BODY is missing: give it, '-' for stdin, or --lines FILE")
+        raise UsageError("BODY is missing: pass it, '-' for stdin, or --lines FILE")
     return sys.stdin.buffer.read()
 
 

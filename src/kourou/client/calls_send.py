@@ -106,9 +106,9 @@ def check_batch(messages: Sequence[Message], config: ProducerConfig) -> None:
         if message.wait_store_ok != first.wait_store_ok:
             raise InvalidMessageError("wait_store_ok must be the same in all messages of a batch")
         if message.is_delayed:
-            given = next(name for name in _DELAYS if getattr(message, name))
+            option = next(name for name in _DELAYS if getattr(message, name))
             raise InvalidMessageError(
-                f"{given} {getattr(message, given)} of a message in a batch: send it alone"
+                f"{option} {getattr(message, option)} of a message in a batch: send it alone"
             )
         if message.priority is not None:
             raise InvalidMessageError(

@@ -143,7 +143,7 @@ class ClientConfig:
         for name in (self.namespace, self.namespace_v2):
             check_namespace(name)
         if self.namespace and self.namespace_v2:
-            raise ConfigError("namespace and namespace_v2 cannot be combined: give one of them")
+            raise ConfigError("namespace and namespace_v2 cannot be combined: set one of them")
         check_topic(self.trace_topic)
         check_range(self, "trace_batch_max", 1, 20)
         for name in (
@@ -346,7 +346,9 @@ def resolve_config(
     if credentials is None:
         return config
     if config.credentials is not None:
-        raise ConfigError("credentials are given twice, as an argument and in config: give one")
+        raise ConfigError(
+            "credentials are set twice, as an argument and in config: pass one of them"
+        )
     return replace(config, credentials=credentials)
 
 

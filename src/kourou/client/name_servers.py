@@ -102,7 +102,7 @@ class NameServers:
             raise RequestNotSupportedError(
                 answer.code,
                 f"{self.addresses[self._current]} is no name server, or an older one: "
-                f"{(answer.remark or '').strip()}. A broker answers like this; give the address of "
+                f"{(answer.remark or '').strip()}. A broker answers like this; use the address of "
                 f"a name server, by default port {NAMESRV_PORT}",
             )
         raise_for_response(answer)

@@ -61,34 +61,34 @@ class SigningHook:
             answer.remark = f"{remark} (signed with access key {command.ext_fields[ACCESS_KEY]})"
 
     def _current(self) -> Credentials:
-        given = self._credentials
-        if isinstance(given, Credentials):
-            return given
+        source = self._credentials
+        if isinstance(source, Credentials):
+            return source
         try:
-            credentials = given()
+            credentials = source()
         except KourouError:
             raise
         except Exception as error:
             raise CredentialsError(
-                f"the function given as credentials raised {type(error).__name__}: {error}"
+                f"the function passed as credentials raised {type(error).__name__}: {error}"
             ) from error
         if not isinstance(credentials, Credentials):
             raise CredentialsError(
-                f"the function given as credentials returned {type(credentials).__name__} instead "
+                f"the function passed as credentials returned {type(credentials).__name__} instead "
                 "of Credentials; it must be a plain function"
             )
         return credentials
 
 
-def check_credentials(given: object) -> None:
+def check_credentials(value: object) -> None:
     """Raise if the value is not usable as credentials.
 
     Raises:
         ConfigError: it is neither Credentials nor a function; the text does not show the value.
     """
-    if given is None or isinstance(given, Credentials) or callable(given):
+    if value is None or isinstance(value, Credentials) or callable(value):
         return
     raise ConfigError(
-        f"credentials is a {type(given).__name__}: give Credentials(access_key, secret_key) or a "
+        f"credentials is a {type(value).__name__}: pass Credentials(access_key, secret_key) or a "
         "function that returns them"
     )

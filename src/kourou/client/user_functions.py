@@ -51,7 +51,7 @@ def check_function(function: object, what: str, *arguments: str) -> None:
     wanted = " and ".join(arguments)
     if not callable(function):
         shown = repr(function)[:_SHOWN_MAX]
-        raise UsageError(f"{what} is {shown}: give a function that takes {wanted}")
+        raise UsageError(f"{what} is {shown}: pass a function that takes {wanted}")
     call = getattr(function, "__call__", None)  # noqa: B004  # the method itself is needed
     for one in (function, call):
         if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):

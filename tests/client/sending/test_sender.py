@@ -105,7 +105,7 @@ def test_invalid_queue_is_refused_and_nothing_is_sent() -> None:
         for where in (elsewhere, lambda *_: elsewhere):
             with pytest.raises(UsageError, match="T cannot be sent to a queue of U"):
                 await producer.send(message, queue=where)
-        with pytest.raises(UsageError, match="give one"):
+        with pytest.raises(UsageError, match="pass one"):
             await producer.send(message, queue=MessageQueue("T", "broker-0", 0), sharding_key="k")
         with pytest.raises(InvalidMessageError, match="__SHARDINGKEY is empty"):
             await producer.send(message, sharding_key="")

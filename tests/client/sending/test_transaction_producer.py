@@ -355,7 +355,7 @@ def test_second_end_of_a_transaction_has_no_effect() -> None:
                 receipt = await producer.end_transaction(transaction, COMMIT)
                 assert receipt.is_confirmed
             text: Any = "COMMIT"
-            with pytest.raises(UsageError, match="state is 'COMMIT': give a TransactionState"):
+            with pytest.raises(UsageError, match="state is 'COMMIT': pass a TransactionState"):
                 await producer.end_transaction(transaction, text)
             receipt = await producer.end_transaction(transaction, ROLLBACK)
             assert not receipt.is_confirmed

@@ -99,7 +99,7 @@ class OffsetHandlers:
         """
         command = request.command
         if "commitOffset" not in command.ext_fields or "queueId" not in command.ext_fields:
-            text = "queueId and commitOffset must both be given"
+            text = "queueId and commitOffset must both be set"
             return response(command, ResponseCode.INVALID_PARAMETER, text)
         header = command.header(UpdateConsumerOffsetRequestHeader)
         check_not_reserved(header.consumer_group, header.topic)

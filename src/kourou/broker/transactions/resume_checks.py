@@ -60,7 +60,7 @@ class ResumeChecksHandler:
         if half is None:
             raise RemoteSystemError(
                 ResponseCode.SYSTEM_ERROR,
-                f"there is no half message at byte {position} of the log: give the offset message "
+                f"there is no half message at byte {position} of the log: pass the offset message "
                 f"id of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
             )
         current = self._current(half)

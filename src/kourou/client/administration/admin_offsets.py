@@ -300,12 +300,12 @@ def _check_target(
         UsageError: as `OffsetAdmin.reset_offset`.
     """
     if sum(value is not None for value in (at_ms, to, offset)) != 1:
-        raise UsageError("give exactly one of at_ms, to and offset")
+        raise UsageError("pass exactly one of at_ms, to and offset")
     if queue is not None and queue.topic != topic:
         raise UsageError(f"the queue is one of topic {queue.topic}, not of {topic}")
     if offset is not None:
         if queue is None:
-            raise UsageError("offset requires queue: give both")
+            raise UsageError("offset requires queue: pass both")
         if offset < 0:
             raise UsageError(f"offset is {offset}; it must be 0 or more")
     if to is not None:

@@ -141,7 +141,7 @@ class ConsumerGroups:
         if self._owners.setdefault((group, namesrv, instance_name), owner) is not owner:
             raise InvalidGroupError(
                 f"The consumer group[{group}] has been created before, specify another name "
-                "please: close the other consumer of this process, or give each its own "
+                "please: close the other consumer of this process, or set another "
                 "instance_name"
             )
 

@@ -61,12 +61,12 @@ def resolve_queue_choice(
         check_queue(message.topic, queue)
     elif queue is not None and not callable(queue):
         raise UsageError(
-            f"queue is {queue!r:.100}: give a MessageQueue, or a function that returns one"
+            f"queue is {queue!r:.100}: pass a MessageQueue, or a function that returns one"
         )
     if sharding_key is None:
         return queue, message
     if queue is not None:
-        raise UsageError("queue and sharding_key both choose the queue: give one of them")
+        raise UsageError("queue and sharding_key both choose the queue: pass one of them")
     properties = {**message.properties, names.SHARDING_KEY: sharding_key}
     return by_sharding_key(sharding_key), replace(message, properties=properties)
 

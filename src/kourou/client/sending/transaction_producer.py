@@ -281,7 +281,7 @@ class TransactionProducer(Producer):
             UsageError: `state` is not a TransactionState.
         """
         if as_state(state) is None:
-            raise UsageError(f"state is {state!r:.100}: give a TransactionState")
+            raise UsageError(f"state is {state!r:.100}: pass a TransactionState")
         is_confirmed = False
         try:
             is_confirmed = await self._send_end(transaction, state, "", timeout_ms)

@@ -79,8 +79,8 @@ class LocalOffsets(OffsetsInMemory):
             await self._offload(self._open)
         except StoreLockedError as error:
             raise UsageError(
-                f"{error}: another broadcasting consumer uses this client id; give each consumer "
-                "its own instance_name"
+                f"{error}: another broadcasting consumer uses this client id; set another "
+                "instance_name"
             ) from None
         except (OSError, CorruptRecordError) as error:
             raise UsageError(f"offsets in {self._disk.root}/{self._directory}: {error}") from error
