@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kourou.errors import FilterSyntaxError
 from kourou.filter.tags import matches_code, matches_tag, parse_tags
-from kourou.protocol.clients import subscription_to_json
 from kourou.protocol.hashing import tags_code
+from kourou.protocol.json_records import to_json
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors"
 CASES = [
@@ -34,7 +34,7 @@ def test_expression_gives_the_subscription_of_java(case: dict[str, Any]) -> None
         "tagsSet": sorted(case["result"]["tagsSet"]),
     }
 
-    assert subscription_to_json(parse_tags("T", case["expression"])) == expected
+    assert to_json(parse_tags("T", case["expression"])) == expected
 
 
 def test_subscription_has_the_given_version() -> None:

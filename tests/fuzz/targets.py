@@ -207,9 +207,11 @@ def _header_reader(header_class: type[Any]) -> Callable[[bytes], None]:
 
 
 def _bodies() -> Iterator[Target]:
+    yielded: set[str] = set()
     for module in protocol_modules():
         for name, decoder in sorted(vars(module).items()):
-            if name.startswith("decode_") and name not in _SPECIAL and _is_of(module, decoder):
+            if name.startswith("decode_") and name not in _SPECIAL | yielded:
+                yielded.add(name)
                 yield Target(f"body.{name}", _checked(decoder), _accepted(decoder))
     registrations = _accepted(_register_plain) + _accepted(_register_compressed)
     yield Target("body.register_plain", _register_plain, registrations)

@@ -14,6 +14,7 @@ from kourou.errors import MalformedBodyError
 from kourou.model.topic import TopicConfig
 from kourou.protocol.data_version import DataVersion, decode_data_version, encode_data_version
 from kourou.protocol.fastjson import loads
+from kourou.protocol.json_records import from_json
 from kourou.protocol.topic_table import (
     RegisterBody,
     TopicConfigTable,
@@ -22,7 +23,7 @@ from kourou.protocol.topic_table import (
     encode_register_body,
     encode_topic_config_table,
 )
-from kourou.protocol.topics import decode_topic_config, encode_topic_config, topic_config_from_json
+from kourou.protocol.topics import decode_topic_config, encode_topic_config
 
 CONFIG = Path(__file__).parent.parent / "golden" / "config"
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -104,9 +105,11 @@ def test_key_in_the_table_is_the_name_of_the_topic() -> None:
 
 
 def test_missing_members_get_defaults_and_filter_type_may_be_an_ordinal() -> None:
-    assert topic_config_from_json({"topicName": "T"}) == TopicConfig("T")
+    assert from_json(TopicConfig, {"topicName": "T"}, "topic config") == TopicConfig("T")
     assert (
-        topic_config_from_json({"topicName": "T", "topicFilterType": 1}).topic_filter_type
+        from_json(
+            TopicConfig, {"topicName": "T", "topicFilterType": 1}, "topic config"
+        ).topic_filter_type
         == "MULTI_TAG"
     )
 

@@ -14,14 +14,11 @@ from typing import Final
 
 from kourou.errors import MalformedBodyError
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.clients import subscription_from_json, subscription_to_json
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.data_version import DataVersion
-from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, Long, TopicHeader
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.json_records import from_json, to_json
-from kourou.protocol.json_values import as_object, get_integer, get_list, get_optional_text
+from kourou.protocol.json_records import record_functions
 from kourou.protocol.kv_config import KV_TABLE_CODEC
 from kourou.protocol.request_spec import PROPERTIES_CODEC, BodyCodec, RequestSpec, record_codec
 
@@ -86,45 +83,15 @@ class QueryConsumeQueueResponse:
     queue_data: tuple[ConsumeQueueData, ...] = ()
     max_queue_index: int = 0
     min_queue_index: int = 0
-    subscription: SubscriptionData | None = None
+    subscription: SubscriptionData | None = field(
+        default=None, metadata={"wire": "subscriptionData"}
+    )
     filter_data: str | None = None
 
 
-def encode_consume_queue(response: QueryConsumeQueueResponse) -> bytes:
-    """Return the response body of QUERY_CONSUME_QUEUE (321)."""
-    subscription_data = response.subscription
-    return dumps(
-        {
-            "filterData": response.filter_data,
-            "maxQueueIndex": response.max_queue_index,
-            "minQueueIndex": response.min_queue_index,
-            "queueData": to_json(response.queue_data),
-            "subscriptionData": None
-            if subscription_data is None
-            else subscription_to_json(subscription_data),
-        }
-    )
-
-
-def decode_consume_queue(body: bytes) -> QueryConsumeQueueResponse:
-    """Return the entries decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume queue")
-    subscription_data = data.get("subscriptionData")
-    return QueryConsumeQueueResponse(
-        tuple(
-            from_json(ConsumeQueueData, entry, "queueData") for entry in get_list(data, "queueData")
-        ),
-        get_integer(data, "maxQueueIndex"),
-        get_integer(data, "minQueueIndex"),
-        None
-        if subscription_data is None
-        else subscription_from_json(as_object(subscription_data, "subscriptionData")),
-        get_optional_text(data, "filterData"),
-    )
+decode_consume_queue, encode_consume_queue = record_functions(
+    QueryConsumeQueueResponse, "consume queue", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kourou.protocol.fastjson import dumps, loads
-from kourou.protocol.json_values import Json, as_object, get_integer
+from kourou.protocol.json_records import record_functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +29,4 @@ class DataVersion:
         return DataVersion(self.counter + 1, self.state_version, now_ms)
 
 
-def data_version_to_json(version: DataVersion) -> dict[str, object]:
-    """Return the JSON object of a version."""
-    return {
-        "counter": version.counter,
-        "stateVersion": version.state_version,
-        "timestamp": version.timestamp,
-    }
-
-
-def data_version_from_json(data: Json) -> DataVersion:
-    """Return the version of a JSON object; missing members are 0.
-
-    Raises:
-        MalformedBodyError: a member is not an integer.
-    """
-    return DataVersion(
-        get_integer(data, "counter"),
-        get_integer(data, "stateVersion"),
-        get_integer(data, "timestamp"),
-    )
-
-
-def encode_data_version(version: DataVersion) -> bytes:
-    """Return the body of QUERY_DATA_VERSION (322), request or response."""
-    return dumps(data_version_to_json(version))
-
-
-def decode_data_version(body: bytes) -> DataVersion:
-    """Return the version decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member is not an integer.
-    """
-    return data_version_from_json(as_object(loads(body), "data version"))
+decode_data_version, encode_data_version = record_functions(DataVersion, "data version")

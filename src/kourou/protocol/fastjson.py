@@ -47,6 +47,8 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_SCALARS: Final = frozenset({str, int, bool})
+"""Types of nearly all values; subclasses and other types take more checks."""
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _INTEGER: Final = re.compile(r"-?[0-9]+")
 _REFERENCE_KEY: Final = '{"$ref":"'
@@ -239,7 +241,9 @@ def dumps(value: object, *, pretty: bool = False) -> bytes:
 
 def _write(value: object, parts: list[bytes], line: bytes) -> None:
     """Append the text of `value`; `line` begins each line at its level and is empty if compact."""
-    if isinstance(value, dict):
+    if type(value) in _SCALARS:
+        parts.append(_encode(value))
+    elif isinstance(value, dict):
         members = [(key, value[key]) for key in sorted(value) if value[key] is not None]
         _write_members([(_key(key), member) for key, member in members], parts, line, b"{}")
     elif isinstance(value, list | tuple):
@@ -272,10 +276,10 @@ def _write_members(
 
 def _key(key: object) -> bytes:
     """Return the text of a key, including the colon."""
-    if isinstance(key, MessageQueue):
-        return queue_json(key) + b":"
     if isinstance(key, str) or type(key) is int:
         return _encode(key) + b":"
+    if isinstance(key, MessageQueue):
+        return queue_json(key) + b":"
     raise TypeError(f"{type(key).__name__} cannot be a JSON key")
 
 

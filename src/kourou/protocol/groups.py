@@ -9,29 +9,26 @@ org.apache.rocketmq.remoting.protocol.header.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kourou.errors import MalformedBodyError
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.data_version import DataVersion, data_version_from_json, data_version_to_json
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.encoded_members import EncodedMembers
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, RpcHeader, TopicHeader
-from kourou.protocol.json_records import decode_record, encode_record
+from kourou.protocol.json_records import (
+    from_json,
+    list_functions,
+    record_functions,
+    to_json,
+)
 from kourou.protocol.json_values import (
-    Json,
     as_integer,
     as_object,
-    as_stored_object,
-    get_boolean,
-    get_integer,
-    get_list,
     get_object,
-    get_text,
-    get_text_map,
 )
 from kourou.protocol.request_spec import BodyCodec, RequestSpec, record_codec
 
@@ -107,104 +104,15 @@ class GroupForbidden:
     readable: bool = True
 
 
-def subscription_group_to_json(group: SubscriptionGroup) -> dict[str, object]:
-    """Return the JSON object of a group."""
-    subscriptions = group.subscription_datas
-    return {
-        "attributes": dict(group.attributes),
-        "brokerId": group.broker_id,
-        "consumeBroadcastEnable": group.consume_broadcast_enable,
-        "consumeEnable": group.consume_enable,
-        "consumeFromMinEnable": group.consume_from_min_enable,
-        "consumeMessageOrderly": group.consume_message_orderly,
-        "consumeTimeoutMinute": group.consume_timeout_minute,
-        "groupName": group.group_name,
-        "groupRetryPolicy": dict(group.group_retry_policy),
-        "groupSysFlag": group.group_sys_flag,
-        "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
-        "retryMaxTimes": group.retry_max_times,
-        "retryQueueNums": group.retry_queue_nums,
-        "subscriptionDataSet": None if subscriptions is None else list(map(dict, subscriptions)),
-        "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
-    }
+decode_subscription_group, encode_subscription_group = record_functions(
+    SubscriptionGroup, "subscription group"
+)
 
+decode_subscription_group_list, encode_subscription_group_list = list_functions(
+    "groupConfigList", SubscriptionGroup, "subscription group list"
+)
 
-def subscription_group_from_json(data: Json) -> SubscriptionGroup:
-    """Return the group of a JSON object; missing members take SubscriptionGroup's defaults.
-
-    Raises:
-        MalformedBodyError: the group name is missing, or a member has the wrong type.
-    """
-    name = get_text(data, "groupName")
-    if not name:
-        raise MalformedBodyError("groupName is missing")
-    default = SubscriptionGroup(name)
-    return SubscriptionGroup(
-        name,
-        get_boolean(data, "consumeEnable", default=default.consume_enable),
-        get_boolean(data, "consumeFromMinEnable", default=default.consume_from_min_enable),
-        get_boolean(data, "consumeBroadcastEnable", default=default.consume_broadcast_enable),
-        get_boolean(data, "consumeMessageOrderly", default=default.consume_message_orderly),
-        get_integer(data, "retryQueueNums", default.retry_queue_nums),
-        get_integer(data, "retryMaxTimes", default.retry_max_times),
-        as_stored_object(data.get("groupRetryPolicy"), "groupRetryPolicy")
-        or default.group_retry_policy,
-        get_integer(data, "brokerId", default.broker_id),
-        get_integer(data, "whichBrokerWhenConsumeSlowly", default.which_broker_when_consume_slowly),
-        get_boolean(
-            data,
-            "notifyConsumerIdsChangedEnable",
-            default=default.notify_consumer_ids_changed_enable,
-        ),
-        get_integer(data, "groupSysFlag", default.group_sys_flag),
-        get_integer(data, "consumeTimeoutMinute", default.consume_timeout_minute),
-        None
-        if data.get("subscriptionDataSet") is None
-        else tuple(
-            as_stored_object(subscription, "subscriptionDataSet")
-            for subscription in get_list(data, "subscriptionDataSet")
-        ),
-        get_text_map(data, "attributes"),
-    )
-
-
-def encode_subscription_group(group: SubscriptionGroup) -> bytes:
-    """Return the request body of 200, which is also the response body of 352."""
-    return dumps(subscription_group_to_json(group))
-
-
-def decode_subscription_group(body: bytes) -> SubscriptionGroup:
-    """Return the group decoded from a body.
-
-    Raises:
-        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
-    """
-    return subscription_group_from_json(as_object(loads(body), "subscription group"))
-
-
-def encode_subscription_group_list(groups: Sequence[SubscriptionGroup]) -> bytes:
-    """Return the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
-    return dumps({"groupConfigList": [subscription_group_to_json(group) for group in groups]})
-
-
-def decode_subscription_group_list(body: bytes) -> list[SubscriptionGroup]:
-    """Return the groups decoded from a body.
-
-    Raises:
-        MalformedBodyError: as for `subscription_group_from_json`, or the body is not a JSON object.
-    """
-    groups = get_list(as_object(loads(body), "subscription group list"), "groupConfigList")
-    return [subscription_group_from_json(as_object(group, "groupConfigList")) for group in groups]
-
-
-def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
-    """Return the response body of 353."""
-    return encode_record(forbidden)
-
-
-def decode_group_forbidden(body: bytes) -> GroupForbidden:
-    """Return the answer decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(GroupForbidden, body)
+decode_group_forbidden, encode_group_forbidden = record_functions(GroupForbidden)
 
 
 def encode_subscription_group_table(
@@ -213,10 +121,10 @@ def encode_subscription_group_table(
     """Return the response body of 201, or with `pretty` config/subscriptionGroup.json."""
     return dumps(
         {
-            "dataVersion": data_version_to_json(table.data_version),
+            "dataVersion": to_json(table.data_version),
             "forbiddenTable": {group: dict(topics) for group, topics in table.forbidden.items()},
             "subscriptionGroupTable": {
-                name: subscription_group_to_json(group) for name, group in table.groups.items()
+                name: to_json(group) for name, group in table.groups.items()
             },
         },
         pretty=pretty,
@@ -234,10 +142,12 @@ def decode_subscription_group_table(data: bytes) -> SubscriptionGroupTable:
     for name, value in get_object(table, "subscriptionGroupTable").items():
         group = as_object(value, "subscriptionGroupTable")
         # Lookups use the key, so the key is the group's name.
-        groups[name] = subscription_group_from_json({**group, "groupName": name})
+        groups[name] = from_json(
+            SubscriptionGroup, {**group, "groupName": name}, "subscriptionGroupTable"
+        )
     return SubscriptionGroupTable(
         groups,
-        data_version_from_json(get_object(table, "dataVersion")),
+        from_json(DataVersion, table.get("dataVersion"), "dataVersion"),
         {
             group: {
                 topic: as_integer(bits, "forbiddenTable")
@@ -256,7 +166,7 @@ class GroupTableEncoder:
 
     def put(self, group: SubscriptionGroup) -> None:
         """Add or replace a group."""
-        self._members.put(group.group_name, subscription_group_to_json(group))
+        self._members.put(group.group_name, to_json(group))
 
     def remove(self, name: str) -> None:
         """Remove a group; an unknown name is ignored."""

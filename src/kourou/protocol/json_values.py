@@ -69,6 +69,31 @@ def as_integer(value: object, label: str) -> int:
     return value
 
 
+def as_number(value: object, label: str) -> float:
+    """Return `value` if it is a number. Raises like `as_object`."""
+    if type(value) not in (int, float):
+        raise _type_error(label, value, "a number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise _type_error(label, value, "a number") from None
+
+
+def as_boolean(value: object, label: str) -> bool:
+    """Return `value` if it is a boolean, or the text of one. Raises like `as_object`."""
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise _type_error(label, value, "a boolean")
+
+
+def as_text_map(value: object, label: str) -> dict[str, str]:
+    """Return `value` if it is an object of texts; null values are omitted."""
+    members = as_object(value, label).items()
+    return {key: as_text(text, f"{label}.{key}") for key, text in members if text is not None}
+
+
 def as_stored_object(value: object, label: str) -> Json:
     """Return `value` if it is a JSON object that can be stored and written again unchanged.
 
@@ -108,8 +133,7 @@ def get_texts(parent: Json, name: str) -> list[str]:
 
 def get_text_map(parent: Json, name: str) -> dict[str, str]:
     """Return the object member, whose values are texts; null values are omitted."""
-    members = get_object(parent, name).items()
-    return {key: as_text(value, f"{name}.{key}") for key, value in members if value is not None}
+    return as_text_map(parent.get(name), name)
 
 
 def get_text(parent: Json, name: str, default: str = "") -> str:
@@ -133,26 +157,13 @@ def get_integer(parent: Json, name: str, default: int = 0) -> int:
 def get_number(parent: Json, name: str, default: float = 0.0) -> float:
     """Return the number member. Raises like `as_object`."""
     value = parent.get(name)
-    if value is None:
-        return default
-    if type(value) not in (int, float):
-        raise _type_error(name, value, "a number")
-    try:
-        return float(value)
-    except OverflowError:
-        raise _type_error(name, value, "a number") from None
+    return default if value is None else as_number(value, name)
 
 
 def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
     """Return the boolean member. Raises like `as_object`."""
     value = parent.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool):
-        return value
-    if value in ("true", "false"):
-        return bool(value == "true")
-    raise _type_error(name, value, "a boolean")
+    return default if value is None else as_boolean(value, name)
 
 
 def get_enum(parent: Json, name: str, default: EnumT) -> EnumT:

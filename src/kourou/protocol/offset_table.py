@@ -26,10 +26,11 @@ from typing import Annotated, Final
 import msgspec
 
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.data_version import DataVersion, data_version_from_json, data_version_to_json
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.json_values import Json, as_integer, as_object, get_object, get_texts
+from kourou.protocol.json_records import FieldCodec, from_json, record_functions, to_json
+from kourou.protocol.json_values import as_object, get_texts
 from kourou.protocol.request_spec import BodyCodec, RequestSpec
 
 QueueOffsets = Mapping[int, int]
@@ -47,6 +48,18 @@ OffsetsOf = Callable[[str], QueueOffsets | None]
 """Returns the current offsets of a `topic@group`; None if it was removed."""
 
 
+def _topics_to_json(topics_of_groups: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    return {group: list(topics) for group, topics in topics_of_groups.items()}
+
+
+def _topics_from_json(value: object, label: str) -> dict[str, list[str]]:
+    members = as_object(value, label)
+    return {group: get_texts(members, group) for group in members}
+
+
+_TOPICS_OF_GROUPS: Final = FieldCodec(_topics_to_json, _topics_from_json)
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsetTable:
     """Committed offsets of all groups of a broker: response to 43 and file consumerOffset.json.
@@ -58,11 +71,19 @@ class ConsumerOffsetTable:
         light_queues: `queue@group` to the next queue offset; None unless light queues are enabled.
     """
 
-    offsets: Mapping[str, QueueOffsets] = field(default_factory=dict)
+    offsets: Mapping[str, QueueOffsets] = field(
+        default_factory=dict, metadata={"wire": "offsetTable"}
+    )
     data_version: DataVersion | None = None
-    group_topics: Mapping[str, Sequence[str]] | None = None
-    pulled: Mapping[str, QueueOffsets] | None = None
-    light_queues: Mapping[str, int] | None = None
+    group_topics: Mapping[str, Sequence[str]] | None = field(
+        default=None, metadata={"wire": "groupTopicMap", "codec": _TOPICS_OF_GROUPS}
+    )
+    pulled: Mapping[str, QueueOffsets] | None = field(
+        default=None, metadata={"wire": "pullOffsetTable"}
+    )
+    light_queues: Mapping[str, int] | None = field(
+        default=None, metadata={"wire": "lmqOffsetTable"}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +94,13 @@ class DelayOffsetTable:
         offsets: delay level, from 1, to the next queue offset to deliver.
     """
 
-    offsets: QueueOffsets = field(default_factory=dict)
+    offsets: QueueOffsets = field(default_factory=dict, metadata={"wire": "offsetTable"})
     data_version: DataVersion | None = None
 
 
 def encode_consumer_offset_table(table: ConsumerOffsetTable, *, pretty: bool = False) -> bytes:
     """Return the response body of GET_ALL_CONSUMER_OFFSET (43), or with `pretty` the file."""
-    return dumps(
-        {
-            "dataVersion": _version(table.data_version),
-            "groupTopicMap": None
-            if table.group_topics is None
-            else {group: list(topics) for group, topics in table.group_topics.items()},
-            "lmqOffsetTable": None if table.light_queues is None else dict(table.light_queues),
-            "offsetTable": _tables(table.offsets),
-            "pullOffsetTable": None if table.pulled is None else _tables(table.pulled),
-        },
-        pretty=pretty,
-    )
+    return dumps(to_json(table), pretty=pretty)
 
 
 def decode_consumer_offset_table(body: bytes) -> ConsumerOffsetTable:
@@ -99,68 +109,13 @@ def decode_consumer_offset_table(body: bytes) -> ConsumerOffsetTable:
     Raises:
         MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
     """
-    data = as_object(loads(body, bare_keys_bytes_max=max(FRAME_SIZE_MAX, len(body))), "offsets")
-    topics = _optional(data, "groupTopicMap")
-    pulled = _optional(data, "pullOffsetTable")
-    light = _optional(data, "lmqOffsetTable")
-    return ConsumerOffsetTable(
-        _tables_from_json(get_object(data, "offsetTable"), "offsetTable"),
-        _version_from_json(data),
-        None if topics is None else {group: get_texts(topics, group) for group in topics},
-        None if pulled is None else _tables_from_json(pulled, "pullOffsetTable"),
-        None
-        if light is None
-        else {key: as_integer(offset, "lmqOffsetTable") for key, offset in light.items()},
-    )
+    data = loads(body, bare_keys_bytes_max=max(FRAME_SIZE_MAX, len(body)))
+    return from_json(ConsumerOffsetTable, data, "offsets")
 
 
-def encode_delay_offset_table(table: DelayOffsetTable, *, pretty: bool = False) -> bytes:
-    """Return the response body of GET_ALL_DELAY_OFFSET (45), or with `pretty` the file."""
-    return dumps(
-        {"dataVersion": _version(table.data_version), "offsetTable": dict(table.offsets)},
-        pretty=pretty,
-    )
-
-
-def decode_delay_offset_table(body: bytes) -> DelayOffsetTable:
-    """Return the table of a body or of the file.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body), "delay offsets")
-    return DelayOffsetTable(
-        offsets_by_id(data.get("offsetTable"), "offsetTable"), _version_from_json(data)
-    )
-
-
-def offsets_by_id(value: object, label: str) -> dict[int, int]:
-    """Return a map of integers; `loads` returns its bare keys as texts."""
-    return {
-        as_integer(key, label): as_integer(number, label)
-        for key, number in as_object(value, label).items()
-    }
-
-
-def _tables(tables: Mapping[str, QueueOffsets]) -> dict[str, dict[int, int]]:
-    return {key: dict(offsets) for key, offsets in tables.items()}
-
-
-def _tables_from_json(tables: Json, label: str) -> dict[str, dict[int, int]]:
-    return {key: offsets_by_id(offsets, label) for key, offsets in tables.items()}
-
-
-def _optional(data: Json, name: str) -> Json | None:
-    return None if data.get(name) is None else get_object(data, name)
-
-
-def _version(version: DataVersion | None) -> dict[str, object] | None:
-    return None if version is None else data_version_to_json(version)
-
-
-def _version_from_json(data: Json) -> DataVersion | None:
-    version = _optional(data, "dataVersion")
-    return None if version is None else data_version_from_json(version)
+decode_delay_offset_table, encode_delay_offset_table = record_functions(
+    DelayOffsetTable, "delay offsets"
+)
 
 
 class DecodedVersion(msgspec.Struct, rename="camel"):
@@ -206,7 +161,7 @@ def encode_offset_table_parts(
         committed: the sorted keys of the committed offsets, and the function that returns them.
         pulled: the same for the pull offsets.
     """
-    yield dumps({"dataVersion": data_version_to_json(version)}, pretty=True)[: -len(b"\n}")]
+    yield dumps({"dataVersion": to_json(version)}, pretty=True)[: -len(b"\n}")]
     topics = (_group_topics(group, names) for group, names in group_topics.items())
     yield from _object(b"groupTopicMap", topics, 1)
     yield from _object(b"offsetTable", _entries(*committed), _PART_ENTRIES)

@@ -16,7 +16,9 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, Long, RpcHeader, TopicHeader, parse_long
 from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_records import record_functions
 from kourou.protocol.json_values import (
+    as_integer,
     as_object,
     get_integer,
     get_object,
@@ -24,8 +26,10 @@ from kourou.protocol.json_values import (
     queue_from_json,
     queue_to_json,
 )
-from kourou.protocol.offset_table import QueueOffsets, offsets_by_id
+from kourou.protocol.offset_table import QueueOffsets
 from kourou.protocol.request_spec import BodyCodec, RequestSpec
+
+_CORRECTION: Final = "correctionOffsets"
 
 TOPIC_BEGIN_FIELD: Final = "kourouTopicBegin"
 """Kourou's own field: the physical offset below which records belong to an earlier, deleted topic
@@ -217,8 +221,12 @@ class ConsumerStatus:
         clients: those of each client id, in a broker's response to 223.
     """
 
-    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[MessageQueue, int]] = field(default_factory=dict)
+    offsets: Mapping[MessageQueue, int] = field(
+        default_factory=dict, metadata={"wire": "messageQueueTable"}
+    )
+    clients: Mapping[str, Mapping[MessageQueue, int]] = field(
+        default_factory=dict, metadata={"wire": "consumerTable"}
+    )
 
 
 def encode_reset_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
@@ -253,35 +261,14 @@ def decode_reset_offsets(body: bytes) -> dict[MessageQueue, int]:
     return offsets_by_queue(table, "offsetTable")
 
 
-def encode_consumer_status(status: ConsumerStatus) -> bytes:
-    """Return the response body of 221 and 223."""
-    return dumps(
-        {
-            "consumerTable": {client: dict(table) for client, table in status.clients.items()},
-            "messageQueueTable": dict(status.offsets),
-        }
-    )
-
-
-def decode_consumer_status(body: bytes) -> ConsumerStatus:
-    """Return the status decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consumer status")
-    return ConsumerStatus(
-        offsets_by_queue(data.get("messageQueueTable"), "messageQueueTable"),
-        {
-            client: offsets_by_queue(table, "consumerTable")
-            for client, table in get_object(data, "consumerTable").items()
-        },
-    )
+decode_consumer_status, encode_consumer_status = record_functions(
+    ConsumerStatus, "consumer status", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
 
 def encode_correction_offsets(offsets: QueueOffsets) -> bytes:
     """Return the response body of QUERY_CORRECTION_OFFSET (308): offsets by queue id."""
-    return dumps({"correctionOffsets": dict(offsets)})
+    return dumps({_CORRECTION: dict(offsets)})
 
 
 def decode_correction_offsets(body: bytes) -> dict[int, int]:
@@ -291,7 +278,9 @@ def decode_correction_offsets(body: bytes) -> dict[int, int]:
         MalformedBodyError: the body is not a JSON object of integers.
     """
     data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "correction offsets")
-    return offsets_by_id(data.get("correctionOffsets"), "correctionOffsets")
+    offsets = get_object(data, _CORRECTION).items()
+    # `loads` returns bare keys as texts.
+    return {as_integer(key, _CORRECTION): as_integer(value, _CORRECTION) for key, value in offsets}
 
 
 _RESET: Final = BodyCodec(decode_reset_offsets, encode_reset_offsets)

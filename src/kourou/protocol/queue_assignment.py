@@ -17,8 +17,8 @@ from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.fields import RpcHeader
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.json_records import decode_record, encode_record
-from kourou.protocol.request_spec import RequestSpec, record_codec
+from kourou.protocol.json_records import record_functions
+from kourou.protocol.request_spec import BodyCodec, RequestSpec
 
 
 @dataclass(slots=True)
@@ -113,91 +113,46 @@ class MessageRequestModes:
     )
 
 
-def encode_lock_batch(request: LockBatch) -> bytes:
-    """Return the body of 41 and 42."""
-    return encode_record(request)
+decode_lock_batch, encode_lock_batch = record_functions(LockBatch)
 
+decode_locked_queues, encode_locked_queues = record_functions(LockedQueues)
 
-def decode_lock_batch(body: bytes) -> LockBatch:
-    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(LockBatch, body)
+decode_query_assignment, encode_query_assignment = record_functions(QueryAssignment)
 
+decode_assignments, encode_assignments = record_functions(Assignments)
 
-def encode_locked_queues(queues: LockedQueues) -> bytes:
-    """Return the response body of 41."""
-    return encode_record(queues)
+decode_message_request_mode, encode_message_request_mode = record_functions(SetMessageRequestMode)
 
-
-def decode_locked_queues(body: bytes) -> LockedQueues:
-    """Return the queues decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(LockedQueues, body)
-
-
-def encode_query_assignment(request: QueryAssignment) -> bytes:
-    """Return the body of 400."""
-    return encode_record(request)
-
-
-def decode_query_assignment(body: bytes) -> QueryAssignment:
-    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(QueryAssignment, body)
-
-
-def encode_assignments(assignments: Assignments) -> bytes:
-    """Return the response body of 400."""
-    return encode_record(assignments)
-
-
-def decode_assignments(body: bytes) -> Assignments:
-    """Return the queues decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(Assignments, body)
-
-
-def encode_message_request_mode(request: SetMessageRequestMode) -> bytes:
-    """Return the body of 401."""
-    return encode_record(request)
-
-
-def decode_message_request_mode(body: bytes) -> SetMessageRequestMode:
-    """Return the request decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(SetMessageRequestMode, body)
-
-
-def encode_message_request_modes(modes: MessageRequestModes) -> bytes:
-    """Return the response body of GET_ALL_MESSAGE_REQUEST_MODE (402)."""
-    return encode_record(modes)
-
-
-def decode_message_request_modes(body: bytes) -> MessageRequestModes:
-    """Return the modes decoded from a body. Raises like `json_records.decode_record`."""
-    return decode_record(MessageRequestModes, body, bare_keys_bytes_max=FRAME_SIZE_MAX)
+decode_message_request_modes, encode_message_request_modes = record_functions(
+    MessageRequestModes, bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
 
 SPECS: Final = (
     RequestSpec(
         RequestCode.LOCK_BATCH_MQ,
         LockBatchMqRequestHeader,
-        request_body=record_codec(LockBatch),
-        response_body=record_codec(LockedQueues),
+        request_body=BodyCodec(decode_lock_batch, encode_lock_batch),
+        response_body=BodyCodec(decode_locked_queues, encode_locked_queues),
         body_bytes_max=128 * 1024,  # about 1,500 queues
     ),
     RequestSpec(
         RequestCode.UNLOCK_BATCH_MQ,
         UnlockBatchMqRequestHeader,
-        request_body=record_codec(LockBatch),
+        request_body=BodyCodec(decode_lock_batch, encode_lock_batch),
         body_bytes_max=128 * 1024,
     ),
     RequestSpec(
         RequestCode.QUERY_ASSIGNMENT,
-        request_body=record_codec(QueryAssignment),
-        response_body=record_codec(Assignments),
+        request_body=BodyCodec(decode_query_assignment, encode_query_assignment),
+        response_body=BodyCodec(decode_assignments, encode_assignments),
     ),
     RequestSpec(
         RequestCode.SET_MESSAGE_REQUEST_MODE,
-        request_body=record_codec(SetMessageRequestMode),
+        request_body=BodyCodec(decode_message_request_mode, encode_message_request_mode),
     ),
     RequestSpec(
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-        response_body=record_codec(MessageRequestModes),
+        response_body=BodyCodec(decode_message_request_modes, encode_message_request_modes),
     ),
 )

@@ -14,24 +14,10 @@ from typing import Final
 
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.clients import subscription_from_json, subscription_to_json
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, RpcHeader, TopicHeader
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.json_values import (
-    Json,
-    as_object,
-    get_boolean,
-    get_enum,
-    get_integer,
-    get_list,
-    get_number,
-    get_object,
-    get_optional_text,
-    get_text_map,
-    items_by_queue,
-)
+from kourou.protocol.json_records import TEXTS, record_functions
 from kourou.protocol.request_spec import MESSAGE_BYTES_MAX, MESSAGE_CODEC, BodyCodec, RequestSpec
 
 
@@ -96,14 +82,14 @@ class ProcessQueueInfo:
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
-    cached_msg_size_in_mib: int = 0
+    cached_msg_size_in_mib: int = field(default=0, metadata={"wire": "cachedMsgSizeInMiB"})
     transaction_msg_min_offset: int = 0
     transaction_msg_max_offset: int = 0
     transaction_msg_count: int = 0
     locked: bool = False
     try_unlock_times: int = 0
     last_lock_timestamp: int = 0
-    dropped: bool = False
+    dropped: bool = field(default=False, metadata={"wire": "droped"})
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
@@ -113,7 +99,7 @@ class PopProcessQueueInfo:
     """A pop consumer's state of one queue."""
 
     wait_ack_count: int = 0
-    dropped: bool = False
+    dropped: bool = field(default=False, metadata={"wire": "droped"})
     last_pop_timestamp: int = 0
 
 
@@ -121,11 +107,11 @@ class PopProcessQueueInfo:
 class ConsumeStatus:
     """Consumption of a topic over the last minutes: times in milliseconds, rates per second."""
 
-    pull_rt: float = 0.0
-    pull_tps: float = 0.0
-    consume_rt: float = 0.0
-    consume_ok_tps: float = 0.0
-    consume_failed_tps: float = 0.0
+    pull_rt: float = field(default=0.0, metadata={"wire": "pullRT"})
+    pull_tps: float = field(default=0.0, metadata={"wire": "pullTPS"})
+    consume_rt: float = field(default=0.0, metadata={"wire": "consumeRT"})
+    consume_ok_tps: float = field(default=0.0, metadata={"wire": "consumeOKTPS"})
+    consume_failed_tps: float = field(default=0.0, metadata={"wire": "consumeFailedTPS"})
     consume_failed_msgs: int = 0
 
 
@@ -141,12 +127,22 @@ class ConsumerRunningInfo:
         jstack: the stacks of its threads, if requested.
     """
 
-    properties: Mapping[str, str] = field(default_factory=dict)
-    subscriptions: Sequence[SubscriptionData] = ()
-    queues: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
-    pop_queues: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
-    statuses: Mapping[str, ConsumeStatus] = field(default_factory=dict)
-    user_info: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict, metadata={"codec": TEXTS})
+    subscriptions: Sequence[SubscriptionData] = field(
+        default=(), metadata={"wire": "subscriptionSet"}
+    )
+    queues: Mapping[MessageQueue, ProcessQueueInfo] = field(
+        default_factory=dict, metadata={"wire": "mqTable"}
+    )
+    pop_queues: Mapping[MessageQueue, PopProcessQueueInfo] = field(
+        default_factory=dict, metadata={"wire": "mqPopTable"}
+    )
+    statuses: Mapping[str, ConsumeStatus] = field(
+        default_factory=dict, metadata={"wire": "statusTable"}
+    )
+    user_info: Mapping[str, str] = field(
+        default_factory=dict, metadata={"wire": "userConsumerInfo", "codec": TEXTS}
+    )
     jstack: str | None = None
 
 
@@ -164,160 +160,16 @@ class ConsumeMessageDirectlyResult:
     order: bool = False
     auto_commit: bool = True
     remark: str | None = None
-    spent_time_ms: int = 0
+    spent_time_ms: int = field(default=0, metadata={"wire": "spentTimeMills"})
 
 
-def encode_consumer_running_info(info: ConsumerRunningInfo) -> bytes:
-    """Return the response body of GET_CONSUMER_RUNNING_INFO (307)."""
-    return dumps(
-        {
-            "jstack": info.jstack,
-            "mqPopTable": {
-                queue: {
-                    "droped": pop_queue.dropped,
-                    "lastPopTimestamp": pop_queue.last_pop_timestamp,
-                    "waitAckCount": pop_queue.wait_ack_count,
-                }
-                for queue, pop_queue in info.pop_queues.items()
-            },
-            "mqTable": {
-                queue: _process_queue(process_queue) for queue, process_queue in info.queues.items()
-            },
-            "properties": dict(info.properties),
-            "statusTable": {topic: _status(status) for topic, status in info.statuses.items()},
-            "subscriptionSet": [
-                subscription_to_json(subscription) for subscription in info.subscriptions
-            ],
-            "userConsumerInfo": dict(info.user_info),
-        }
-    )
+decode_consumer_running_info, encode_consumer_running_info = record_functions(
+    ConsumerRunningInfo, "running info", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
-
-def decode_consumer_running_info(body: bytes) -> ConsumerRunningInfo:
-    """Return the running info decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "running info")
-    return ConsumerRunningInfo(
-        get_text_map(data, "properties"),
-        tuple(
-            subscription_from_json(as_object(subscription, "subscriptionSet"))
-            for subscription in get_list(data, "subscriptionSet")
-        ),
-        {
-            queue: _process_queue_from_json(as_object(value, "mqTable"))
-            for queue, value in items_by_queue(get_object(data, "mqTable"))
-        },
-        {
-            queue: _pop_process_queue_from_json(as_object(value, "mqPopTable"))
-            for queue, value in items_by_queue(get_object(data, "mqPopTable"))
-        },
-        {
-            topic: _status_from_json(as_object(value, "statusTable"))
-            for topic, value in get_object(data, "statusTable").items()
-        },
-        get_text_map(data, "userConsumerInfo"),
-        get_optional_text(data, "jstack"),
-    )
-
-
-def encode_consume_directly_result(result: ConsumeMessageDirectlyResult) -> bytes:
-    """Return the response body of CONSUME_MESSAGE_DIRECTLY (309)."""
-    return dumps(
-        {
-            "autoCommit": result.auto_commit,
-            "consumeResult": result.consume_result.value,
-            "order": result.order,
-            "remark": result.remark,
-            "spentTimeMills": result.spent_time_ms,
-        }
-    )
-
-
-def decode_consume_directly_result(body: bytes) -> ConsumeMessageDirectlyResult:
-    """Return the result decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body), "result of consuming")
-    return ConsumeMessageDirectlyResult(
-        get_enum(data, "consumeResult", ConsumeResult.SUCCESS),
-        get_boolean(data, "order"),
-        get_boolean(data, "autoCommit", default=True),
-        get_optional_text(data, "remark"),
-        get_integer(data, "spentTimeMills"),
-    )
-
-
-def _process_queue(info: ProcessQueueInfo) -> dict[str, object]:
-    return {
-        "cachedMsgCount": info.cached_msg_count,
-        "cachedMsgMaxOffset": info.cached_msg_max_offset,
-        "cachedMsgMinOffset": info.cached_msg_min_offset,
-        "cachedMsgSizeInMiB": info.cached_msg_size_in_mib,
-        "commitOffset": info.commit_offset,
-        "droped": info.dropped,
-        "lastConsumeTimestamp": info.last_consume_timestamp,
-        "lastLockTimestamp": info.last_lock_timestamp,
-        "lastPullTimestamp": info.last_pull_timestamp,
-        "locked": info.locked,
-        "transactionMsgCount": info.transaction_msg_count,
-        "transactionMsgMaxOffset": info.transaction_msg_max_offset,
-        "transactionMsgMinOffset": info.transaction_msg_min_offset,
-        "tryUnlockTimes": info.try_unlock_times,
-    }
-
-
-def _process_queue_from_json(data: Json) -> ProcessQueueInfo:
-    return ProcessQueueInfo(
-        get_integer(data, "commitOffset"),
-        get_integer(data, "cachedMsgMinOffset"),
-        get_integer(data, "cachedMsgMaxOffset"),
-        get_integer(data, "cachedMsgCount"),
-        get_integer(data, "cachedMsgSizeInMiB"),
-        get_integer(data, "transactionMsgMinOffset"),
-        get_integer(data, "transactionMsgMaxOffset"),
-        get_integer(data, "transactionMsgCount"),
-        get_boolean(data, "locked"),
-        get_integer(data, "tryUnlockTimes"),
-        get_integer(data, "lastLockTimestamp"),
-        get_boolean(data, "droped"),
-        get_integer(data, "lastPullTimestamp"),
-        get_integer(data, "lastConsumeTimestamp"),
-    )
-
-
-def _pop_process_queue_from_json(data: Json) -> PopProcessQueueInfo:
-    return PopProcessQueueInfo(
-        get_integer(data, "waitAckCount"),
-        get_boolean(data, "droped"),
-        get_integer(data, "lastPopTimestamp"),
-    )
-
-
-def _status(status: ConsumeStatus) -> dict[str, object]:
-    return {
-        "consumeFailedMsgs": status.consume_failed_msgs,
-        "consumeFailedTPS": float(status.consume_failed_tps),
-        "consumeOKTPS": float(status.consume_ok_tps),
-        "consumeRT": float(status.consume_rt),
-        "pullRT": float(status.pull_rt),
-        "pullTPS": float(status.pull_tps),
-    }
-
-
-def _status_from_json(data: Json) -> ConsumeStatus:
-    return ConsumeStatus(
-        get_number(data, "pullRT"),
-        get_number(data, "pullTPS"),
-        get_number(data, "consumeRT"),
-        get_number(data, "consumeOKTPS"),
-        get_number(data, "consumeFailedTPS"),
-        get_integer(data, "consumeFailedMsgs"),
-    )
+decode_consume_directly_result, encode_consume_directly_result = record_functions(
+    ConsumeMessageDirectlyResult, "result of consuming"
+)
 
 
 SPECS: Final = (

@@ -10,32 +10,28 @@ org.apache.rocketmq.remoting.protocol.header.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode
-from kourou.protocol.fastjson import dumps, loads
+from kourou.protocol.fastjson import dumps
 from kourou.protocol.fields import TopicHeader
 from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_records import (
+    FieldCodec,
+    from_json,
+    list_functions,
+    record_functions,
+    to_json,
+)
 from kourou.protocol.json_values import (
-    Json,
     as_list,
     as_object,
-    get_integer,
-    get_list,
-    get_number,
-    get_object,
-    get_optional_text,
-    items_by_queue,
-    queue_from_json,
-    queue_to_json,
 )
 from kourou.protocol.request_spec import BodyCodec, RequestSpec
-
-_LOCK_HOLDER: Final = "kourouLockHolder"
 
 
 @dataclass(slots=True)
@@ -110,7 +106,9 @@ class TopicOffset:
 class TopicStatsTable:
     """Offsets of a topic's queues; `topic_put_tps` is in messages per second."""
 
-    offsets: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
+    offsets: Mapping[MessageQueue, TopicOffset] = field(
+        default_factory=dict, metadata={"wire": "offsetTable"}
+    )
     topic_put_tps: float = 0.0
 
 
@@ -131,111 +129,26 @@ class ConsumeOffset:
     consumer_offset: int = 0
     pull_offset: int = 0
     last_timestamp: int = 0
-    lock_holder: str | None = None
+    lock_holder: str | None = field(default=None, metadata={"wire": "kourouLockHolder"})
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
     """A group's progress; `consume_tps` is in messages per second."""
 
-    offsets: Mapping[MessageQueue, ConsumeOffset] = field(default_factory=dict)
+    offsets: Mapping[MessageQueue, ConsumeOffset] = field(
+        default_factory=dict, metadata={"wire": "offsetTable"}
+    )
     consume_tps: float = 0.0
 
 
-def encode_topic_stats(stats: TopicStatsTable) -> bytes:
-    """Return the response body of GET_TOPIC_STATS_INFO (202)."""
-    return dumps(
-        {
-            "offsetTable": {
-                queue: {
-                    "lastUpdateTimestamp": offset.last_update_timestamp,
-                    "maxOffset": offset.max_offset,
-                    "minOffset": offset.min_offset,
-                }
-                for queue, offset in stats.offsets.items()
-            },
-            "topicPutTps": float(stats.topic_put_tps),
-        }
-    )
+decode_topic_stats, encode_topic_stats = record_functions(
+    TopicStatsTable, "topic stats", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
-
-def decode_topic_stats(body: bytes) -> TopicStatsTable:
-    """Return the statistics decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "topic stats")
-    return TopicStatsTable(
-        {
-            queue: TopicOffset(
-                get_integer(offset, "minOffset"),
-                get_integer(offset, "maxOffset"),
-                get_integer(offset, "lastUpdateTimestamp"),
-            )
-            for queue, offset in _by_queue(data)
-        },
-        get_number(data, "topicPutTps"),
-    )
-
-
-def consume_stats_to_json(stats: ConsumeStats) -> dict[str, object]:
-    """Return the JSON object of a group's statistics."""
-    return {
-        "consumeTps": float(stats.consume_tps),
-        "offsetTable": {
-            queue: {
-                "brokerOffset": offset.broker_offset,
-                "consumerOffset": offset.consumer_offset,
-                "lastTimestamp": offset.last_timestamp,
-                "pullOffset": offset.pull_offset,
-            }
-            | ({} if offset.lock_holder is None else {_LOCK_HOLDER: offset.lock_holder})
-            for queue, offset in stats.offsets.items()
-        },
-    }
-
-
-def consume_stats_from_json(data: Json) -> ConsumeStats:
-    """Return the statistics of a JSON object.
-
-    Raises:
-        MalformedBodyError: a member has the wrong type.
-    """
-    return ConsumeStats(
-        {
-            queue: ConsumeOffset(
-                get_integer(offset, "brokerOffset"),
-                get_integer(offset, "consumerOffset"),
-                get_integer(offset, "pullOffset"),
-                get_integer(offset, "lastTimestamp"),
-                get_optional_text(offset, _LOCK_HOLDER),
-            )
-            for queue, offset in _by_queue(data)
-        },
-        get_number(data, "consumeTps"),
-    )
-
-
-def encode_consume_stats(stats: ConsumeStats) -> bytes:
-    """Return the response body of GET_CONSUME_STATS (208)."""
-    return dumps(consume_stats_to_json(stats))
-
-
-def decode_consume_stats(body: bytes) -> ConsumeStats:
-    """Return the statistics decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX)
-    return consume_stats_from_json(as_object(data, "consume stats"))
-
-
-def _by_queue(data: Json) -> Iterator[tuple[MessageQueue, Json]]:
-    """Yield the queues and values of the member offsetTable."""
-    for queue, value in items_by_queue(get_object(data, "offsetTable")):
-        yield queue, as_object(value, "offsetTable")
+decode_consume_stats, encode_consume_stats = record_functions(
+    ConsumeStats, "consume stats", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +170,24 @@ class BrokerStatsItem:
 class BrokerStatsData:
     """A counter over the last minute, hour and day."""
 
-    minute: BrokerStatsItem = BrokerStatsItem()
-    hour: BrokerStatsItem = BrokerStatsItem()
-    day: BrokerStatsItem = BrokerStatsItem()
+    minute: BrokerStatsItem = field(default=BrokerStatsItem(), metadata={"wire": "statsMinute"})
+    hour: BrokerStatsItem = field(default=BrokerStatsItem(), metadata={"wire": "statsHour"})
+    day: BrokerStatsItem = field(default=BrokerStatsItem(), metadata={"wire": "statsDay"})
+
+
+def _stats_to_json(stats: Mapping[str, Sequence[ConsumeStats]]) -> list[dict[str, object]]:
+    return [{group: list(map(to_json, of_topics))} for group, of_topics in stats.items()]
+
+
+def _stats_from_json(value: object, label: str) -> dict[str, list[ConsumeStats]]:
+    return {
+        group: [from_json(ConsumeStats, topic, group) for topic in as_list(of_topics, group)]
+        for entry in as_list(value, label)
+        for group, of_topics in as_object(entry, label).items()
+    }
+
+
+_STATS_OF_GROUPS: Final = FieldCodec(_stats_to_json, _stats_from_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +200,9 @@ class ConsumeStatsList:
         total_inflight_diff: messages pulled but not consumed.
     """
 
-    stats: Mapping[str, Sequence[ConsumeStats]] = field(default_factory=dict)
+    stats: Mapping[str, Sequence[ConsumeStats]] = field(
+        default_factory=dict, metadata={"wire": "consumeStatsList", "codec": _STATS_OF_GROUPS}
+    )
     broker_addr: str | None = None
     total_diff: int = 0
     total_inflight_diff: int = 0
@@ -289,74 +219,18 @@ class QueueTimeSpan:
         delay_time: milliseconds that the next message to consume has waited; 0 if there is none.
     """
 
-    queue: MessageQueue
-    min_timestamp: int = 0
-    max_timestamp: int = 0
-    consume_timestamp: int = 0
+    queue: MessageQueue = field(metadata={"wire": "messageQueue", "absent": {}})
+    min_timestamp: int = field(default=0, metadata={"wire": "minTimeStamp"})
+    max_timestamp: int = field(default=0, metadata={"wire": "maxTimeStamp"})
+    consume_timestamp: int = field(default=0, metadata={"wire": "consumeTimeStamp"})
     delay_time: int = 0
 
 
-def encode_broker_stats(stats: BrokerStatsData) -> bytes:
-    """Return the response body of VIEW_BROKER_STATS_DATA (315)."""
-    return dumps(
-        {
-            "statsDay": _item_to_json(stats.day),
-            "statsHour": _item_to_json(stats.hour),
-            "statsMinute": _item_to_json(stats.minute),
-        }
-    )
+decode_broker_stats, encode_broker_stats = record_functions(BrokerStatsData, "broker stats")
 
-
-def decode_broker_stats(body: bytes) -> BrokerStatsData:
-    """Return the counter decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body), "broker stats")
-    return BrokerStatsData(
-        _item_from_json(get_object(data, "statsMinute")),
-        _item_from_json(get_object(data, "statsHour")),
-        _item_from_json(get_object(data, "statsDay")),
-    )
-
-
-def encode_consume_stats_list(stats: ConsumeStatsList) -> bytes:
-    """Return the response body of GET_BROKER_CONSUME_STATS (317)."""
-    return dumps(
-        {
-            "brokerAddr": stats.broker_addr,
-            "consumeStatsList": [
-                {group: [consume_stats_to_json(topic_stats) for topic_stats in members]}
-                for group, members in stats.stats.items()
-            ],
-            "totalDiff": stats.total_diff,
-            "totalInflightDiff": stats.total_inflight_diff,
-        }
-    )
-
-
-def decode_consume_stats_list(body: bytes) -> ConsumeStatsList:
-    """Return the statistics decoded from a body.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body, bare_keys_bytes_max=FRAME_SIZE_MAX), "consume stats list")
-    entries = [as_object(entry, "consumeStatsList") for entry in get_list(data, "consumeStatsList")]
-    return ConsumeStatsList(
-        {
-            group: [
-                consume_stats_from_json(as_object(topic_stats, group))
-                for topic_stats in as_list(members, group)
-            ]
-            for entry in entries
-            for group, members in entry.items()
-        },
-        get_optional_text(data, "brokerAddr"),
-        get_integer(data, "totalDiff"),
-        get_integer(data, "totalInflightDiff"),
-    )
+decode_consume_stats_list, encode_consume_stats_list = record_functions(
+    ConsumeStatsList, "consume stats list", bare_keys_bytes_max=FRAME_SIZE_MAX
+)
 
 
 def encode_consume_time_spans(spans: Sequence[QueueTimeSpan], *, zone: tzinfo = UTC) -> bytes:
@@ -370,14 +244,10 @@ def encode_consume_time_spans(spans: Sequence[QueueTimeSpan], *, zone: tzinfo = 
     return dumps(
         {
             "consumeTimeSpanSet": [
-                {
-                    "consumeTimeStamp": span.consume_timestamp,
+                to_json(span)
+                | {
                     "consumeTimeStampStr": _time_text(span.consume_timestamp, zone),
-                    "delayTime": span.delay_time,
-                    "maxTimeStamp": span.max_timestamp,
                     "maxTimeStampStr": _time_text(span.max_timestamp, zone),
-                    "messageQueue": queue_to_json(span.queue),
-                    "minTimeStamp": span.min_timestamp,
                     "minTimeStampStr": _time_text(span.min_timestamp, zone),
                 }
                 for span in spans
@@ -386,34 +256,8 @@ def encode_consume_time_spans(spans: Sequence[QueueTimeSpan], *, zone: tzinfo = 
     )
 
 
-def decode_consume_time_spans(body: bytes) -> list[QueueTimeSpan]:
-    """Return the time spans decoded from a body; times written as text are ignored.
-
-    Raises:
-        MalformedBodyError: the body is not a JSON object, or a member has the wrong type.
-    """
-    data = as_object(loads(body), "time spans")
-    spans = [as_object(span, "consumeTimeSpanSet") for span in get_list(data, "consumeTimeSpanSet")]
-    return [
-        QueueTimeSpan(
-            queue_from_json(span.get("messageQueue")),
-            get_integer(span, "minTimeStamp"),
-            get_integer(span, "maxTimeStamp"),
-            get_integer(span, "consumeTimeStamp"),
-            get_integer(span, "delayTime"),
-        )
-        for span in spans
-    ]
-
-
-def _item_to_json(item: BrokerStatsItem) -> dict[str, object]:
-    return {"avgpt": float(item.avgpt), "sum": item.sum, "tps": float(item.tps)}
-
-
-def _item_from_json(data: Json) -> BrokerStatsItem:
-    return BrokerStatsItem(
-        get_integer(data, "sum"), get_number(data, "tps"), get_number(data, "avgpt")
-    )
+# Ignores the times that are written as text.
+decode_consume_time_spans = list_functions("consumeTimeSpanSet", QueueTimeSpan, "time spans")[0]
 
 
 def _time_text(at_ms: int, zone: tzinfo) -> str:

@@ -35,8 +35,6 @@ from kourou.protocol.codes import (
 from kourou.protocol.compression import decompress
 from kourou.protocol.data_version import (
     DataVersion,
-    data_version_from_json,
-    data_version_to_json,
     decode_data_version,
     encode_data_version,
 )
@@ -44,6 +42,7 @@ from kourou.protocol.encoded_members import EncodedMembers
 from kourou.protocol.fastjson import dumps, loads
 from kourou.protocol.fields import Int, Long
 from kourou.protocol.frame import FRAME_SIZE_MAX
+from kourou.protocol.json_records import from_json, to_json
 from kourou.protocol.json_values import (
     Json,
     as_integer,
@@ -55,7 +54,6 @@ from kourou.protocol.json_values import (
 )
 from kourou.protocol.kv_config import KV_TABLE_CODEC
 from kourou.protocol.request_spec import BodyCodec, RequestSpec
-from kourou.protocol.topics import topic_config_from_json, topic_config_to_json
 
 _T = TypeVar("_T")
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -73,7 +71,7 @@ _BARE_KEYS_BYTES_MAX: Final = 256 * 1024
 """Largest registration with bare keys; Java brokers with static topics write integer keys."""
 
 _STATIC_TOPIC_MEMBERS: Final[dict[str, object]] = {
-    "mappingDataVersion": data_version_to_json(DataVersion()),
+    "mappingDataVersion": to_json(DataVersion()),
     "topicQueueMappingDetailMap": {},
     "topicQueueMappingInfoMap": {},
 }
@@ -341,10 +339,8 @@ def decode_register_body(
 
 def _table_to_json(table: TopicConfigTable) -> dict[str, object]:
     return {
-        "dataVersion": data_version_to_json(table.data_version),
-        "topicConfigTable": {
-            name: topic_config_to_json(config) for name, config in table.topics.items()
-        },
+        "dataVersion": to_json(table.data_version),
+        "topicConfigTable": {name: to_json(config) for name, config in table.topics.items()},
     }
 
 
@@ -358,8 +354,8 @@ def _table_from_json(data: Json) -> TopicConfigTable:
     for name, value in get_object(data, "topicConfigTable").items():
         config = as_object(value, "topicConfigTable")
         # Lookups use the key, so the key is the topic's name.
-        topics[name] = topic_config_from_json({**config, "topicName": name})
-    return TopicConfigTable(topics, data_version_from_json(get_object(data, "dataVersion")))
+        topics[name] = from_json(TopicConfig, {**config, "topicName": name}, "topicConfigTable")
+    return TopicConfigTable(topics, from_json(DataVersion, data.get("dataVersion"), "dataVersion"))
 
 
 def _decode_compressed(body: bytes, version: int) -> RegisterBody:
@@ -369,7 +365,7 @@ def _decode_compressed(body: bytes, version: int) -> RegisterBody:
     except MalformedMessageError as error:
         raise MalformedBodyError(f"compressed registration: {error}") from None
     parts = _SizedPartReader(data)
-    data_version = data_version_from_json(as_object(loads(parts.text()), "data version"))
+    data_version = from_json(DataVersion, loads(parts.text()), "data version")
     topics = [_topic_config_from_text(parts.text()) for _ in range(parts.count())]
     filter_servers = [
         as_text(server, "filter server") for server in as_list(loads(parts.text()), "list")
@@ -417,16 +413,15 @@ def _topic_config_from_text(text: str) -> TopicConfig:
     if len(words) < 4:
         raise MalformedBodyError(f"compressed registration: topic {text[:80]!r}")
     attributes: Any = as_object(loads(words[4]), "attributes") if len(words) > 4 else {}
-    return topic_config_from_json(
-        {
-            "topicName": name,
-            "readQueueNums": as_integer(words[0], "readQueueNums"),
-            "writeQueueNums": as_integer(words[1], "writeQueueNums"),
-            "perm": as_integer(words[2], "perm"),
-            "topicFilterType": words[3],
-            "attributes": attributes,
-        }
-    )
+    members = {
+        "topicName": name,
+        "readQueueNums": as_integer(words[0], "readQueueNums"),
+        "writeQueueNums": as_integer(words[1], "writeQueueNums"),
+        "perm": as_integer(words[2], "perm"),
+        "topicFilterType": words[3],
+        "attributes": attributes,
+    }
+    return from_json(TopicConfig, members, "topic config")
 
 
 class TopicTableEncoder:
@@ -437,7 +432,7 @@ class TopicTableEncoder:
 
     def put(self, topic: TopicConfig) -> None:
         """Add or replace a topic."""
-        self._members.put(topic.name, topic_config_to_json(topic))
+        self._members.put(topic.name, to_json(topic))
 
     def remove(self, name: str) -> None:
         """Remove a topic; an unknown name is ignored."""

@@ -28,9 +28,10 @@ from kourou.broker.config_saver import ConfigSaver, LogPositions, SavedFile, Tex
 from kourou.broker.consuming.offset_keys import SEPARATOR, GroupTopic, OffsetKeys, key_of
 from kourou.broker.host_quotas import HostQuota
 from kourou.clock import Clock
-from kourou.protocol.data_version import DataVersion, data_version_from_json
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.encoded_members import compact
 from kourou.protocol.fastjson import loads
+from kourou.protocol.json_records import from_json
 from kourou.protocol.json_values import Json, as_integer, as_object, get_object
 from kourou.protocol.offset_table import encode_offset_table_parts, try_decode_offsets
 from kourou.remoting.log_rate import LogRate
@@ -363,7 +364,7 @@ def parse_consumer_offsets(text: bytes) -> tuple[DataVersion, Table, Table]:
         )
     content = as_object(loads(text, bare_keys_bytes_max=BARE_KEYS_BYTES_MAX), FILE_NAME)
     return (
-        data_version_from_json(get_object(content, "dataVersion")),
+        from_json(DataVersion, content.get("dataVersion"), "dataVersion"),
         _table_of(content, "offsetTable"),
         _table_of(content, "pullOffsetTable"),
     )

@@ -15,8 +15,9 @@ from typing import Final
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.transactions.ledger import State
 from kourou.clock import Clock
-from kourou.protocol.data_version import DataVersion, data_version_from_json
+from kourou.protocol.data_version import DataVersion
 from kourou.protocol.fastjson import loads
+from kourou.protocol.json_records import from_json
 from kourou.protocol.json_values import as_integer, as_object, get_object
 from kourou.remoting.runtime import Offload
 
@@ -123,4 +124,4 @@ def parse_transaction_counts(text: bytes) -> tuple[DataVersion, dict[str, tuple[
         one = as_object(entry, topic)
         count, at_ms = one.get("count", 0), one.get("timeStamp", 0)
         counts[topic] = (as_integer(count, topic), as_integer(at_ms, topic))
-    return data_version_from_json(get_object(content, "dataVersion")), counts
+    return from_json(DataVersion, content.get("dataVersion"), "dataVersion"), counts
