@@ -28,7 +28,7 @@ def entries() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("where", "text"), entries())
 def test_log_entry_is_an_event_with_values(where: str, text: str) -> None:
-    match = logs._TEMPLATE.fullmatch(text)
+    match = logs.ENTRY_TEMPLATE.fullmatch(text)
     assert match is not None, where
-    names = {name for name, _ in logs._VALUE.findall(match[2])}
-    assert not names & logs._RESERVED, where
+    names = {name for name, _ in logs.ENTRY_VALUE.findall(match[2])}
+    assert not names & logs.RESERVED_NAMES, where

@@ -32,11 +32,11 @@ class Level(Enum):
 
 
 _PACKAGE: Final = "kourou"
-_TEMPLATE: Final = re.compile(
+ENTRY_TEMPLATE: Final = re.compile(
     r"([a-z0-9_]+(?:\.[a-z0-9_]+)+)((?: [a-z0-9_]+=(?:%(?:\.[0-9])?[a-z]|[a-z0-9_]+))*)"
 )
-_VALUE: Final = re.compile(r" ([a-z0-9_]+)=(?:%(?:\.[0-9])?[a-z]|([a-z0-9_]+))")
-_RESERVED: Final = frozenset({"at", "level", "logger", "event", "exception"})
+ENTRY_VALUE: Final = re.compile(r" ([a-z0-9_]+)=(?:%(?:\.[0-9])?[a-z]|([a-z0-9_]+))")
+RESERVED_NAMES: Final = frozenset({"at", "level", "logger", "event", "exception"})
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -98,16 +98,16 @@ class JsonFormatter(logging.Formatter):
 
 def _members(record: logging.LogRecord) -> dict[str, Any]:
     """Return the entry's event name and values, or its text as `message`."""
-    template = _TEMPLATE.fullmatch(str(record.msg))
+    template = ENTRY_TEMPLATE.fullmatch(str(record.msg))
     if template is None:
         return {"message": record.getMessage()}
-    values = _VALUE.findall(template[2])  # pairs of a name and a literal value ("" for %s)
+    values = ENTRY_VALUE.findall(template[2])  # pairs of a name and a literal value ("" for %s)
     args = record.args if isinstance(record.args, tuple) else ()
     given = iter(args)
     if sum(not fixed for _, fixed in values) != len(args):
         return {"message": record.getMessage()}
     members = {name: fixed or next(given) for name, fixed in values}
-    if _RESERVED.intersection(members):
+    if RESERVED_NAMES.intersection(members):
         return {"message": record.getMessage()}
     return {"event": template[1], **members}
 

@@ -152,8 +152,8 @@ class AnyBrokers(RuleBasedStateMachine):
     @invariant()
     def each_routed_broker_lives(self) -> None:
         living = {
-            (alive.identity.broker_name, alive.identity.broker_id, alive.identity.address)
-            for alive in self.table._alive.values()
+            (broker.broker_name, broker.broker_id, broker.address)
+            for broker in self.table.live_brokers()
         }
         brokers = self.table.cluster_info().brokers
         for name, data in brokers.items():

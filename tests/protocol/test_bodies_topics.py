@@ -259,9 +259,9 @@ def test_size_of_unusual_registration_is_limited(monkeypatch: pytest.MonkeyPatch
         b'"topicConfigSerializeWrapper"', b'"\\u0074opicConfigSerializeWrapper"'
     )
     unusual = unusual.replace(b"{", b'{"$ref":"",', 1)
-    monkeypatch.setattr("kourou.protocol.topic_table._GENERAL_FORM_BYTES_MAX", len(unusual))
+    monkeypatch.setattr("kourou.protocol.topic_table.GENERAL_FORM_BYTES_MAX", len(unusual))
     decode_register_body(unusual)
-    monkeypatch.setattr("kourou.protocol.topic_table._GENERAL_FORM_BYTES_MAX", len(unusual) - 1)
+    monkeypatch.setattr("kourou.protocol.topic_table.GENERAL_FORM_BYTES_MAX", len(unusual) - 1)
     with pytest.raises(MalformedBodyError, match="in an unusual form"):
         decode_register_body(unusual)
     assert decode_register_body(PLAIN) == REGISTRATION

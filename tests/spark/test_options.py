@@ -125,11 +125,11 @@ def test_the_docstring_lists_every_option_with_its_default() -> None:
     listed = {line.split()[0]: line.split()[-1] for line in table.splitlines()}
     defaults = {
         name: str(getattr(parse_options(LEAST), field)).lower()
-        for name, (field, _) in options_module._FIELDS.items()
+        for name, (field, _) in options_module.OPTION_FIELDS.items()
         if name not in ("nameServer", "topic", "startingOffsets", "endingOffsets")
     }
 
-    assert listed.keys() == options_module._FIELDS.keys()
+    assert listed.keys() == options_module.OPTION_FIELDS.keys()
     assert {name: listed[name] for name in defaults} == defaults
 
 

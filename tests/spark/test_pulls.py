@@ -11,7 +11,7 @@ from kourou.errors import DataLossError, ProtocolError
 from kourou.model.queue import MessageQueue
 from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.spark.options import ReadOptions
-from kourou.spark.pulls import _advance, _Cursor
+from kourou.spark.pulls import Cursor, advance_cursor
 
 QUEUE = MessageQueue("flights", "broker-a", 0)
 STRICT = ReadOptions(name_server="localhost:9876", topic="flights")
@@ -31,8 +31,8 @@ def advance(
     offset: int, until: int, result: PullResult, options: ReadOptions = STRICT
 ) -> tuple[int, list[int]]:
     """Return the next offset to pull, and the offsets of the returned messages."""
-    cursor = _Cursor(QUEUE, offset, until)
-    messages = _advance(cursor, result, options)
+    cursor = Cursor(QUEUE, offset, until)
+    messages = advance_cursor(cursor, result, options)
     return cursor.offset, [message.queue_offset for message in messages]
 
 

@@ -153,7 +153,7 @@ class Life:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._disk.on_operation = None
-        self._disk._faults.clear()
+        self._disk.clear_faults()
         commit.abandon()
         flusher.close()
         store.abandon()

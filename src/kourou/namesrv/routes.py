@@ -225,6 +225,10 @@ class RouteTable:
         if alive is not None:
             alive.seen_at_ms = now_ms
 
+    def live_brokers(self) -> list[BrokerIdentity]:
+        """Return the brokers that are registered and have not expired."""
+        return [alive.identity for alive in self._alive.values()]
+
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         """Return the data version of the broker's last registration; None if it is unknown."""
         alive = self._alive.get((cluster, address))

@@ -63,7 +63,7 @@ REGISTER_BODY_SIZE_MAX: Final = 256 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">i")
 
-_GENERAL_FORM_BYTES_MAX: Final = 2 * 1024 * 1024
+GENERAL_FORM_BYTES_MAX: Final = 2 * 1024 * 1024
 """Largest registration in a form that `try_decode_registration` declines: its decoding creates an
 object for each value."""
 
@@ -323,10 +323,10 @@ def decode_register_body(
     if decoded is not None:
         table = _table_of(decoded.topic_config_serialize_wrapper)
         return RegisterBody(table, tuple(decoded.filter_server_list))
-    if len(body) > _GENERAL_FORM_BYTES_MAX:
+    if len(body) > GENERAL_FORM_BYTES_MAX:
         raise MalformedBodyError(
             f"a registration of {len(body)} bytes in an unusual form: at most "
-            f"{_GENERAL_FORM_BYTES_MAX} bytes are accepted in this form"
+            f"{GENERAL_FORM_BYTES_MAX} bytes are accepted in this form"
         )
     data = as_object(loads(body, bare_keys_bytes_max=_BARE_KEYS_BYTES_MAX), "registration")
     if version < VERSION_FULL_REGISTER_BODY:

@@ -132,6 +132,11 @@ class PendingRequests:
             self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         return self._opaque
 
+    @property
+    def timer_count(self) -> int:
+        """Number of timers that are set: bounded, not one for each request."""
+        return len(self._ticks)
+
     def add(self, code: int, timeout_s: float, ends_at_s: float) -> ResponseFuture:
         """Return a future of the response; its `opaque` is the request's number.
 

@@ -80,9 +80,9 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     values: dict[str, object] = {}
     for key, text in texts.items():
         name = _NAMES[key]
-        field_name, parse = _FIELDS[name]
+        field_name, parse = OPTION_FIELDS[name]
         values[field_name] = parse(name, text.strip(), topic)
-    parsed = ReadOptions(**values)  # type: ignore[arg-type]  # _FIELDS pairs them
+    parsed = ReadOptions(**values)  # type: ignore[arg-type]  # OPTION_FIELDS pairs them
     _check_words(parsed)
     return parsed
 
@@ -111,7 +111,7 @@ def _unknown(name: str) -> str:
             "put them into a file of mode 0600 and use .option('credentialsFile', ...)"
         )
     near = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"did you mean {_NAMES[near[0]]}?" if near else f"options are {', '.join(_FIELDS)}"
+    hint = f"did you mean {_NAMES[near[0]]}?" if near else f"options are {', '.join(OPTION_FIELDS)}"
     return f"unknown option {name!r}: {hint}"
 
 
@@ -150,7 +150,7 @@ def _integer(high: int) -> Callable[[str, str, str], int]:
     return parse
 
 
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
+OPTION_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
     "nameServer": ("name_server", _text),
     "topic": ("topic", _text),
     "startingOffsets": ("starting_offsets", parse_offsets),
@@ -165,4 +165,4 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, str, str], object]]]] = {
 }
 """Option name to the field that it sets and its parser, called with (name, text, topic)."""
 
-_NAMES: Final = {name.lower(): name for name in _FIELDS}
+_NAMES: Final = {name.lower(): name for name in OPTION_FIELDS}

@@ -29,7 +29,7 @@ take 256 KiB and more."""
 
 
 @dataclass(slots=True)
-class _Cursor:
+class Cursor:
     """Progress of a range: the next offset to pull, and the end (exclusive)."""
 
     queue: MessageQueue
@@ -69,8 +69,8 @@ async def pull_ranges(
         DataLossError: planned offsets were deleted, and failOnDataLoss is true.
         TransportError, RemoteError: a broker did not answer within pullTimeoutMs, or refused.
     """
-    waiting = deque(_Cursor(range_.queue, range_.start, range_.until) for range_ in ranges)
-    pulls: dict[asyncio.Task[PullResult], _Cursor] = {}
+    waiting = deque(Cursor(range_.queue, range_.start, range_.until) for range_ in ranges)
+    pulls: dict[asyncio.Task[PullResult], Cursor] = {}
     try:
         while waiting or pulls:
             while waiting and len(pulls) < REQUESTS_IN_FLIGHT_MAX:
@@ -79,7 +79,7 @@ async def pull_ranges(
             done, _ = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 cursor = pulls.pop(task)
-                messages = _advance(cursor, task.result(), options)
+                messages = advance_cursor(cursor, task.result(), options)
                 if cursor.offset < cursor.until:
                     pulls[asyncio.create_task(_pull(consumer, cursor, options))] = cursor
                 if messages:
@@ -90,7 +90,7 @@ async def pull_ranges(
         await asyncio.gather(*pulls, return_exceptions=True)
 
 
-async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -> PullResult:
+async def _pull(consumer: PullConsumer, cursor: Cursor, options: ReadOptions) -> PullResult:
     """Return the next answer for a range; the consumer retries after transient failures."""
     return await consumer.pull(
         cursor.queue,
@@ -101,7 +101,7 @@ async def _pull(consumer: PullConsumer, cursor: _Cursor, options: ReadOptions) -
     )
 
 
-def _advance(cursor: _Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
+def advance_cursor(cursor: Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
     """Advance the cursor by an answer, and return the messages that are within its range."""
     requested, until = cursor.offset, cursor.until
     is_progress = result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
@@ -131,7 +131,7 @@ def _readable(result: PullResult) -> list[MessageExt]:
 
 
 def _report_loss(
-    cursor: _Cursor, result: PullResult, requested: int, lost: int, options: ReadOptions
+    cursor: Cursor, result: PullResult, requested: int, lost: int, options: ReadOptions
 ) -> None:
     """Raise an error, or log a warning, if messages between `requested` and the cursor are lost."""
     if not lost:

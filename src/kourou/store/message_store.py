@@ -63,6 +63,7 @@ class MessageStore:
     """One open store directory; created by `open`.
 
     Attributes:
+        files: the open files: log, consume queues, checkpoint, state.
         recovery: the report of the recovery at opening.
         reader: offsets, reads of queues and records; its methods allow any thread.
         writer: append, write, sync, dispatch, flush.
@@ -71,8 +72,7 @@ class MessageStore:
     """
 
     def __init__(self, files: StoreFiles, config: StoreConfig) -> None:
-        self._files = files
-        self._log = files.log
+        self.files = files
         self.recovery: RecoveryReport = files.recovery
         self.reader = StoreReader(files, config)
         self.writer = StoreWriter(files, config, self.reader)
@@ -120,7 +120,7 @@ class MessageStore:
         """
         if self.index is None or self.writer.read_only_reason is not None:
             return IndexStep.IDLE
-        return self.index.step(self._log.synced_position, records_max)
+        return self.index.step(self.files.log.synced_position, records_max)
 
     def index_upkeep(self, now_ms: int) -> None:
         """Do the work that blocks `index_step` and may wait for the device; on any thread.
@@ -129,7 +129,7 @@ class MessageStore:
             OSError: as `KeyIndex.upkeep`.
         """
         if self.index is not None:
-            self.index.upkeep(self._log.synced_position, now_ms)
+            self.index.upkeep(self.files.log.synced_position, now_ms)
 
     def index_save(self) -> None:
         """Make the key index durable; on any thread. The next `flush` records that on disk.
@@ -143,7 +143,7 @@ class MessageStore:
     @property
     def index_lag_bytes(self) -> int:
         """Bytes of the log that are not indexed yet."""
-        return 0 if self.index is None else self.index.lag_bytes(self._log.written_position)
+        return 0 if self.index is None else self.index.lag_bytes(self.files.log.written_position)
 
     @property
     def index_feed_fullness(self) -> float:
@@ -163,7 +163,7 @@ class MessageStore:
         return find_messages(
             query,
             self.index,
-            self._log,
+            self.files.log,
             self.reader.visible_position,
             self.reader.read_record,
         )
@@ -182,13 +182,15 @@ class MessageStore:
             if self.writer.read_only_reason is None:
                 self.writer.close_files(now_ms)
         except OSError as error:
-            raise StoreError(f"{self._files.disk.root} was not closed cleanly: {error}") from error
+            raise StoreError(f"{self.files.disk.root} was not closed cleanly: {error}") from error
         finally:
             self.abandon()
-        log.info("store.closed path=%s end=%d", self._files.disk.root, self._log.written_position)
+        log.info(
+            "store.closed path=%s end=%d", self.files.disk.root, self.files.log.written_position
+        )
 
     def abandon(self) -> None:
         """Release the directory without writing anything, like a kill."""
         self._is_closed = True
         self.writer.stop()
-        self._files.unlock()
+        self.files.unlock()

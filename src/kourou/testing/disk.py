@@ -202,7 +202,7 @@ class SimDisk:
     def crash(self) -> None:
         """Lose power: a part of the unsynced data, chosen by the seed, survives."""
         self._locks.clear()
-        self._faults.clear()
+        self.clear_faults()
         pages_before = self._tree.count_pages()
         self._tree.crash(self._rng)
         self.free += (pages_before - self._tree.count_pages()) * PAGE
@@ -212,6 +212,10 @@ class SimDisk:
     ) -> None:
         """Make one operation raise: the first of these kinds after `count` more of any kind."""
         self._faults.append((self.operations + count, error, operations))
+
+    def clear_faults(self) -> None:
+        """Let all further operations succeed."""
+        self._faults.clear()
 
     def exists(self, name: str) -> bool:
         self._begin("exists", name)

@@ -413,12 +413,12 @@ def test_a_refused_delivery_is_retried() -> None:
     async def test(broker: SimulatedBroker) -> None:
         await broker.store_messages([broker.draft(b"%d" % n, delay_level=1) for n in range(3)])
         free_bytes, broker.disk.free = broker.disk.free, 0
-        broker.store.writer._guard.check_space()
+        broker.store.writer.flush(broker.clock.now_ms())
         await asyncio.sleep(2)
         assert bodies(broker) == []
 
         broker.disk.free = free_bytes
-        broker.store.writer._guard.check_space()
+        broker.store.writer.flush(broker.clock.now_ms())
         await asyncio.sleep(FAILED_RETRY_MS / 1000)
         assert bodies(broker) == [b"0", b"1", b"2"]
 

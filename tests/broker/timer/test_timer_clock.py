@@ -149,11 +149,11 @@ def test_a_full_disk_delays_due_messages_and_loses_none() -> None:
         await asyncio.sleep(1)
         free = broker.disk.free
         broker.disk.free = 0
-        broker.store.writer._guard.check_space()
+        broker.store.writer.flush(broker.clock.now_ms())
         await asyncio.sleep(12)
         assert bodies(broker) == []
         broker.disk.free = free
-        broker.store.writer._guard.check_space()
+        broker.store.writer.flush(broker.clock.now_ms())
         await asyncio.sleep(15)
         assert bodies(broker) == [b"%02d" % number for number in range(50)]
 

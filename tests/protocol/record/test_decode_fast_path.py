@@ -47,7 +47,7 @@ def test_fast_path_and_general_path_agree_on_changed_records(
     data = data[: len(data) - cut] + more
     expected, error = _outcome(bytes(data))
     plain: list[MessageExt] = []
-    end = decode._decode_plain(bytes(data), 0, len(data), plain)
+    end = decode.decode_plain(bytes(data), 0, len(data), plain)
     if plain:
         assert (plain[0], end) == (expected, plain[0].store_size)
     else:
@@ -64,9 +64,9 @@ def test_fast_path_stops_at_the_first_record_that_is_not_plain() -> None:
     v6 = record(born="::1")
     data = _RECORD * 3 + v6 + _RECORD
     taken: list[MessageExt] = []
-    assert decode._decode_plain(data, size, len(data), taken) == 3 * size
+    assert decode.decode_plain(data, size, len(data), taken) == 3 * size
     assert taken == [plain, plain]
-    assert decode._decode_plain(data, 3 * size, len(data), taken) == 3 * size
+    assert decode.decode_plain(data, 3 * size, len(data), taken) == 3 * size
     assert decode_messages(data) == [plain, plain, plain, decode_message(v6), plain]
 
 

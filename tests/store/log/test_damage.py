@@ -38,7 +38,7 @@ def filled(count: int = 60, *, is_expired: bool = False) -> tuple[SimDisk, Messa
     if is_expired:
         expiry = rig.store.expiry
         expiry.remove([expiry.hide_segment()])
-        for queue in rig.store.reader._queues:
+        for queue in rig.store.files.queues:
             queue.correct_min_offset(rig.store.reader.min_position)
     messages = read_all(rig.store)[0]
     rig.store.close(rig.now_ms)

@@ -81,8 +81,8 @@ def test_records_from_before_the_start_are_verified() -> None:
 
 def reads_of(rig: Rig, believed_bytes: int) -> Callable[[], bytes | None]:
     """Return a read of a queue's first messages with the given `believed_bytes`."""
-    queue = rig.store.reader._queues.get("T", 0)
-    reads = FastGet(rig.store._log, LONG_FILES.delay_levels_ms, believed_bytes=believed_bytes)
+    queue = rig.store.files.queues.get("T", 0)
+    reads = FastGet(rig.store.files.log, LONG_FILES.delay_levels_ms, believed_bytes=believed_bytes)
 
     def read() -> bytes | None:
         found = reads.get(queue, 0, 5, 1 << 20)
@@ -142,8 +142,8 @@ def test_verified_bytes_of_other_queues_count_as_well() -> None:
     rig = stored()
     rig.put(b"x" * 1500, queue_id=1)
     rig.reopen()
-    queues = [rig.store.reader._queues.get("T", queue_id) for queue_id in (0, 1)]
-    reads = FastGet(rig.store._log, LONG_FILES.delay_levels_ms, believed_bytes=2000)
+    queues = [rig.store.files.queues.get("T", queue_id) for queue_id in (0, 1)]
+    reads = FastGet(rig.store.files.log, LONG_FILES.delay_levels_ms, believed_bytes=2000)
     assert reads.get(queues[0], 0, 5, 1 << 20) is not None
     assert reads.get(queues[1], 0, 1, 1 << 20) is not None
 

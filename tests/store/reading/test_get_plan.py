@@ -26,9 +26,11 @@ def record(position: int, size: int, code: int) -> AppendedRecord:
     return AppendedRecord(position, 0, size, "T", 0, code, 0)
 
 
-def queue_of(sizes: list[int], *, first: int = 0, gap: int = 0) -> SimpleQueue:
+def queue_of(
+    sizes: list[int], *, first: int = 0, gap: int = 0, disk: SimDisk | None = None
+) -> SimpleQueue:
     """Return a queue of records, `gap` bytes apart; the code of each is its offset."""
-    queue = SimpleQueue(SimDisk(), "T", 0, BIG_FILES.consumequeue_file_bytes)
+    queue = SimpleQueue(disk or SimDisk(), "T", 0, BIG_FILES.consumequeue_file_bytes)
     at = 0
     for code, size in enumerate(sizes):
         queue.put(record(at, size, code))
@@ -146,9 +148,10 @@ def test_entries_in_files_and_in_memory_are_one_queue(flushed: int) -> None:
 
 
 def test_a_missing_queue_file_is_skipped() -> None:
-    queue = queue_of([10] * (PER_FILE + 50))
+    disk = SimDisk()
+    queue = queue_of([10] * (PER_FILE + 50), disk=disk)
     queue.flush()
-    queue._disk.unlink("consumequeue/T/0/00000000000000000000")
+    disk.unlink("consumequeue/T/0/00000000000000000000")
     plan = get(queue, 3)
 
     assert (plan.status, plan.next_offset) == (GetStatus.OFFSET_FOUND_NULL, PER_FILE)

@@ -252,7 +252,7 @@ def test_the_search_for_a_record_is_bounded() -> None:
     write_entries(rig, 0, bytes(10 * ENTRY_BYTES))
     store = rig.store
     context = ReadContext(
-        store._log, store.reader._queues.get("T", 0), LONG_FILES, search_bytes_max=100
+        store.files.log, store.files.queues.get("T", 0), LONG_FILES, search_bytes_max=100
     )
     with pytest.raises(DamagedRecordError, match="refers to no position in the log"):
         get_verified(context, GetRequest(0, 32, 1 << 20, None))
@@ -313,7 +313,7 @@ def test_records_written_long_ago_are_verified_even_if_this_process_wrote_them()
     rig = Rig(config=LONG_FILES)
     for number in range(5):
         rig.put(b"body-%d" % number)
-    log, queue = rig.store._log, rig.store.reader._queues.get("T", 0)
+    log, queue = rig.store.files.log, rig.store.files.queues.get("T", 0)
     asked = GetRequest(0, 32, 1 << 20, None)
     trusted = get_resident(ReadContext(log, queue, LONG_FILES), asked)
     assert trusted is not None

@@ -261,11 +261,11 @@ def test_a_log_that_grew_much_begins_a_round_early() -> None:
     rig.tick()
     assert plan_of(rig) is None
     far = rig.put()._replace(physical_offset=300 << 20)
-    queues = rig.store.reader._queues
+    queues = rig.store.files.queues
     queues.flush()
-    rig.store.writer._checkpoint.begin_round(far, rig.now_ms)
+    rig.store.files.checkpoint.begin_round(far, rig.now_ms)
 
-    assert rig.store.writer._checkpoint.take_files()[0]
+    assert rig.store.files.checkpoint.take_files()[0]
 
 
 def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:
@@ -281,7 +281,7 @@ def test_an_unchanged_checkpoint_is_not_written_again(rig: Rig) -> None:
 
 
 def test_many_small_messages_begin_a_round_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kourou.store.state.checkpoint._ROUND_ENTRY_BYTES", 3 * 20)
+    monkeypatch.setattr("kourou.store.state.checkpoint.ROUND_ENTRY_BYTES", 3 * 20)
     rig = Rig(config=replace(CONFIG, queue_sync_interval_ms=60_000))
     for _ in range(2):
         rig.put()

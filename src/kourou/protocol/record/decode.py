@@ -77,7 +77,7 @@ def decode_messages(buffer: Buffer, *, decompress: bool = True) -> list[MessageE
     at, end = 0, len(data)
     budget = DECOMPRESSED_TOTAL_MAX
     while at < end:
-        at = _decode_plain(data, at, end, messages)
+        at = decode_plain(data, at, end, messages)
         if at == end:
             break
         message = _build_message(data, read_record(data, at, check_crc=True))
@@ -139,7 +139,7 @@ def decode_pull_response(data: bytes) -> DecodedResponse:
     budget = DECOMPRESSED_TOTAL_MAX
     while at < end:
         count = len(messages)
-        at = _decode_plain(data, at, end, messages)
+        at = decode_plain(data, at, end, messages)
         if len(messages) > count:
             next_offset = messages[-1].queue_offset + 1
         if at == end:
@@ -170,7 +170,7 @@ def decode_pull_response(data: bytes) -> DecodedResponse:
     return DecodedResponse(messages, undecodable, None)
 
 
-def _decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
+def decode_plain(data: bytes, at: int, end: int, messages: list[MessageExt]) -> int:
     """Append the messages of the plain records from byte `at` on; return the end of the last one.
 
     A plain record is a complete v1 record with IPv4 hosts whose body is neither compressed nor a

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _ROUND_BYTES: Final = 256 * 1024 * 1024
 """Growth of the log that begins a round: a second of recovery, with messages of 1 KB."""
-_ROUND_ENTRY_BYTES: Final = 250_000 * ENTRY_BYTES
+ROUND_ENTRY_BYTES: Final = 250_000 * ENTRY_BYTES
 """Growth of the queues that begins a round: also a second of recovery, with messages of 100 bytes,
 of which `_ROUND_BYTES` of log hold a million."""
 
@@ -147,7 +147,7 @@ class CheckpointWriter:
         if (
             0 <= since_ms < self._config.queue_sync_interval_ms
             and last_visible.physical_offset - self.value.queues_offset < _ROUND_BYTES
-            and flushed_bytes - self._flushed_bytes < _ROUND_ENTRY_BYTES
+            and flushed_bytes - self._flushed_bytes < ROUND_ENTRY_BYTES
         ):
             return
         self._round_at_ms, self._flushed_bytes = now_ms, flushed_bytes
