@@ -459,8 +459,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(frames)
         if not self._output.is_paused:
             self._last_active_s = self._loop.time()
-        if waiting > COUNTED_BYTES and self.is_open:
-            self._unread.count(self, self.unread_now())
+        if waiting > COUNTED_BYTES and self._transport is not None:
+            unread = self._transport.get_write_buffer_size()
+            if (unread or self.unread_bytes) and self._close_reason is None:  # else it stays 0
+                self._unread.count(self, unread)
 
     def _begin_closing(self, reason: str) -> None:
         """Leave the state `open`: fail pending requests, drop buffers. Keeps the first reason."""

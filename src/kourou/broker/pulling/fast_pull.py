@@ -201,18 +201,21 @@ class FastPull:
         """Serve the frame at `start`; return its end, or `start` if the path does not accept it."""
         if not buffer.startswith(_START, start + _START_AT, end):
             return start
-        next_at: int = start + 4 + _SIZES(buffer, start)[0]
-        reason = self._serve(connection, buffer, start, next_at) if next_at <= end else "cut off"
-        if not reason:
+        size, header_size = _SIZES(buffer, start)
+        next_at: int = start + 4 + size
+        reason: str | None = "cut off"
+        if next_at <= end:
+            reason = self._serve(connection, buffer, start, size, header_size)
+        if reason is None:
             return next_at
         self.declined[reason] += 1
         return start
 
     def _serve(
-        self, connection: Connection, buffer: bytearray, start: int, next_at: int
+        self, connection: Connection, buffer: bytearray, start: int, size: int, header_size: int
     ) -> str | None:
-        """Answer or hold the pull between the two positions, as `_serve_pull` does."""
-        size, header_size = _SIZES(buffer, start)
+        """Answer or hold the pull of the frame at `start`, as `_serve_pull` does."""
+        next_at = start + 4 + size
         if size > _FRAME_BYTES_MAX or size > connection.limits.frame_bytes_max:
             return "size"
         header_end = start + _START_AT + header_size  # for other serializations, beyond the frame
