@@ -114,6 +114,7 @@ def test_a_half_message_needs_property_and_flag() -> None:
     half = {names.TRAN_MSG: "TRUE"}
 
     assert judge_message(half, TRANSACTION_PREPARED).is_half
+    assert not judge_message({names.TRAN_MSG: "no"}).is_half
     assert is_refused(judge_message({}, TRANSACTION_PREPARED))
     assert is_refused(judge_message(half, TRANSACTION_PREPARED, is_sent_back=True))
     assert is_refused(judge_reply(half, 0, is_sent_back=False))

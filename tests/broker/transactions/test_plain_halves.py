@@ -90,7 +90,6 @@ def test_properties_that_affect_an_end_are_left_to_the_general_path() -> None:
         "REAL_QID", "__transactionId__",
     ):  # fmt: skip
         assert not plain_group(plain | {name: "1"}), name
-    assert not plain_group(plain | {"TRAN_MSG": "no"})
 
 
 async def make_queues(rig: TransactionRig) -> None:

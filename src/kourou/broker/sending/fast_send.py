@@ -492,7 +492,7 @@ def _shape(rest: str, *, takes_halves: bool) -> _Shape | None:
         return None
     group = ""
     if names.TRAN_MSG in properties:
-        group = plain_group(properties) if takes_halves else ""
+        group = plain_group(properties) if takes_halves and verdict.is_half else ""
         if not group:
             return None
     tags = properties.get(names.TAGS, "")

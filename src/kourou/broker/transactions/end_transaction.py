@@ -32,10 +32,16 @@ from kourou.broker.live_config import LiveConfig
 from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_messages import HalfMessage, committed_draft
 from kourou.broker.transactions.ledger import State
+from kourou.broker.transactions.verdicts import (
+    EndRefusal,
+    end_refusal,
+    immunity_refusal,
+    no_topic_refusal,
+)
 from kourou.broker.writing.put import CODES, Done, PutResult, PutStatus
 from kourou.model.host import Host
 from kourou.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from kourou.model.topic import TOPIC_LENGTH_MAX, TRANS_HALF_TOPIC
+from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.record.encode import RecordDraft
@@ -137,8 +143,7 @@ class EndTransactionHandler:
             prepared_offset = half.physical_offset if position is None else position
             queue_id = self._context.topics.delivery_queue(half.topic, half.queue_id)
             if queue_id is None:
-                text = _no_topic(half)
-                reply(self._refuse(request, header, ResponseCode.TOPIC_NOT_EXIST, text))
+                reply(self._refuse(request, header, *no_topic_refusal(half.topic)))
                 return True
             draft = committed_draft(half, queue_id, prepared_offset)
             answer = partial(self._answer_put, request, reply)
@@ -147,31 +152,24 @@ class EndTransactionHandler:
             self._roll_back(request, half, current, reply)
         return True
 
-    def _refusal(
-        self, header: EndTransactionRequestHeader, half: HalfMessage
-    ) -> tuple[ResponseCode, str] | None:
-        """Return code and text to refuse an end because of its header; None if it is valid."""
+    def _refusal(self, header: EndTransactionRequestHeader, half: HalfMessage) -> EndRefusal | None:
+        """Return the refusal of an end because of its header; None if it is valid."""
+        refusal = None
         if not header.from_transaction_check:
             immunity_ms = half.immunity_ms(self._config.current.transactions.timeout_ms)
-            if immunity_ms is not None:
-                age_ms = self._context.age_clock.now_ms() - half.draft.born_at_ms
-                if age_ms > immunity_ms:
-                    return ResponseCode.ILLEGAL_OPERATION, (
-                        f"the transaction is {age_ms} ms old, and its immunity time of "
-                        f"{immunity_ms} ms is over: answer its check"
-                    )
-        if half.producer_group != header.producer_group:
-            return ResponseCode.SYSTEM_ERROR, "The producer group wrong"
-        if half.queue_offset != header.tran_state_table_offset:
-            return ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
-        return None
+            age_ms = self._context.age_clock.now_ms() - half.draft.born_at_ms
+            refusal = immunity_refusal(age_ms, immunity_ms)
+        return refusal or end_refusal(
+            (header.producer_group, header.tran_state_table_offset),
+            (half.producer_group, half.queue_offset),
+        )
 
     def commit(self, half: HalfMessage, owner: Connection, request: Request | None) -> None:
         """Commit an open transaction of one record, and answer the request unless it is None."""
         queue_id = self._context.topics.delivery_queue(half.topic, half.queue_id)
         if queue_id is None:
             positions = half.queue_offset, half.physical_offset
-            refusal = ResponseCode.TOPIC_NOT_EXIST, _no_topic(half)
+            refusal = no_topic_refusal(half.topic)
             self._log(owner.remote_address, half.producer_group, positions, refusal)
             if request is not None:
                 request.reply(response(request.command, *refusal))
@@ -245,14 +243,6 @@ class EndTransactionHandler:
                 "code=%d reason=%s suppressed=%d",
                 peer, group, *positions, *refusal, suppressed,
             )  # fmt: skip
-
-
-def _no_topic(half: HalfMessage) -> str:
-    """Return the reason for refusing a commit whose topic is missing."""
-    return (
-        f"the transaction is for topic {half.topic[:TOPIC_LENGTH_MAX]!r}, which does not exist "
-        "(any more): create the topic and commit again, or roll back"
-    )
 
 
 def _ignore_result(result: PutResult) -> None:

@@ -26,6 +26,7 @@ from kourou.broker.transactions.half_cache import CachedHalf
 from kourou.broker.transactions.half_messages import HalfMessage
 from kourou.broker.transactions.ledger import State
 from kourou.broker.transactions.plain_halves import HALF_TOPIC_BYTES, HalfTarget, PlainHalf
+from kourou.broker.transactions.verdicts import end_refusal
 from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import CODES, PutResult, PutStatus
 from kourou.protocol.codes import RequestCode
@@ -289,8 +290,9 @@ class FastEnd:
         if half is None or half.plain is None:
             return False
         if (
-            half.appended.queue_offset != offset
-            or half.plain.group != fields.producerGroup
+            end_refusal(
+                (fields.producerGroup, offset), (half.plain.group, half.appended.queue_offset)
+            )
             or not (header_fields.flag or connection.unanswered.has_room(frame_bytes, 1))
             or not self._ledger.begin_single(offset)
         ):

@@ -43,8 +43,17 @@ HALF_QUEUE: Final = 0
 """Queue of half messages, op messages and given-up messages; RocketMQ uses no other."""
 _HALF: Final = TRANS_HALF_TOPIC.encode()
 _GIVEN_UP: Final = TRANS_CHECK_MAX_TIME_TOPIC.encode()
-RESERVED_PROPERTIES: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
+_RESERVED: Final = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
 """Properties that link a half record to others; they are not accepted from clients."""
+_NOT_COMMITTED: Final = (
+    names.REAL_TOPIC, names.REAL_QID, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32
+)  # fmt: skip
+"""Properties of a half message that the committed message does not have."""
+INTERPRETED: Final = frozenset(
+    {*_RESERVED, *_NOT_COMMITTED, names.TRANSACTION_ID, names.CHECK_IMMUNITY_TIME_IN_SECONDS}
+)
+"""Properties that the broker sets, removes or reads in half messages. The fast paths leave half
+messages that arrive with one of them to the general path."""
 
 
 @dataclass(slots=True)
@@ -104,7 +113,7 @@ def place_half(
         raise MessageIllegalError(
             ResponseCode.MESSAGE_ILLEGAL, "transactional messages do not support delayed delivery"
         )
-    for name in RESERVED_PROPERTIES:
+    for name in _RESERVED:
         properties.pop(name, None)
     properties[names.TRANSACTION_ID] = properties[names.UNIQ_KEY]
     properties[names.REAL_TOPIC] = topic
@@ -156,7 +165,7 @@ def committed_draft(half: HalfMessage, queue_id: int, prepared_offset: int) -> R
         prepared_offset: log position of the transaction's current half record.
     """
     properties = dict(half.properties)
-    for name in (names.REAL_TOPIC, names.REAL_QID, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32):
+    for name in _NOT_COMMITTED:
         properties.pop(name, None)
     return replace(
         half.draft,

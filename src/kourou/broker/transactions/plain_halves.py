@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kourou.broker.transactions.half_messages import RESERVED_PROPERTIES
+from kourou.broker.transactions.half_messages import INTERPRETED
 from kourou.model import properties as names
 from kourou.model.properties import encode_properties
 from kourou.model.topic import TRANS_HALF_TOPIC, TopicConfig
@@ -26,12 +26,6 @@ HALF_KEY: Final = (TRANS_HALF_TOPIC.encode(), 0)
 TRANSACTION_ID: Final = f"{names.TRANSACTION_ID}\x01"
 MORE_BYTES_MAX: Final = len(HALF_TOPIC_BYTES) + len(TRANSACTION_ID) + 32 + 256
 """Upper bound of the bytes that a half message's record has more than another message's."""
-_SET_BY_BROKER: Final = frozenset({names.TRANSACTION_ID, names.REAL_TOPIC, names.REAL_QID})
-"""Properties that only the broker sets."""
-END_PROPERTIES: Final = frozenset(
-    {names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.CRC32, *RESERVED_PROPERTIES}
-)
-"""Properties that affect the end of a half message."""
 
 
 class HalfTarget(NamedTuple):
@@ -89,11 +83,7 @@ def plain_group(properties: Mapping[str, str]) -> str:
     """Return the producer group of a half message; "" if the general path must serve it.
 
     Args:
-        properties: properties without unique id and keys; they include TRAN_MSG.
+        properties: properties without unique id and keys.
     """
-    is_plain = (
-        properties[names.TRAN_MSG].lower() == "true"
-        and properties.keys().isdisjoint(_SET_BY_BROKER)
-        and properties.keys().isdisjoint(END_PROPERTIES)
-    )
+    is_plain = properties.keys().isdisjoint(INTERPRETED)
     return properties.get(names.PGROUP, "") if is_plain else ""
