@@ -216,7 +216,7 @@ class SendBackHandler:
         try:
             if record is not None:
                 header = read_record(record, check_crc=False)
-                text = record[header.properties_start : header.total_size]
+                text = header.properties(record)
                 return decode_message(record, decompress=False), without_seal(text)
         except MalformedMessageError as error:
             log.warning("record.unreadable physical_offset=%d error=%s", physical_offset, error)

@@ -37,7 +37,7 @@ def due_draft(record: bytes, topics: Topics) -> RecordDraft:
             exist or is reserved for the broker.
     """
     header = read_record(record, check_crc=True)
-    text = record[header.properties_start : header.properties_start + header.properties_size]
+    text = header.properties(record)
     properties = decode_properties(text)
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")

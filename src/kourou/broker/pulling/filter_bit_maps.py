@@ -44,8 +44,7 @@ class FilterBitMaps:
                 "filter_bit_map.skipped physical_offset=%d error=%s", record.physical_offset, error
             )
             return b""
-        start = header.properties_start
-        properties = decode_properties(data[start : start + header.properties_size])
+        properties = decode_properties(header.properties(data))
         bits = bytearray(self._filters.bloom.bit_count // 8)
         for one in filters:
             if one.compiled is None or one.compiled.matches(properties):

@@ -120,8 +120,7 @@ class _FilteredRead:
             except MalformedMessageError:
                 self._add(record, 1, before)  # consumers report the malformed record
                 continue
-            start = header.properties_start
-            text = record[start : start + header.properties_size]
+            text = header.properties(record)
             if self._cost >= COST_MAX:  # not examined: the next read begins with it
                 self._is_full = True
                 self._next_offset = header.queue_offset
@@ -183,7 +182,6 @@ class ArrivalFilter:
             header = read_record(record, check_crc=False)
         except (OSError, MalformedMessageError):
             return None
-        start = header.properties_start
-        properties = decode_properties(record[start : start + header.properties_size])
+        properties = decode_properties(header.properties(record))
         self._last = (physical_offset, properties)
         return properties

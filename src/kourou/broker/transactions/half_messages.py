@@ -130,7 +130,7 @@ def read_half(record: bytes) -> HalfMessage:
             group is missing.
     """
     header = read_record(record, check_crc=True)
-    text = record[header.properties_start : header.properties_start + header.properties_size]
+    text = header.properties(record)
     draft = draft_from_record(record, header, header.topic, header.queue_id, text)
     properties = decode_properties(text)
     topic = properties.get(names.REAL_TOPIC, "")

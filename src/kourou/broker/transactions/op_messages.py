@@ -95,8 +95,7 @@ def read_op(record: bytes) -> list[int]:
         MalformedBodyError: as `decode_op`.
     """
     header = read_record(record, check_crc=True)
-    end = header.properties_start + header.properties_size
-    properties = decode_properties(record[header.properties_start : end])
+    properties = decode_properties(header.properties(record))
     if properties.get(names.TAGS) != REMOVED_TAG:
         return []
-    return decode_op(record[header.body_start : header.body_start + header.body_size])
+    return decode_op(header.body(record))

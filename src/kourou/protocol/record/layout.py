@@ -227,6 +227,11 @@ class RecordHeader(NamedTuple):
     properties_start: int
     properties_size: int
 
+    def record(self, buffer: bytes) -> bytes:
+        """Return the whole record from the buffer that it was read from."""
+        start = self.body_start - HEADS[self.sys_flag & HOST_FLAGS].size
+        return buffer[start : start + self.total_size]
+
     def body(self, buffer: bytes) -> bytes:
         """Return the stored body from the buffer that the record was read from."""
         return buffer[self.body_start : self.body_start + self.body_size]

@@ -14,6 +14,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
+from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
@@ -21,7 +22,7 @@ from kourou.store.index.index_file import (
     is_empty,
     read_header,
 )
-from kourou.store.index.index_log import LogCursor, LogRecord, record_time
+from kourou.store.index.index_log import LogCursor, record_time
 from kourou.store.log.commitlog import CommitLog
 
 log = logging.getLogger(__name__)

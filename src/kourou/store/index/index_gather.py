@@ -20,12 +20,19 @@ from typing import Any, Final, NamedTuple
 
 from kourou.model.properties import CRC32, KEYS, TAGS, UNIQ_KEY
 from kourou.model.sysflag import TRANSACTION_ROLLBACK
-from kourou.protocol.record.layout import MAGIC_V1
+from kourou.protocol.record.layout import (
+    HEAD_BYTES,
+    HOST_FLAGS,
+    MAGIC_V1,
+    PAIR_END,
+    SEAL_DIGITS,
+)
+from kourou.protocol.record.scan import KEY_HEAD, RECORD_TAIL_BYTES_MIN, cut_tail
 from kourou.store.index.index_columns import NO_COLUMNS, KeyColumns
 from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_keys import KeyHashes, TopicHashes, is_indexed, short_start
 from kourou.store.index.index_lanes import LANE_BYTES, NO_TAIL, lane_hashes
-from kourou.store.index.index_log import HEAD, HEAD_BYTES, TAIL_BYTES_MIN, V6_FLAGS, LogCursor
+from kourou.store.index.index_log import LogCursor
 
 ENTRIES_MAX: Final = 2000
 """Entries in a slice after which no further record is begun."""
@@ -44,11 +51,9 @@ _JUDGED_MIN: Final = 64
 """Records in a slice below which its share of unknown forms is not judged."""
 _TAKEN_MAX: Final = 64
 """Records parsed property by property in one call."""
-_SEAL_DIGITS: Final = 10
-_ODD_FLAGS: Final = V6_FLAGS | TRANSACTION_ROLLBACK
+_ODD_FLAGS: Final = HOST_FLAGS | TRANSACTION_ROLLBACK
 _NAMES: Final = tuple(name.encode() for name in (UNIQ_KEY, KEYS, TAGS, CRC32))
 _ID, _KEY, _TAGS, _SEAL = _NAMES
-_SIZE16: Final = struct.Struct(">h").unpack_from
 
 
 _Entry = tuple[int, bytes, int, int]
@@ -189,14 +194,14 @@ class KeyGatherer:
         (_, unpack, forms), form = _NO_CUT, _NO_FORM
         id_starts, key_starts, tags_hash, key_first = form
         while left > 0 and at <= last:
-            size, magic, offset, sys_flag, store_at_ms, body_size = HEAD(chunk, at)
+            size, magic, offset, sys_flag, store_at_ms, body_size = KEY_HEAD(chunk, at)
             next_at = at + size
             topic_at = at + HEAD_BYTES + body_size
             if (
                 magic != MAGIC_V1
                 or offset != chunk_start + at
                 or (sys_flag & _ODD_FLAGS and _is_odd(sys_flag))
-                or not at < topic_at <= next_at - TAIL_BYTES_MIN
+                or not at < topic_at <= next_at - RECORD_TAIL_BYTES_MIN
                 or next_at > end
             ):
                 break
@@ -245,16 +250,11 @@ class KeyGatherer:
             is_new: whether not even the constant parts match a form.
         """
         self._others += 1
-        topic_end = 1 + tail[0]
-        properties_at = topic_end + 2
-        if (
-            topic_end == 1
-            or properties_at > len(tail)
-            or _SIZE16(tail, topic_end)[0] != len(tail) - properties_at
-            or len(self._entries) >= ENTRIES_MAX
-        ):
+        cut = cut_tail(tail)
+        if cut is None or len(self._entries) >= ENTRIES_MAX:
             return False
-        topic = self._hashes.topic(tail[1:topic_end])
+        name, properties_at = cut
+        topic = self._hashes.topic(name)
         self._add(topic, tail[properties_at:], offset, store_at_ms)
         if is_new and self._new_forms_left and len(tail) <= _FORM_BYTES_MAX:
             self._new_forms_left -= 1
@@ -294,7 +294,7 @@ class KeyGatherer:
 
 
 def _is_odd(sys_flag: int) -> bool:
-    return bool(sys_flag & V6_FLAGS) or not is_indexed(sys_flag)
+    return bool(sys_flag & HOST_FLAGS) or not is_indexed(sys_flag)
 
 
 def _find_values(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
@@ -314,8 +314,8 @@ def _find_values(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
     _, id_size = values.get(_ID, (0, 0))
     key_at, key_size = values.get(_KEY, (0, 0))
     has_seal_elsewhere = _SEAL in values and values[_SEAL] != (
-        len(tail) - 1 - _SEAL_DIGITS,
-        _SEAL_DIGITS,
+        len(tail) - len(PAIR_END) - SEAL_DIGITS,
+        SEAL_DIGITS,
     )
     if id_size < LANE_BYTES or b" " in tail[key_at : key_at + key_size] or has_seal_elsewhere:
         return None

@@ -142,8 +142,7 @@ def _verified(query: KeyQuery, offset: int, read: ReadRecord) -> bytes | None:
     if data is None:
         return None
     record = read_record(data, 0, check_crc=False)
-    start = record.properties_start
-    properties = bytes(data[start : start + record.properties_size])
+    properties = record.properties(data)
     is_match = (
         record.topic == query.topic
         and query.begin_ms <= record.store_at_ms <= query.end_ms

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Final
 
 from kourou.disk import Disk
+from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
 from kourou.store.index.index_check import IndexCheck, count_last
 from kourou.store.index.index_columns import KeyColumns
@@ -33,7 +34,7 @@ from kourou.store.index.index_file import (
 )
 from kourou.store.index.index_gather import KeyGatherer
 from kourou.store.index.index_keys import KeyHashes, is_indexed
-from kourou.store.index.index_log import LogCursor, LogRecord
+from kourou.store.index.index_log import LogCursor
 from kourou.store.index.index_rows import KeyRows
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX

@@ -54,8 +54,7 @@ def records_with_property(
         header = piece.header
         if header is None:
             continue
-        begin = header.properties_start
-        text = piece.buffer[begin : begin + header.properties_size]
+        text = header.properties(piece.buffer)
         if mark in text:
             yield header, text
 

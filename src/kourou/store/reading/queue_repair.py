@@ -221,9 +221,7 @@ class QueueRepair:
             header = read_checked(data, 0)
         except (OSError, MalformedMessageError):
             return None
-        properties = data[
-            header.properties_start : header.properties_start + header.properties_size
-        ]
+        properties = header.properties(data)
         queue_offset = self._offset_in_queue(header, properties)
         if queue_offset is None or header.total_size != size:
             return None

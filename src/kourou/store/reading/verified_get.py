@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from kourou.errors import CorruptRecordError, DamagedRecordError
 from kourou.protocol.record.check import ExpectedRecord, RecordCheck
 from kourou.protocol.record.check_columns import ColumnCheck, EntryColumns
-from kourou.protocol.record.layout import RECORD_START
+from kourou.protocol.record.scan import split_records
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
@@ -89,11 +89,7 @@ class GetResult(NamedTuple):
 
     def records(self) -> Iterator[bytes]:
         """Yield the records one by one."""
-        at = 0
-        while at < len(self.body):
-            size = RECORD_START.unpack_from(self.body, at)[0]
-            yield self.body[at : at + size]
-            at += size
+        return split_records(self.body)
 
 
 class ReadContext(NamedTuple):

@@ -115,8 +115,7 @@ def find_waiting(
     for piece in walk_log(disk, log_files(disk, COMMITLOG), segment_bytes, progress=progress):
         header = piece.header
         if header is not None:
-            begin = header.properties_start
-            waiting.add_record(header, piece.buffer[begin : begin + header.properties_size])
+            waiting.add_record(header, header.properties(piece.buffer))
     return waiting
 
 

@@ -94,8 +94,7 @@ def read_timer_record(record: bytes) -> TimerRecord:
             queue, or its target is a topic of the broker itself.
     """
     header = read_checked(record, 0)
-    begin = header.properties_start
-    properties = decode_properties(record[begin : begin + header.properties_size])
+    properties = decode_properties(header.properties(record))
     time = properties.get(names.TIMER_OUT_MS, "")
     topic = properties.get(names.REAL_TOPIC, "")
     queue_id = properties.get(names.REAL_QID, "")

@@ -18,6 +18,7 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
+from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_file import (
     HEADER_BYTES,
     INDEX_ENTRY,
@@ -32,7 +33,7 @@ from kourou.store.index.index_file import (
     seconds_since,
 )
 from kourou.store.index.index_keys import KeyHashes, is_indexed
-from kourou.store.index.index_log import LogCursor, LogRecord
+from kourou.store.index.index_log import LogCursor
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX
 from kourou.store.tools.findings import Finding

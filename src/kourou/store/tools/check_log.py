@@ -150,8 +150,7 @@ class LogCheck:
         self.last_store_at_ms = max(self.last_store_at_ms, header.store_at_ms)
         if at in self._watched:
             self.starts_seen.add(at)
-        start = header.properties_start
-        properties = buffer[start : start + header.properties_size]
+        properties = header.properties(buffer)
         self._on_record(header, properties)
         if not is_visible(header.sys_flag):
             return

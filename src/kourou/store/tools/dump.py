@@ -136,8 +136,7 @@ def log_row(piece: LogPiece) -> Row:
     header = piece.header
     if header is None:
         return {**row, "problem": piece.problem} if piece.problem else row
-    at = header.properties_start
-    properties = decode_properties(piece.buffer[at : at + header.properties_size])
+    properties = decode_properties(header.properties(piece.buffer))
     row |= {
         "topic": header.topic,
         "queue_id": header.queue_id,

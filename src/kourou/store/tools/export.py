@@ -157,17 +157,11 @@ def _deleted_below(disk: Disk) -> dict[str, int]:
 
 def _messages(piece: LogPiece) -> list[MessageExt]:
     assert piece.header is not None
-    start = piece.header.body_start - _head_bytes(piece.header)
-    record = piece.buffer[start : start + piece.size]
+    record = piece.header.record(piece.buffer)
     try:
         return decode_messages(record)
     except (CodecMissingError, MalformedMessageError):
         return decode_messages(record, decompress=False)
-
-
-def _head_bytes(header: RecordHeader) -> int:
-    """Return the size of the record's part before its body, in bytes."""
-    return 80 + len(header.born_address) + len(header.store_address)
 
 
 def to_row(message: MessageExt) -> Row:

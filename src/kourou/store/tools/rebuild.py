@@ -108,8 +108,7 @@ def _remove_derived(
         records, end = records + 1, piece.end
         if is_visible(header.sys_flag):
             queues.add((header.topic, header.queue_id))
-            start = header.properties_start
-            properties = piece.buffer[start : start + header.properties_size]
+            properties = header.properties(piece.buffer)
             waiting.add_record(header, properties)
             queues.update((name, 0) for name, _ in light_queues(properties))
     _note(disk, pid, {topic for topic, _ in queues}, end)
