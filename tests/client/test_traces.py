@@ -14,7 +14,7 @@ from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.transaction import TransactionState
-from kourou.client.trace_messages import BODY_BYTES_MAX, KEYS_BYTES_MAX, TraceEntry, trace_messages
+from kourou.client.trace_writer import BODY_BYTES_MAX, KEYS_BYTES_MAX, TraceEntry, trace_messages
 from kourou.errors import (
     ConfigError,
     InvalidTopicError,

@@ -11,8 +11,7 @@ import pytest
 
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
-from kourou.client.sending.transaction import Transaction, TransactionState
-from kourou.client.sending.transaction_calls import end_command
+from kourou.client.sending.transaction import Transaction, TransactionState, end_command
 from kourou.client.sending.transaction_producer import TransactionProducer
 from kourou.disk import OsDisk
 from kourou.errors import KourouError

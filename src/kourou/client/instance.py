@@ -12,20 +12,19 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from kourou.client import calls_consume
 from kourou.client.background import BackgroundTasks
-from kourou.client.companions import Companions
 from kourou.client.config import ClientConfig
-from kourou.client.name_servers import NameServers
-from kourou.client.namespacing import plain_name_handlers
-from kourou.client.namesrv_addr import (
+from kourou.client.name_servers import (
+    NameServers,
     NamesrvLookup,
     as_url,
     namesrv_addr_of_environment,
     parse_namesrv_addr,
 )
+from kourou.client.namespacing import plain_name_handlers
 from kourou.client.process_identity import ProcessGuard, local_ip
 from kourou.client.retrying import Backoff, Deadline, try_until
 from kourou.client.routes import Routes
@@ -47,6 +46,44 @@ FIRST_HEARTBEAT_MS: Final = 1_000
 UNREGISTER_TIMEOUT_MS: Final = 1_000
 """Timeout for unregistering from all brokers, which is done concurrently. It may fail: brokers
 remove a client that is gone by themselves."""
+
+
+class Companion(Protocol):
+    """An object that starts with a client and closes after the client has finished its work."""
+
+    def start(self) -> None:
+        """Start. Called once, in the running event loop."""
+
+    async def close(self) -> None:
+        """Close within a few seconds, without raising."""
+
+    def abort(self) -> None:
+        """Stop at once, without notifying any server."""
+
+
+class Companions:
+    """The companions of one client."""
+
+    def __init__(self) -> None:
+        self._all: list[Companion] = []
+
+    def add(self, companion: Companion) -> None:
+        """Add a companion; must be called before `start`."""
+        self._all.append(companion)
+
+    def start(self) -> None:
+        """Start all companions."""
+        for companion in self._all:
+            companion.start()
+
+    async def close(self) -> None:
+        """Close all companions concurrently."""
+        await asyncio.gather(*(companion.close() for companion in self._all))
+
+    def abort(self) -> None:
+        """Abort all companions."""
+        for companion in self._all:
+            companion.abort()
 
 
 class _State(Enum):

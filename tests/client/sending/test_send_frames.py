@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.client.calls_send import encode_message, send_command
-from kourou.client.sending.send_frames import SendFrames, property_json
+from kourou.client.sending.send_plans import SendFrames, property_json
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.protocol.frame import FRAME_SIZE_MAX, encode_frame

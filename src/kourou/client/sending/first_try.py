@@ -22,8 +22,7 @@ from kourou.client.retrying import TIMEOUT_MS_MAX
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.in_flight import InFlightCounter
 from kourou.client.sending.queue_choice import QueueChoice
-from kourou.client.sending.send_frames import property_json
-from kourou.client.sending.send_plans import BrokerTarget, SendPlans
+from kourou.client.sending.send_plans import BrokerTarget, SendPlans, property_json
 from kourou.client.sending.send_stats import SendStats
 from kourou.errors import KourouError, RequestTimeoutError, TransportError
 from kourou.model.message import Message

@@ -24,7 +24,6 @@ from kourou.client.instance import ClientInstance
 from kourou.client.lifetime import Lifetime
 from kourou.client.retrying import Deadline, check_timeout
 from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
-from kourou.client.sending.awaited_replies import AwaitedReplies
 from kourou.client.sending.batching import Batcher
 from kourou.client.sending.in_flight import InFlight, OperationCounter
 from kourou.client.sending.queue_choice import (
@@ -32,7 +31,7 @@ from kourou.client.sending.queue_choice import (
     QueueSelector,
     resolve_queue_choice,
 )
-from kourou.client.sending.requesting import Requester
+from kourou.client.sending.requesting import AwaitedReplies, Requester
 from kourou.client.sending.send_hooks import SendCheck, SendHook, SendHooks
 from kourou.client.sending.send_stats import ProducerStats
 from kourou.client.sending.send_traces import send_traces

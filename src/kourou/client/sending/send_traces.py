@@ -15,8 +15,7 @@ from kourou.client.instance import ClientInstance
 from kourou.client.send_receipt import SendStatus
 from kourou.client.sending.send_hooks import SendAttempt, SendOutcome
 from kourou.client.sending.transaction import TransactionEnd, TransactionState
-from kourou.client.trace_messages import TraceEntry
-from kourou.client.trace_writer import TraceWriter
+from kourou.client.trace_writer import TraceEntry, TraceWriter
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.protocol.codes import ResponseCode

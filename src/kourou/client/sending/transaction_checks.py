@@ -21,10 +21,9 @@ from kourou.client.sending.transaction import (
     TransactionEnd,
     TransactionState,
     as_state,
+    check_answer_command,
 )
-from kourou.client.sending.transaction_calls import check_answer_command
-from kourou.client.sending.user_calls import UserCalls
-from kourou.client.user_functions import ends_caller
+from kourou.client.user_functions import UserCalls, ends_caller
 from kourou.errors import KourouError
 from kourou.model.message import MessageExt
 from kourou.protocol.record.decode import decode_message

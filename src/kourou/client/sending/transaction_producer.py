@@ -27,12 +27,13 @@ from kourou.client.sending.transaction import (
     TransactionEnd,
     TransactionReceipt,
     TransactionState,
+    as_half,
     as_state,
+    check_half,
+    end_command,
 )
-from kourou.client.sending.transaction_calls import as_half, check_half, end_command
 from kourou.client.sending.transaction_checks import TransactionChecks
-from kourou.client.sending.user_calls import UserCalls
-from kourou.client.user_functions import check_function
+from kourou.client.user_functions import UserCalls, check_function
 from kourou.errors import KourouError, RemoteError, UsageError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue

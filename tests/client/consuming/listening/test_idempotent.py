@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from kourou.client.consuming.listening.idempotent import Idempotent, by_key, by_unique_id
-from kourou.client.consuming.listening.listener_calls import is_coroutine_function
 from kourou.client.consuming.listening.seen_store import (
     DAY_MS,
     SETTLED_AFTER_MS,
     SeenInMemory,
     SeenInSqlite,
 )
+from kourou.client.user_functions import is_coroutine_function
 from kourou.errors import DuplicateInProgressError, ForkedError, InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.testing.clock import ManualClock

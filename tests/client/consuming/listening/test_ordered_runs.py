@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.consume_order import QueueOrder
 from kourou.client.consuming.listening.consume_orderly import (
     RUN_MESSAGES,
@@ -22,6 +21,7 @@ from kourou.client.consuming.listening.consume_orderly import (
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
 from kourou.client.consuming.push_consumer import PushConsumer
+from kourou.client.user_functions import UserThreads
 from kourou.clock import SystemClock
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -56,7 +56,7 @@ class Locks:
         return set(queues)
 
 
-class Threads(ListenerThreads):
+class Threads(UserThreads):
     """Counts the calls that are passed to a thread."""
 
     def __init__(self, threads_max: int) -> None:

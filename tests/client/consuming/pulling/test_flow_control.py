@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kourou.client.consuming.consumer_config import PushConsumerConfig
-from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.workers import Turns
 from kourou.client.consuming.pulling.held_queues import PullFlow, topic_share
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
+from kourou.client.user_functions import UserThreads
 from kourou.errors import ClosedError, ConfigError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -292,7 +292,7 @@ def test_a_topic_s_byte_limit_is_divided_too() -> None:
 
 def test_threads_of_blocking_listeners_grow_and_shrink() -> None:
     async def main() -> None:
-        threads = ListenerThreads(1, "resized")
+        threads = UserThreads(1, "resized")
         gate = threading.Event()
         try:
             first = [threads(gate.wait) for _ in range(2)]

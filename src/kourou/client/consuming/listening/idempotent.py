@@ -11,9 +11,8 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self, cast, overload
 
-from kourou.client.consuming.listening.listener_calls import is_coroutine_function
 from kourou.client.consuming.listening.seen_store import SeenInMemory, SeenInSqlite
-from kourou.client.user_functions import check_function
+from kourou.client.user_functions import check_function, is_coroutine_function
 from kourou.errors import InvalidMessageError, UsageError
 from kourou.model.message import MessageExt
 from kourou.model.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY

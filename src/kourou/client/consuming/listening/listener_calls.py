@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
@@ -12,7 +11,7 @@ from kourou.client.consuming.acknowledging.redelivery import is_instruction
 from kourou.client.consuming.listening.listener_runs import ListenerRuns, ReturnedValues, Unfinished
 from kourou.client.consuming.pulling.delivery import Delivery
 from kourou.client.consuming.watching.consume_hooks import ConsumeContext, ConsumeWatch
-from kourou.client.user_functions import PROGRAM_ENDS, ends_caller
+from kourou.client.user_functions import PROGRAM_ENDS, ends_caller, is_coroutine_function
 from kourou.clock import Clock
 from kourou.model.message import MessageExt
 from kourou.remoting.runtime import Offload
@@ -168,10 +167,3 @@ class ListenerCall:
 
 def _first(argument: MessageExt | list[MessageExt]) -> MessageExt:
     return argument[0] if isinstance(argument, list) else argument
-
-
-def is_coroutine_function(listener: Callable[..., Any]) -> bool:
-    """Return whether the listener, or its `__call__` method, is a coroutine function."""
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-        getattr(listener, "__call__", None)  # noqa: B004  # the method itself is needed
-    )

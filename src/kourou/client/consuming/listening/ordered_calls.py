@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from kourou.client.consuming.acknowledging.redelivery import Redelivery, redelivery_of
-from kourou.client.consuming.listening.listener_calls import ListenerCall, is_coroutine_function
+from kourou.client.consuming.listening.listener_calls import ListenerCall
 from kourou.client.consuming.listening.listener_runs import ReturnedValues
 from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
+from kourou.client.user_functions import is_coroutine_function
 from kourou.errors import UsageError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.message import MessageExt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.listening.listener_calls import (
     BatchListener,
     Listener,
@@ -12,7 +11,7 @@ from kourou.client.consuming.listening.listener_calls import (
 )
 from kourou.client.consuming.listening.ordered_calls import ContextListener, OrderedCall
 from kourou.client.consuming.watching.consume_hooks import ConsumeWatch
-from kourou.client.user_functions import check_function
+from kourou.client.user_functions import UserThreads, check_function
 from kourou.errors import UsageError
 from kourou.remoting.runtime import Offload
 
@@ -45,7 +44,7 @@ class RegisteredListener:
         self._watch = watch
         self._run_blocking = run_blocking
         self.call: ListenerCall | None = None
-        self.threads: ListenerThreads | None = None
+        self.threads: UserThreads | None = None
 
     def register(self, listener: Listener) -> None:
         """Register a listener of single messages."""
@@ -104,5 +103,5 @@ class RegisteredListener:
             raise UsageError("the consumer has a listener already")
         if self._run_blocking is not None:
             return self._run_blocking
-        self.threads = ListenerThreads(self._threads_max, f"kourou-{self._group}")
+        self.threads = UserThreads(self._threads_max, f"kourou-{self._group}")
         return self.threads

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.client.consuming.listener_threads import ListenerThreads
 from kourou.client.consuming.polling.polled_queue import PolledQueue
-from kourou.client.user_functions import ends_caller
+from kourou.client.user_functions import UserThreads, ends_caller
 from kourou.errors import UsageError
 from kourou.model.queue import MessageQueue
 from kourou.remoting.runtime import Offload
@@ -133,7 +132,7 @@ class QueueCallbacks:
         self._group = group
         self._config = config
         self._by_topic: dict[str, QueueCallback] = {}
-        self._threads: ListenerThreads | None = None
+        self._threads: UserThreads | None = None
 
     def replace(self, topic: str, callback: QueueCallback | None) -> None:
         """Set the callback of a topic; None: its queues are polled."""
@@ -148,7 +147,7 @@ class QueueCallbacks:
         if callback is None:
             return None
         if self._threads is None:
-            self._threads = ListenerThreads(self._config.schedule_threads, f"kourou-{self._group}")
+            self._threads = UserThreads(self._config.schedule_threads, f"kourou-{self._group}")
         return QueueTurns(polled, callback, self._threads, self._config.schedule_delay_ms)
 
     def close(self) -> None:

@@ -14,8 +14,7 @@ from kourou.client.consuming.watching.consume_hooks import (
     ConsumeOutcome,
 )
 from kourou.client.instance import ClientInstance
-from kourou.client.trace_messages import TraceEntry
-from kourou.client.trace_writer import TraceWriter
+from kourou.client.trace_writer import TraceEntry, TraceWriter
 from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.protocol.trace_text import ConsumedTrace, ConsumingTrace, TracedOutcome

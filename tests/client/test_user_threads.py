@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kourou.client.consuming.listener_threads import ListenerThreads
+from kourou.client.user_functions import UserThreads
 
 
 def test_functions_run_off_the_loop_up_to_the_thread_limit() -> None:
@@ -18,7 +18,7 @@ def test_functions_run_off_the_loop_up_to_the_thread_limit() -> None:
         return threading.current_thread().name
 
     async def main() -> None:
-        threads = ListenerThreads(2, "test-listener")
+        threads = UserThreads(2, "test-listener")
         first, second = asyncio.ensure_future(threads(meet)), asyncio.ensure_future(threads(meet))
         third = asyncio.ensure_future(threads(threading.get_ident))
         await asyncio.sleep(0)
@@ -35,7 +35,7 @@ def test_functions_run_off_the_loop_up_to_the_thread_limit() -> None:
 
 def test_errors_propagate_and_a_closed_pool_refuses_work() -> None:
     async def main() -> None:
-        threads = ListenerThreads(1, "test-listener")
+        threads = UserThreads(1, "test-listener")
         with pytest.raises(ZeroDivisionError):
             await threads(divmod, 1, 0)
         threads.close()
