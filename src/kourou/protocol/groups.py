@@ -30,7 +30,7 @@ from kourou.protocol.json_values import (
     as_object,
     get_object,
 )
-from kourou.protocol.request_spec import BodyCodec, RequestSpec, record_codec
+from kourou.protocol.request_spec import BodyCodec, RequestSpec
 
 _TABLE: Final = "subscriptionGroupTable"
 
@@ -211,6 +211,6 @@ SPECS: Final = (
     RequestSpec(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         UpdateGroupForbiddenRequestHeader,
-        response_body=record_codec(GroupForbidden),
+        response_body=BodyCodec(decode_group_forbidden, encode_group_forbidden),
     ),
 )

@@ -154,12 +154,6 @@ def get_integer(parent: Json, name: str, default: int = 0) -> int:
     return default if value is None else as_integer(value, name)
 
 
-def get_number(parent: Json, name: str, default: float = 0.0) -> float:
-    """Return the number member. Raises like `as_object`."""
-    value = parent.get(name)
-    return default if value is None else as_number(value, name)
-
-
 def get_boolean(parent: Json, name: str, *, default: bool = False) -> bool:
     """Return the boolean member. Raises like `as_object`."""
     value = parent.get(name)

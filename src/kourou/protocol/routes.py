@@ -2,7 +2,8 @@
 
 Broker addresses are keyed by broker id. Java writes these keys unquoted (`{0:"10.0.0.1:10911"}`),
 except in a route requested by a client of version 4.9.4 or later, or with acceptStandardJsonOnly.
-All decoders accept both forms.
+All decoders accept both forms. The functions are written by hand, because a route has two forms and
+its numbers of queues have limits.
 
 Source: TopicRouteData.java, ClusterInfo.java, BrokerMemberGroup.java,
 GetBrokerMemberGroupResponseBody.java, and the header classes of the same names in
