@@ -69,6 +69,18 @@ class BrokerTarget:
     cluster: str = ""
 
 
+def runtime_number(text: str | None) -> float | None:
+    """Return the first number of a value of a broker's runtime information.
+
+    None if there is none, or if it is negative, by which brokers mean unknown.
+    """
+    try:
+        number = float((text or "").split()[0])
+    except (ValueError, IndexError):
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
 async def find_brokers(
     admin: AdminClient, selector: str | None, *, masters_only: bool = False
 ) -> list[BrokerTarget]:

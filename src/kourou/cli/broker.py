@@ -14,7 +14,13 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession, BrokerTarget, find_brokers, query_brokers
+from kourou.cli.admin_session import (
+    AdminSession,
+    BrokerTarget,
+    find_brokers,
+    query_brokers,
+    runtime_number,
+)
 from kourou.cli.exits import one_line
 from kourou.cli.options import (
     TIMEOUT_DEFAULT_S,
@@ -158,8 +164,8 @@ def list_brokers(
                     "cluster": target.cluster,
                     "version": info.get("brokerVersionDesc"),
                     "active": None if problem else info.get("brokerActive") != "false",
-                    **{name: _number(info.get(key)) for name, key in _RATE_KEYS.items()},
-                    "disk_ratio": _number(info.get("commitLogDiskRatio")),
+                    **{name: runtime_number(info.get(key)) for name, key in _RATE_KEYS.items()},
+                    "disk_ratio": runtime_number(info.get("commitLogDiskRatio")),
                     "problem": problem or None,
                 }
                 for target, (info, problem) in found.items()
@@ -452,20 +458,11 @@ def _print_texts(found: dict[BrokerTarget, dict[str, str]], grep: str, *, as_jso
         output.print_table(("NAME", "VALUE"), list(texts.items()))
 
 
-def _number(text: str | None) -> float | None:
-    """Return the first number of a text; None if there is none or it is negative (unknown)."""
-    try:
-        number = float((text or "").split()[0])
-    except (ValueError, IndexError):
-        return None
-    return number if number >= 0 else None
-
-
 def _rate(text: str | None) -> str | None:
-    number = _number(text)
+    number = runtime_number(text)
     return None if number is None else f"{number:.2f}"
 
 
 def _percent(text: str | None) -> str | None:
-    number = _number(text)
+    number = runtime_number(text)
     return None if number is None else f"{number:.0%}"

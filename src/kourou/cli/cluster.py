@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import AdminSession
+from kourou.cli.admin_session import AdminSession, runtime_number
 from kourou.cli.exits import one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
@@ -129,23 +129,14 @@ def broker_line(
         id=broker_id,
         address=address,
         version=info.get("brokerVersionDesc"),
-        in_tps=_number(info, "putTps"),
-        out_tps=_number(info, "getTransferredTps"),
+        in_tps=runtime_number(info.get("putTps")),
+        out_tps=runtime_number(info.get("getTransferredTps")),
         in_today=_since_morning(info, "msgPutTotal"),
         out_today=_since_morning(info, "msgGetTotal"),
-        oldest_store_at_ms=_positive(_number(info, "earliestMessageTimeStamp")),
-        disk_ratio=_number(info, "commitLogDiskRatio"),
+        oldest_store_at_ms=_positive(runtime_number(info.get("earliestMessageTimeStamp"))),
+        disk_ratio=runtime_number(info.get("commitLogDiskRatio")),
         state="ok" if active else "refuses sends",
     )
-
-
-def _number(info: Mapping[str, str], key: str) -> float | None:
-    """Return the first number of a text; None if there is none or it is negative (unknown)."""
-    try:
-        number = float(info.get(key, "").split(" ")[0])
-    except ValueError:
-        return None
-    return number if 0 <= number < float("inf") else None
 
 
 def _positive(number: float | None) -> int | None:
@@ -153,8 +144,8 @@ def _positive(number: float | None) -> int | None:
 
 
 def _since_morning(info: Mapping[str, str], prefix: str) -> int | None:
-    now = _number(info, f"{prefix}TodayNow")
-    morning = _number(info, f"{prefix}TodayMorning")
+    now = runtime_number(info.get(f"{prefix}TodayNow"))
+    morning = runtime_number(info.get(f"{prefix}TodayMorning"))
     return None if now is None or morning is None else max(0, int(now - morning))
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import admin_config
+from kourou.cli.admin_session import admin_config, runtime_number
 from kourou.cli.doctor_machine import (
     Finding,
     Port,
@@ -30,6 +30,7 @@ from kourou.cli.doctor_machine import (
     check_versions,
 )
 from kourou.cli.exits import FAILED, one_line
+from kourou.cli.health import DISK_FULL_RATIO
 from kourou.cli.machine import machine_addresses
 from kourou.cli.options import CONSOLE_PORT, AsJson, Namesrv, Timeout
 from kourou.cli.output import counted
@@ -143,7 +144,6 @@ def _print(findings: Sequence[Finding], *, as_json: bool) -> None:
 
 SKEW_WRONG_MS: Final = 5_000
 DISPATCH_BEHIND_BYTES: Final = 64 * 1024 * 1024
-DISK_FULL_RATIO: Final = 0.9
 
 _RUNTIME: Final = re.compile(r"\[ (\d+) days, (\d+) hours, (\d+) minutes, (\d+) seconds \]")
 
@@ -335,27 +335,20 @@ def judge_store(name: str, info: Mapping[str, str]) -> Finding:
     if info.get("brokerActive") == "false":
         remedy = "its log and its /readyz name the reason"
         return Finding(State.WRONG, check, "refuses sends", remedy)
-    ratio = _number(info.get("commitLogDiskRatio"))
+    ratio = runtime_number(info.get("commitLogDiskRatio")) or 0.0
     if ratio >= DISK_FULL_RATIO:
         remedy = "free some space there, or move the store to a larger disk"
         return Finding(State.WRONG, check, f"its disk is {ratio:.0%} full", remedy)
-    behind = _number(info.get("dispatchBehindBytes"))
+    behind = runtime_number(info.get("dispatchBehindBytes")) or 0.0
     if behind > DISPATCH_BEHIND_BYTES:
         text = f"{behind / 1024**2:,.0f} MiB are stored but not yet visible to consumers"
         return Finding(State.NOTE, check, text, "wait; if it grows, the disk is too slow")
-    return Finding(State.OK, check, f"accepts sends, its disk is {max(0.0, ratio):.0%} full")
+    return Finding(State.OK, check, f"accepts sends, its disk is {ratio:.0%} full")
 
 
 def _reason(error: KourouError) -> str:
     """Return the cause of a failed request, without the advice of the client's error text."""
     return one_line(str(error.__cause__ or error))
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        return 0.0
 
 
 def _port(address: str) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from kourou import __version__
+from kourou.cli.health import DISK_FULL_RATIO
 from kourou.cli.machine import PortOwner, port_owners
 from kourou.disk import OsDisk
 from kourou.errors import StoreLockedError, UsageError
@@ -68,7 +69,6 @@ keeps 512 store files open."""
 FILES_NOTE: Final = 8_192
 FREE_BYTES_MIN: Final = 512 * 1024 * 1024
 """Free space below which a broker refuses sends."""
-DISK_FULL_RATIO: Final = 0.9
 SYNCS: Final = 16
 SYNC_NOTE_MS: Final = 20.0
 SYNC_WRONG_MS: Final = 200.0

@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from kourou.cli import output
-from kourou.cli.admin_session import admin_config
+from kourou.cli.admin_session import admin_config, runtime_number
 from kourou.cli.exits import FAILED, UNREACHABLE, one_line
 from kourou.cli.options import TIMEOUT_DEFAULT_S, AsJson, Namesrv, Timeout
 from kourou.client.administration.admin import AdminClient
@@ -126,7 +126,9 @@ async def _check_broker(
         info = await admin.runtime_info(address)
     except KourouError as error:
         return BrokerHealth(name, broker_id, address, problem=one_line(str(error)))
-    ratio = _number(info.get("commitLogDiskRatio"))
+    ratio = runtime_number(info.get("commitLogDiskRatio"))
+    if ratio is not None and ratio > 1:
+        ratio = None
     problem = ""
     if info.get("brokerActive") == "false":
         problem = "refuses sends: its log and its /readyz name the reason"
@@ -142,15 +144,6 @@ def _exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]
     if not brokers and all(problems) and not any(server.problem == _EMPTY for server in servers):
         return UNREACHABLE
     return FAILED if any(problems) or any(broker.problem for broker in brokers) else 0
-
-
-def _number(text: str | None) -> float | None:
-    """Return the ratio (0 to 1) in a text; None for other texts and numbers."""
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if 0 <= number <= 1 else None
 
 
 def _print(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> None:
