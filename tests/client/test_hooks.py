@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.sending.producer import Producer
 from kourou.client.sending.send_hooks import SendAttempt
 from kourou.errors import UsageError
-from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
+from tests.client.consuming.receiving import BOTH_KINDS, receiving
 
 
 class Watch:
@@ -58,12 +57,13 @@ def without_odd(messages: Sequence[MessageExt]) -> Iterable[MessageExt]:
     return [message for message in messages if int(message.body) % 2 == 0]
 
 
-def test_filtered_message_is_skipped_and_committed() -> None:
+@BOTH_KINDS
+def test_filtered_message_is_skipped_and_committed(kind: str) -> None:
     async def main() -> None:
         async with recording() as w:
             bodies = [b"%d" % number for number in range(20)]
             await w.send(*bodies)
-            async with w.consumer(message_filter=without_odd):
+            async with receiving(w, kind, message_filter=without_odd):
                 await w.until_got(*bodies[::2])
             assert sorted(w.got) == sorted(bodies[::2])
             assert await w.committed() == 20
@@ -71,9 +71,10 @@ def test_filtered_message_is_skipped_and_committed() -> None:
     run_virtual(main())
 
 
+@BOTH_KINDS
 @pytest.mark.parametrize("failure", [ValueError, GeneratorExit])
 def test_filter_that_raises_passes_all_messages(
-    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+    kind: str, failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: Sequence[MessageExt]) -> Iterable[MessageExt]:
         raise failure("broken")
@@ -81,7 +82,7 @@ def test_filter_that_raises_passes_all_messages(
     async def main() -> None:
         async with recording() as w:
             await w.send(b"1", b"2")
-            async with w.consumer(message_filter=broken):
+            async with receiving(w, kind, message_filter=broken):
                 await w.until_got(b"1", b"2")
 
     run_virtual(main())
@@ -107,22 +108,3 @@ def test_filter_gets_redelivered_messages_under_their_original_topic() -> None:
 
     run_virtual(main())
     assert topics == [TOPIC, TOPIC]
-
-
-def test_poll_applies_filters() -> None:
-    async def main() -> None:
-        async with recording(queues=1) as w:
-            await w.send(b"1", b"2", b"3", b"4")
-            config = PullConsumerConfig(
-                message_filter=without_odd, consume_from_where=ConsumeFromWhere.FIRST_OFFSET
-            )
-            async with w.cluster.pull_consumer("pullers", config) as reader:
-                reader.subscribe(TOPIC)
-                got: list[bytes] = []
-                while len(got) < 2:
-                    got += [one.body for one in await reader.poll(timeout_ms=1_000)]
-                await reader.commit()
-            assert got == [b"2", b"4"]
-            assert await w.committed("pullers") == 4
-
-    run_virtual(main())

@@ -17,6 +17,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.receiving import BOTH_KINDS, receiving
 
 OLD = [b"old-%d" % number for number in range(20)]
 QUEUE = MessageQueue(TOPIC, "broker-0", 0)
@@ -72,41 +73,21 @@ def test_a_paused_consumer_gets_all_messages_of_a_topic_created_again(
     run_virtual(main())
 
 
+@BOTH_KINDS
 @pytest.mark.parametrize("count", COUNTS)
-def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(count: int) -> None:
+def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(
+    count: int, kind: str
+) -> None:
     async def main() -> None:
-        async with recording(queues=1) as w, consumed(w, w.consumer(pull_error_delay_ms=20_000)):
-            w.cluster.network.cut(w.cluster.broker_address())  # its pull is not answered
-            w.cluster.network.heal(w.cluster.broker_address())
-            await recreate(w, count, 0)
-            await wait_for_all(w, count)
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_a_disconnected_poller_gets_all_messages_of_a_topic_created_again(count: int) -> None:
-    async def main() -> None:
-        config = PullConsumerConfig(
-            consume_from_where=ConsumeFromWhere.FIRST_OFFSET, pull_error_delay_ms=20_000
-        )
-        async with (
-            recording(queues=1) as w,
-            w.cluster.pull_consumer("consumers", config) as reader,
-        ):
-            await reader.assign([QUEUE])
+        async with recording(queues=1) as w:
             await w.send(*OLD)
-            got: list[bytes] = []
-            async with asyncio.timeout(60):
-                while len(got) < len(OLD):
-                    got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
-            await reader.commit()
-            w.cluster.network.cut(w.cluster.broker_address())
-            w.cluster.network.heal(w.cluster.broker_address())
-            await recreate(w, count, 0)
-            async with asyncio.timeout(60):
-                while set(new(count)) - set(got):
-                    got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
+            async with receiving(w, kind, pull_error_delay_ms=20_000):
+                await w.until_got(*OLD)
+                await asyncio.sleep(6)  # they are committed
+                w.cluster.network.cut(w.cluster.broker_address())  # the pull is not answered
+                w.cluster.network.heal(w.cluster.broker_address())
+                await recreate(w, count, 0)
+                await wait_for_all(w, count)
 
     run_virtual(main())
 

@@ -10,12 +10,11 @@ import pytest
 
 from kourou.client.administration.admin import AdminClient
 from kourou.client.consuming.acknowledging.redelivery import RetryLater
-from kourou.client.consuming.consumer_config import PullConsumerConfig
-from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.receiving import BOTH_KINDS, receiving
 
 BODIES = [b"%d" % number for number in range(20)]
 OTHER = "other"
@@ -103,35 +102,17 @@ def test_deleting_a_consumed_topic_affects_no_other(
     assert len(warnings) <= 10, [one.getMessage() for one in warnings]
 
 
-def test_a_deleted_topic_created_again_is_consumed_from_its_start() -> None:
+@BOTH_KINDS
+def test_a_deleted_topic_created_again_is_consumed_from_its_start(kind: str) -> None:
     async def main() -> None:
-        async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer():
+        async with recording(queues=2) as w, w.cluster.admin() as admin, receiving(w, kind):
             for _ in range(3):
                 w.got.clear()
                 await w.send(*BODIES)
                 await w.until_got(*BODIES, timeout_s=60)
+                assert sorted(w.got) == sorted(BODIES), "each once"
                 await admin.delete_topic(TOPIC)
                 await asyncio.sleep(5)
                 await admin.create_topic(TOPIC, queues=2)
-
-    run_virtual(main())
-
-
-def test_a_poller_starts_over_in_a_topic_created_again() -> None:
-    async def main() -> None:
-        async with recording(queues=1) as w, w.cluster.admin() as admin:
-            config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-            async with w.cluster.pull_consumer("readers", config) as reader:
-                await reader.assign([MessageQueue(TOPIC, "broker-0", 0)])
-                for _ in range(3):
-                    await w.send(*BODIES)
-                    got: list[bytes] = []
-                    async with asyncio.timeout(60):
-                        while len(got) < len(BODIES):
-                            got += [message.body for message in await reader.poll()]
-                    assert got == BODIES
-                    await admin.delete_topic(TOPIC)
-                    await asyncio.sleep(5)
-                    await admin.create_topic(TOPIC, queues=1)
 
     run_virtual(main())

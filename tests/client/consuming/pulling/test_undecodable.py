@@ -21,6 +21,7 @@ from kourou.protocol.compression import CompressionType, compress
 from kourou.protocol.record.encode import RecordDraft
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
+from tests.client.consuming.receiving import BOTH_KINDS, receiving
 
 QUEUE = MessageQueue(TOPIC, "broker-0", 0)
 DEAD = MessageQueue("%DLQ%consumers", "broker-0", 0)
@@ -163,12 +164,13 @@ class NoSendBacks:
         """Do nothing with answers."""
 
 
-def test_pulls_wait_at_a_bad_message_until_it_is_accepted_as_a_dead_letter() -> None:
+@BOTH_KINDS
+def test_pulls_wait_at_a_bad_message_until_it_is_accepted_as_a_dead_letter(kind: str) -> None:
     async def main() -> None:
         hook = NoSendBacks()
         async with recording(queues=1) as w:
             await fill(w)
-            async with w.consumer(request_hooks=(hook,)) as consumer:
+            async with receiving(w, kind, request_hooks=(hook,)) as consumer:
                 await w.until_got(GOOD[0])
                 await asyncio.sleep(120)
                 assert w.got == GOOD[:1]
