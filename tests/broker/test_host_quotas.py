@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from kourou.broker.consuming.assignment_handlers import AssignmentHandlers
-from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.broker.host_quotas import HostQuota
 from kourou.model.group import ConsumeFromWhere, ConsumeType, MessageModel
 from kourou.model.subscription import SubscriptionData
@@ -25,7 +23,6 @@ from kourou.protocol.queue_assignment import (
 )
 from kourou.protocol.sending import ConsumerSendMsgBackRequestHeader
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.steady_time import steady_ms
 from kourou.testing.peers import FakePeer
 from kourou.testing.send_rig import SendRig, message, run_sends
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config
@@ -150,11 +147,7 @@ def test_groups_created_by_other_requests_are_limited_per_host(
         elif way == "mode":
             mode = SetMessageRequestMode("T", group, MessageRequestMode.PULL)
             body = encode_message_request_mode(mode)
-            handler = AssignmentHandlers(
-                broker.live_config, broker_name="b", topics=broker.topics, groups=broker.groups,
-                clients=broker.clients, modes=broker.tables.modes, later=broker.later,
-                routes=AssignmentRoutes((), "b", broker.topics, None, steady_ms),  # type: ignore[arg-type]
-            ).on_set_message_request_mode  # fmt: skip
+            handler = broker.handlers.assignments.on_set_message_request_mode
         else:
             asked = peer.request_of(message(topic=f"%RETRY%{group}"))
             peer.ask(SendRig(broker).handlers.on_send_message, asked)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.pulling.query import QueryHandlers
 from kourou.broker.transactions.transactions import GROUP
 from kourou.model import topic as topics
 from kourou.model.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
@@ -155,8 +154,7 @@ async def waiting(broker: SimulatedBroker) -> list[int]:
 
 
 def view_by_id(broker: SimulatedBroker) -> Callable[..., Any]:
-    queries = QueryHandlers(broker.store, broker.runtime.offload, broker.later)
-    return queries.on_view_message_by_id
+    return broker.handlers.queries.on_view_message_by_id
 
 
 def give_back(broker: SimulatedBroker, offset: int, group: str = "g") -> tuple[Any, object]:

@@ -19,9 +19,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from kourou.broker.clients import CallClient, Clients, ConsumerGroup, Member, Peer
-from kourou.broker.consuming.retry_topics import TopicTable
-from kourou.broker.groups import Groups
+from kourou.broker.clients import ConsumerGroup, Member, Peer
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_delivered, topic_of
 from kourou.errors import (
     ConsumeTimeoutError,
@@ -50,9 +49,6 @@ from kourou.protocol.running_info import (
     GetConsumerRunningInfoRequestHeader,
 )
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
-from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -77,38 +73,15 @@ async def call_connection(
 class ClientCalls:
     """Serves 307, 309 and 223, and sends 220."""
 
-    def __init__(
-        self,
-        *,
-        broker_name: str,
-        topics: TopicTable,
-        groups: Groups,
-        clients: Clients,
-        store: MessageStore,
-        call_client: CallClient,
-        offload: Offload,
-        later: DeferredReplies,
-    ) -> None:
-        """Create the handlers.
-
-        Args:
-            broker_name: sent to the client with a message to consume (309).
-            topics: source of the topic flags that are sent with it.
-            groups: source of the group flags that are sent with it.
-            clients: the connected clients.
-            store: source of the message.
-            call_client: sends a request to a client.
-            offload: runs the read off the event loop.
-            later: sends the answer once the client has answered.
-        """
-        self._broker_name = broker_name
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._reader = store.reader
-        self._call_client = call_client
-        self._offload = offload
-        self._later = later
+    def __init__(self, context: BrokerContext) -> None:
+        self._broker_name = context.config.broker_name
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
+        self._reader = context.store.reader
+        self._call_client = context.call_client
+        self._offload = context.offload
+        self._later = context.later
 
     def on_get_consumer_running_info(self, request: Request) -> None:
         """Serve 307: return the consumer's answer, whatever its code."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from kourou.broker.clients import Clients, ConsumerGroup, Member
-from kourou.broker.consuming.retry_topics import AnnouncedTopics, ensure_retry_topic
+from kourou.broker.clients import ConsumerGroup, Member
+from kourou.broker.consuming.retry_topics import ensure_retry_topic
+from kourou.broker.context import BrokerContext
 from kourou.broker.groups import Groups
 from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.consumer_filters import compile_expression
@@ -31,7 +32,6 @@ from kourou.protocol.clients import (
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.steady_time import steady_ms
 
 log = logging.getLogger(__name__)
@@ -84,31 +84,19 @@ class ConsumerIdsNotifier:
 class ClientHandlers:
     """Serves HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG and GET_CONSUMER_LIST_BY_GROUP."""
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        clients: Clients,
-        groups: Groups,
-        topics: AnnouncedTopics,
-        subscriptions: Subscriptions,
-        later: DeferredReplies,
-    ) -> None:
+    def __init__(self, context: BrokerContext, subscriptions: Subscriptions) -> None:
         """Create the handlers.
 
         Args:
-            config: source of `enable_property_filter`.
-            clients: the connected clients.
-            groups: a heartbeat creates its group here if it is missing and creation is allowed.
-            topics: a heartbeat creates its group's retry topic here.
+            context: the broker's state and services.
             subscriptions: receives the subscriptions of consumers.
-            later: answers the heartbeats that created a retry topic.
         """
-        self._config = config
-        self._clients = clients
-        self._groups = groups
-        self._topics = topics
+        self._config = context.live_config
+        self._clients = context.clients
+        self._groups = context.groups
+        self._topics = context.topics
         self._subscriptions = subscriptions
-        self._later = later
+        self._later = context.later
 
     def on_heartbeat(self, request: Request) -> RemotingCommand | None:
         """Register the client in its groups, and create retry topics for its consumer groups.

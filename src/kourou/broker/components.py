@@ -28,7 +28,10 @@ from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.subscriptions import Subscriptions
 from kourou.broker.tables import Tables
-from kourou.broker.timer.composition import build_timers
+from kourou.broker.timer.timer_counts import FILE_NAME as TIMERS_FILE
+from kourou.broker.timer.timer_counts import TimerCounts, parse_timer_metrics
+from kourou.broker.timer.timer_storage import TimerStorage
+from kourou.broker.timer.timers import Timers
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts
 from kourou.broker.transactions.transactions import Transactions
@@ -117,11 +120,11 @@ class Components:
         self.reads: Final = VerifiedReads(store, live_config, runtime.offload)
         self.held_pulls: Final = HeldPulls(live_config)
         self.subscriptions: Final = self._build_subscriptions()
-        self.pull_checks: Final = self._build_pull_checks()
+        self.pull_checks: Final = PullChecks(self.context, self.tables.filters)
         self.pulls: Final = self._build_pulls()
         self.delay: Final = self._build_delay()
         self.transactions: Final = self._build_transactions()
-        self.timers: Final = build_timers(self.context)
+        self.timers: Final = self._build_timers()
         self.index: Final = IndexFollower(store, runtime.offload, runtime.clock)
         self.arrival_listeners.extend(
             (
@@ -196,59 +199,28 @@ class Components:
             context.clients, context.topics, filters, self.held_pulls, context.call_client
         )
 
-    def _build_pull_checks(self) -> PullChecks:
-        context = self.context
-        return PullChecks(
-            context.live_config,
-            context.topics,
-            context.groups,
-            context.clients,
-            self.tables.filters,
-        )
-
     def _build_pulls(self) -> PullHandler:
         return PullHandler(
-            self.context.live_config,
+            self.context,
             checks=self.pull_checks,
             offsets=self.tables.offsets,
-            store=self.context.store,
             reads=self.reads,
             held=self.held_pulls,
             ask_member=self.subscriptions.request_from_member,
-            later=self.context.later,
-            stats=self.context.stats,
         )
 
     def _build_delay(self) -> DelayDelivery:
-        return DelayDelivery(
-            store=self.context.store,
-            topics=self.context.topics,
-            commit=self.context.commit,
-            file=ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True),
-            stats=self.context.stats,
-            offload=self.runtime.offload,
-            reads=self.reads,
-            clock=self.runtime.clock,
-            delay_levels_ms=self.context.config.delay_levels_ms,
-            disk=self.context.disk,
-            segment_bytes=self.context.config.store.commitlog_segment_bytes,
-        )
+        file = ConfigFile(self.context.disk, DELAY_FILE, parse_delay_offsets, restores=True)
+        return DelayDelivery(self.context, self.reads, file)
 
     def _build_transactions(self) -> Transactions:
-        return Transactions(
-            config=self.context.live_config,
-            tables=self.tables,
-            store=self.context.store,
-            commit=self.context.commit,
-            reads=self.reads,
-            clients=self.context.clients,
-            stats=self.context.stats,
-            later=self.context.later,
-            runtime=self.runtime,
-            age_clock=self.age_clock,
-            file=ConfigFile(self.context.disk, TRANSACTIONS_FILE, parse_transaction_counts),
-            host=store_host(self.context.config) or (_LOCAL, self.context.config.port),
-        )
+        file = ConfigFile(self.context.disk, TRANSACTIONS_FILE, parse_transaction_counts)
+        return Transactions(self.context, self.tables, self.reads, self.age_clock, file)
+
+    def _build_timers(self) -> Timers:
+        file = ConfigFile(self.context.disk, TIMERS_FILE, parse_timer_metrics)
+        counts = TimerCounts(self.context, file)
+        return Timers(self.context, TimerStorage(self.context, counts), counts)
 
     def _on_config_changed(self, config: BrokerConfig) -> None:
         """Copy live options to the tables that hold them."""

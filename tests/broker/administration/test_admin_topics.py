@@ -42,14 +42,9 @@ class AdminBench:
         self.sends = sends
         self.broker = broker = sends.broker
         self.handlers = TopicAdminHandlers(
-            config=broker.live_config,
-            topics=broker.topics,
+            replace(broker.components.context, offload=offload),
             offsets=broker.offsets,
-            store=broker.store,
             queue_deletion=broker.queue_deletion,
-            offload=offload,
-            later=broker.later,
-            stats=broker.stats,
             on_deleted=broker.held_pulls.on_topic_deleted,
         )
 

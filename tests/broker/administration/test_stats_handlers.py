@@ -27,17 +27,7 @@ from kourou.testing.simulated_broker import ColdDisk, SimulatedBroker, run_with_
 
 
 def handlers(broker: SimulatedBroker) -> StatsHandlers:
-    return StatsHandlers(
-        stats=broker.stats,
-        store=broker.store,
-        disk=broker.disk,
-        commit=broker.commit,
-        delay=broker.delay,
-        timers=broker.timers,
-        later=broker.later,
-        offload=broker.runtime.offload,
-        clock=broker.clock,
-    )
+    return broker.handlers.stats
 
 
 def total(broker: SimulatedBroker, stats_name: str, key: str) -> float | None:

@@ -42,17 +42,11 @@ GROUP = "golden_push_pop"
 
 def handlers(broker: SimulatedBroker, *, is_pop_served: bool = True) -> AssignmentHandlers:
     """Return the handlers; by default pop is served, as in Java."""
-    return AssignmentHandlers(
-        broker.live_config,
-        broker_name="broker-a",
-        topics=broker.topics,
-        groups=broker.groups,
-        clients=broker.clients,
-        modes=broker.tables.modes,
-        routes=AssignmentRoutes((), "broker-a", broker.topics, None, steady_ms),  # type: ignore[arg-type]
-        later=broker.later,
-        is_pop_served=is_pop_served,
+    context = replace(
+        broker.components.context, config=replace(broker.config, broker_name="broker-a")
     )
+    routes = AssignmentRoutes((), "broker-a", broker.topics, None, steady_ms)  # type: ignore[arg-type]
+    return AssignmentHandlers(context, broker.tables.modes, routes, is_pop_served=is_pop_served)
 
 
 async def ask(broker: SimulatedBroker, recorded: RemotingCommand) -> RemotingCommand:

@@ -67,14 +67,10 @@ class Peer(FakePeer):
 
 def fast_path(broker: SimulatedBroker) -> FastPull:
     return FastPull(
-        broker.live_config,
-        checks=PullChecks(
-            broker.live_config, broker.topics, broker.groups, broker.clients, broker.tables.filters
-        ),
+        broker.components.context,
+        checks=PullChecks(broker.components.context, broker.tables.filters),
         offsets=broker.offsets,
-        store=broker.store,
         held=broker.held_pulls,
-        stats=broker.stats,
         general_path=broker.pulls.serve_again,
     )
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kourou.broker.pulling.query import QueryHandlers
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.offsets import (
@@ -18,7 +17,6 @@ from kourou.protocol.offsets import (
 from kourou.protocol.pulling import ViewMessageRequestHeader
 from kourou.protocol.record.decode import decode_message
 from kourou.testing.clock import EPOCH_MS
-from kourou.testing.runtime import call_directly
 from kourou.testing.send_rig import SendRig, run_sends
 
 Golden = Callable[[str], tuple[RemotingCommand, RemotingCommand | None]]
@@ -29,7 +27,7 @@ class QueryBench:
 
     def __init__(self, sends: SendRig) -> None:
         self.sends = sends
-        self.handlers = QueryHandlers(sends.broker.store, call_directly, sends.broker.later)
+        self.handlers = sends.broker.handlers.queries
 
     async def ask(self, code: int, header: object) -> RemotingCommand:
         """Return the answer to a request."""

@@ -27,7 +27,7 @@ LONG_MAX = 2**63 - 1
 
 
 def handler(broker: SimulatedBroker) -> MessageQueryHandler:
-    return MessageQueryHandler(broker.topics, broker.store, broker.runtime.offload, broker.later)
+    return broker.handlers.messages
 
 
 async def query(broker: SimulatedBroker, key: str, **fields: Any) -> RemotingCommand:
@@ -237,7 +237,7 @@ def test_a_query_without_an_index_is_answered_with_the_reason() -> None:
 def test_searches_above_the_limit_are_refused() -> None:
     async def test(broker: SimulatedBroker) -> None:
         await send(broker, b"1", KEYS="k")
-        slow = MessageQueryHandler(broker.topics, broker.store, after_a_second, broker.later)
+        slow = MessageQueryHandler(replace(broker.components.context, offload=after_a_second))
         serve = slow.on_query_message
         header = QueryMessageRequestHeader("T", "k", 32, 0, LONG_MAX)
         answers = await asyncio.gather(

@@ -136,14 +136,7 @@ def test_system_groups_are_never_stopped() -> None:
             broker.groups.put(SubscriptionGroup(group))
             broker.connect("a", group)
             broker.tables.offsets.commit(group, TOPIC, 0, 1)
-        await SlowConsumers(
-            broker.live_config,
-            groups=broker.groups,
-            clients=broker.clients,
-            offsets=broker.tables.offsets,
-            store=FarEnd(),
-            offload=broker.runtime.offload,
-        ).check()
+        await SlowConsumers(broker.components.context, broker.offsets, FarEnd()).check()
         kept = {name: broker.groups.get(name) for name in broker.groups.names()}
         stopped = [name for name, group in kept.items() if group and not group.consume_enable]
         assert stopped == ["billing"]

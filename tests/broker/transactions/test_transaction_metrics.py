@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 import pytest
@@ -103,7 +102,7 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
             await asyncio.sleep(1)
             return await offload(call, *args, **kwargs)
 
-        broker.transactions._runtime = replace(broker.runtime, offload=slowly)
+        broker.transactions._offload = slowly
         broker.transactions.start()
         lone = rig.sends.connect(is_fast=True)
         lone.receive_bytes(half_frame(7) + half_frame(8))

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kourou.broker.advertised import advertised_address
-from kourou.broker.clients import Clients, ConsumerGroup, Member
-from kourou.broker.config import BrokerConfig
+from kourou.broker.clients import ConsumerGroup, Member
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.clock import Clock
+from kourou.broker.context import BrokerContext
 from kourou.errors import ConsumerNotOnlineError, RemoteSystemError
 from kourou.protocol.codes import ResponseCode, language_of
 from kourou.protocol.command import RemotingCommand, response
@@ -42,21 +41,17 @@ from kourou.remoting.steady_time import steady_ms
 class ClientAdminHandlers:
     """Serves the requests from the tables of clients and of committed offsets."""
 
-    def __init__(
-        self, config: BrokerConfig, clients: Clients, offsets: ConsumerOffsets, clock: Clock
-    ) -> None:
+    def __init__(self, context: BrokerContext, offsets: ConsumerOffsets) -> None:
         """Create the handlers.
 
         Args:
-            config: source of the broker's address.
-            clients: the connected clients.
+            context: the broker's state and services.
             offsets: source of the groups that committed in a topic, and of a group's topics.
-            clock: converts the time of a heartbeat from the steady clock to epoch milliseconds.
         """
-        self._config = config
-        self._clients = clients
+        self._config = context.config
+        self._clients = context.clients
         self._offsets = offsets
-        self._clock = clock
+        self._clock = context.clock
 
     def on_get_consumer_connection_list(self, request: Request) -> RemotingCommand:
         """Return the connected consumers of the group, and its subscriptions (203)."""

@@ -15,9 +15,8 @@ from typing import Final
 
 from kourou.broker.administration.admin_saving import save_and_answer
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.groups import Groups
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_not_reserved
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.topic_attributes import change_group_attributes
 from kourou.errors import (
     GroupNotFoundError,
@@ -43,7 +42,6 @@ from kourou.protocol.groups import (
     encode_subscription_group,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
 
 PAGE_GROUPS_MAX: Final = 2000
 """Most groups in one page of an answer to 201."""
@@ -56,25 +54,17 @@ RETRY_QUEUES_MAX: Final = 1024
 class GroupAdminHandlers:
     """Serves the requests."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        offsets: ConsumerOffsets,
-        stats: BrokerStats,
-        later: DeferredReplies,
-    ) -> None:
+    def __init__(self, context: BrokerContext, offsets: ConsumerOffsets) -> None:
         """Create the handlers.
 
         Args:
-            groups: the table that is changed.
+            context: the broker's state and services.
             offsets: the offsets of a deleted group are removed here, if requested.
-            stats: the statistics of a deleted group are removed here.
-            later: answers when a change is durable.
         """
-        self._groups = groups
+        self._groups = context.groups
         self._offsets = offsets
-        self._stats = stats
-        self._later = later
+        self._stats = context.stats
+        self._later = context.later
 
     def on_update_and_create_subscription_group(self, request: Request) -> None:
         """Create or replace the group of the body (200)."""

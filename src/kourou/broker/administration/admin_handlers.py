@@ -88,71 +88,25 @@ class AdminHandlers:
 
 def build_admin_handlers(components: Components) -> AdminHandlers:
     """Build the handlers of a broker."""
-    tables, clients = components.tables, components.context.clients
-    calls = _build_calls(components)
+    context, tables = components.context, components.tables
+    calls = ClientCalls(context)
     return AdminHandlers(
-        groups=GroupAdminHandlers(
-            tables.groups, tables.offsets, components.context.stats, components.context.later
+        groups=GroupAdminHandlers(context, tables.offsets),
+        clients=ClientAdminHandlers(context, tables.offsets),
+        progress=ProgressHandlers(
+            context,
+            tables.offsets,
+            lambda group, queue: components.queue_locks.holder(group, queue, steady_ms()),
         ),
-        clients=ClientAdminHandlers(
-            components.context.config, clients, tables.offsets, components.context.clock
+        offsets=OffsetAdminHandlers(
+            context,
+            offsets=tables.offsets,
+            delay_offsets=components.delay.table,
+            calls=calls,
+            on_reset=components.held_pulls.on_offset_reset,
         ),
-        progress=_build_progress(components),
-        offsets=_build_offsets(components, calls),
         calls=calls,
         store=StoreAdminHandlers(
-            topics=tables.topics,
-            clients=clients,
-            filters=tables.filters,
-            store=components.context.store,
-            queue_deletion=components.queue_deletion,
-            retention=components.retention,
-            offload=components.context.offload,
-            later=components.context.later,
+            context, tables.filters, components.queue_deletion, components.retention
         ),
-    )
-
-
-def _build_calls(components: Components) -> ClientCalls:
-    return ClientCalls(
-        broker_name=components.context.config.broker_name,
-        topics=components.context.topics,
-        groups=components.context.groups,
-        clients=components.context.clients,
-        store=components.context.store,
-        call_client=components.context.call_client,
-        offload=components.context.offload,
-        later=components.context.later,
-    )
-
-
-def _build_progress(components: Components) -> ProgressHandlers:
-    return ProgressHandlers(
-        config=components.context.config,
-        topics=components.context.topics,
-        groups=components.context.groups,
-        clients=components.context.clients,
-        offsets=components.tables.offsets,
-        store=components.context.store.reader,
-        consume_tps=components.context.stats.get_tps,
-        lock_holder=lambda group, queue: components.queue_locks.holder(group, queue, steady_ms()),
-        clock=components.context.clock,
-        offload=components.context.offload,
-        later=components.context.later,
-    )
-
-
-def _build_offsets(components: Components, calls: ClientCalls) -> OffsetAdminHandlers:
-    return OffsetAdminHandlers(
-        config=components.context.config,
-        topics=components.context.topics,
-        groups=components.context.groups,
-        clients=components.context.clients,
-        offsets=components.tables.offsets,
-        delay_offsets=components.delay.table,
-        store=components.context.store.reader,
-        calls=calls,
-        on_reset=components.held_pulls.on_offset_reset,
-        offload=components.context.offload,
-        later=components.context.later,
     )

@@ -14,15 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from kourou.broker.administration.admin_saving import save_and_answer
 from kourou.broker.client_calls import ClientCalls
-from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.consuming.retry_topics import TopicTable
-from kourou.broker.groups import Groups
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_not_reserved, reserved_reason
 from kourou.errors import (
     ConsumerNotOnlineError,
@@ -42,8 +38,7 @@ from kourou.protocol.offsets import (
     encode_reset_offsets,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
+from kourou.store.reader import StoreReader
 
 log = logging.getLogger(__name__)
 
@@ -51,60 +46,38 @@ OnReset = Callable[[str, str, int], None]
 """Called with the group, topic and queue id whose offset was reset."""
 
 
-class QueueOffsets(Protocol):
-    """The part of `kourou.store.reader.StoreReader` that is used here."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
-
-
 class OffsetAdminHandlers:
     """Serves the requests."""
 
     def __init__(
         self,
+        context: BrokerContext,
         *,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: Groups,
-        clients: Clients,
         offsets: ConsumerOffsets,
         delay_offsets: Callable[[], DelayOffsetTable],
-        store: QueueOffsets,
         calls: ClientCalls,
         on_reset: OnReset,
-        offload: Offload,
-        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 
         Args:
-            config: source of the broker name and of `use_server_side_reset_offset`.
-            topics: source of the queues of a topic.
-            groups: the groups that may be reset.
-            clients: source of the subscriptions of connected groups.
+            context: the broker's state and services.
             offsets: the offsets of all groups, which are changed.
             delay_offsets: returns the progress of the delay levels.
-            store: source of the ends of queues and of offsets by time.
             calls: sends resets to the members of a group.
             on_reset: called after each reset, to answer held pulls of the queue.
-            offload: runs searches by time off the event loop.
-            later: answers when a change is saved.
         """
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+        self._config = context.config
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
         self._offsets = offsets
         self._delay_offsets = delay_offsets
-        self._store = store
+        self._store = context.store.reader
         self._calls = calls
         self._on_reset = on_reset
-        self._offload = offload
-        self._later = later
+        self._offload = context.offload
+        self._later = context.later
 
     def on_invoke_broker_to_reset_offset(self, request: Request) -> None:
         """Serve 222: reset all queues to a time, or one queue to a time or an offset.
@@ -291,7 +264,7 @@ def _queue_ids(header: ResetOffsetRequestHeader, topic: TopicConfig) -> range:
 
 
 def _offsets_by_time(
-    store: QueueOffsets, topic: str, queue_ids: range, at_ms: int
+    store: StoreReader, topic: str, queue_ids: range, at_ms: int
 ) -> dict[int, int]:
     """Return each queue's first offset whose message is not older; may read the disk."""
     return {queue_id: store.offset_by_time(topic, queue_id, at_ms) for queue_id in queue_ids}

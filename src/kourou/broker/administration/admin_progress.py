@@ -16,12 +16,8 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from kourou.broker.advertised import advertised_address
-from kourou.broker.clients import Clients
-from kourou.broker.config import BrokerConfig
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.consuming.retry_topics import TopicTable
-from kourou.broker.groups import Groups
-from kourou.clock import Clock
+from kourou.broker.context import BrokerContext
 from kourou.errors import TopicNotFoundError
 from kourou.model.queue import MessageQueue
 from kourou.model.topic import TopicConfig
@@ -41,18 +37,12 @@ from kourou.protocol.stats import (
     encode_consume_time_spans,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 
 _LONG_MAX: Final = 2**63 - 1
 _GROUPS_PER_TURN: Final = 100
 """Groups that 317 processes before other tasks run."""
 _TOPICS_PER_TURN: Final = 20
 """Topics of a group that are processed before other tasks run: some ms with 8 queues each."""
-
-ConsumeTps = Callable[[str, str], float]
-"""Returns the messages per second that a group got from a topic, over the last minute."""
-
 
 LockHolder = Callable[[str, MessageQueue], str | None]
 """Returns the id of the client that holds the lock of a group's queue; None if none does."""
@@ -81,46 +71,26 @@ class ProgressHandlers:
     """Serves the requests."""
 
     def __init__(
-        self,
-        *,
-        config: BrokerConfig,
-        topics: TopicTable,
-        groups: Groups,
-        clients: Clients,
-        offsets: ConsumerOffsets,
-        store: QueueTimes,
-        consume_tps: ConsumeTps,
-        lock_holder: LockHolder,
-        clock: Clock,
-        offload: Offload,
-        later: DeferredReplies,
+        self, context: BrokerContext, offsets: ConsumerOffsets, lock_holder: LockHolder
     ) -> None:
         """Create the handlers.
 
         Args:
-            config: source of the broker's name and address.
-            topics: source of the queues of a topic.
-            groups: the groups that 317 reports.
-            clients: source of the subscriptions of connected groups.
+            context: the broker's state and services.
             offsets: source of committed and pulled offsets.
-            store: source of the ends of queues and of the times of messages.
-            consume_tps: returns the measured rate of a group in a topic.
             lock_holder: returns the holder of the lock of a queue that is consumed in order.
-            clock: the current time, for the ages of messages.
-            offload: runs reads of the log off the event loop.
-            later: answers when the reads are done.
         """
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+        self._config = context.config
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
         self._offsets = offsets
-        self._store = store
-        self._consume_tps = consume_tps
+        self._store = context.store.reader
+        self._consume_tps = context.stats.get_tps
         self._lock_holder = lock_holder
-        self._clock = clock
-        self._offload = offload
-        self._later = later
+        self._clock = context.clock
+        self._offload = context.offload
+        self._later = context.later
 
     def on_get_consume_stats(self, request: Request) -> None:
         """Return the group's progress in each queue (208).

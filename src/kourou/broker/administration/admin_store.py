@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kourou.broker.clients import Clients
-from kourou.broker.consuming.retry_topics import TopicTable
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.message_filters import FilterBits, MessageFilter
 from kourou.broker.writing.queue_deletion import QueueDeletion
@@ -32,8 +31,6 @@ from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.consumer_filter_file import consumer_filter_to_json
 from kourou.protocol.fastjson import dumps
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 from kourou.store.formats import QueueEntry
 from kourou.store.message_store import MessageStore
 from kourou.store.queues.queue_extension import ExtensionUnit, encode_unit, is_address
@@ -52,36 +49,27 @@ class StoreAdminHandlers:
 
     def __init__(
         self,
-        *,
-        topics: TopicTable,
-        clients: Clients,
+        context: BrokerContext,
         filters: ConsumerFilters,
-        store: MessageStore,
         queue_deletion: QueueDeletion,
         retention: Retention,
-        offload: Offload,
-        later: DeferredReplies,
     ) -> None:
         """Create the handlers.
 
         Args:
-            topics: the existing topics; queues of others are unused.
-            clients: source of the subscriptions of groups.
+            context: the broker's state and services.
             filters: source of the property filters of groups.
-            store: is only read here.
             queue_deletion: deletes the queues of a topic, durably.
             retention: removes expired files.
-            offload: runs reads off the event loop.
-            later: answers when the work is done.
         """
-        self._topics = topics
-        self._clients = clients
+        self._topics = context.topics
+        self._clients = context.clients
         self._filters = filters
-        self._store = store
+        self._store = context.store
         self._queue_deletion = queue_deletion
         self._retention = retention
-        self._offload = offload
-        self._later = later
+        self._offload = context.offload
+        self._later = context.later
 
     def on_query_consume_queue(self, request: Request) -> None:
         """Serve 321: return entries of a queue from an offset on, and a group's subscription.

@@ -26,10 +26,9 @@ from itertools import islice
 from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.live_config import LiveConfig
-from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.context import BrokerContext
 from kourou.broker.topic_attributes import SERVED_VALUES, change_attributes, change_text
-from kourou.broker.topics import Topics, system_topics
+from kourou.broker.topics import system_topics
 from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import (
     InvalidParameterError,
@@ -63,8 +62,6 @@ from kourou.protocol.topics import (
     encode_topic_list,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 
 _PAGE_MAX: Final = 2000
@@ -78,42 +75,32 @@ class TopicAdminHandlers:
 
     def __init__(
         self,
+        context: BrokerContext,
         *,
-        config: LiveConfig,
-        topics: Topics,
         offsets: ConsumerOffsets,
-        store: MessageStore,
         queue_deletion: QueueDeletion,
-        offload: Offload,
-        later: DeferredReplies,
-        stats: BrokerStats,
         on_deleted: Callable[[TopicConfig], None],
     ) -> None:
         """Create the handlers.
 
         Args:
-            config: source of the broker's name and of `enable_mixed_message_type`.
-            topics: the table that is read and changed.
+            context: the broker's state and services.
             offsets: the offsets of a deleted topic are removed here.
-            store: source of queue offsets and times.
             queue_deletion: deletes the queues of a deleted topic.
-            offload: runs reads of the store off the event loop.
-            later: answers when a change is durable.
-            stats: source of the rate of a topic.
             on_deleted: called with each topic that was deleted.
         """
         self._on_deleted = on_deleted
-        self._config = config
+        self._config = context.live_config
         self._system_topics = SYSTEM_TOPICS | {
-            topic.name for topic in system_topics(config.current)
+            topic.name for topic in system_topics(context.live_config.current)
         }
-        self._topics = topics
+        self._topics = context.topics
         self._offsets = offsets
-        self._store = store
+        self._store = context.store
         self._queue_deletion = queue_deletion
-        self._offload = offload
-        self._later = later
-        self._stats = stats
+        self._offload = context.offload
+        self._later = context.later
+        self._stats = context.stats
 
     def on_update_and_create_topic(self, request: Request) -> RemotingCommand | None:
         """Serve 17. Attributes that the request does not name keep their values."""

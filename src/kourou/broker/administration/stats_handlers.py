@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay import DelayDelivery
 from kourou.broker.statistics.runtime_info import NO_TIME, BrokerFacts, runtime_info
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.statistics.stats_samples import Window
 from kourou.broker.timer.timer_readings import timer_info
 from kourou.broker.timer.timers import Timers
-from kourou.broker.writing.group_commit import GroupCommit
-from kourou.clock import Clock
-from kourou.disk import Disk
 from kourou.errors import RemoteSystemError, StoreError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.brokers import HARuntimeInfo
@@ -34,8 +31,6 @@ from kourou.protocol.stats import (
     encode_broker_stats,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import COMMITLOG
 
@@ -43,42 +38,24 @@ from kourou.store.paths import COMMITLOG
 class StatsHandlers:
     """Serves the requests."""
 
-    def __init__(
-        self,
-        *,
-        stats: BrokerStats,
-        store: MessageStore,
-        disk: Disk,
-        commit: GroupCommit,
-        delay: DelayDelivery,
-        timers: Timers,
-        later: DeferredReplies,
-        offload: Offload,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, context: BrokerContext, delay: DelayDelivery, timers: Timers) -> None:
         """Create the handlers; the time of this call is reported as the broker's start.
 
         Args:
-            stats: the broker's counters.
-            store: source of the positions of the log.
-            disk: source of the space on the store's file system.
-            commit: source of the number of pending puts.
+            context: the broker's state and services.
             delay: source of the progress of delay levels.
             timers: source of the state of scheduled messages.
-            later: answers requests that read the disk.
-            offload: runs these reads off the event loop.
-            clock: the current time.
         """
-        self._stats = stats
-        self._store = store
-        self._disk = disk
-        self._commit = commit
+        self._stats = context.stats
+        self._store = context.store
+        self._disk = context.disk
+        self._commit = context.commit
         self._delay = delay
         self._timers = timers
-        self._later = later
-        self._offload = offload
-        self._clock = clock
-        self._boot_at_ms = clock.now_ms()
+        self._later = context.later
+        self._offload = context.offload
+        self._clock = context.clock
+        self._boot_at_ms = context.clock.now_ms()
 
     def on_view_broker_stats_data(self, request: Request) -> RemotingCommand:
         """Serve 315: return the growth of one key in the last minute, hour and day."""

@@ -18,15 +18,11 @@ from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Final
 
-from kourou.broker.clients import Clients
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
-from kourou.broker.topics import Topics
+from kourou.broker.context import BrokerContext
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TopicConfig, is_system_group, retry_topic
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import MessageStore
 
 UNUSED_CHECK_INTERVAL_MS: Final = 10 * 60_000
 GROUPS_AT_ONCE: Final = 500
@@ -43,32 +39,23 @@ class UnusedGroups:
 
     def __init__(
         self,
-        config: LiveConfig,
-        *,
-        groups: Groups,
-        topics: Topics,
+        context: BrokerContext,
         offsets: ConsumerOffsets,
-        clients: Clients,
-        store: MessageStore,
         on_topic_deleted: Callable[[TopicConfig], None],
     ) -> None:
         """Create the check.
 
         Args:
-            config: source of `unused_group_ms`.
-            groups: the table from which groups are removed.
-            topics: the existing topics; retry topics are removed here.
+            context: the broker's state and services.
             offsets: the table from which offsets are removed.
-            clients: source of the groups with members.
-            store: source of the retry topics with messages.
             on_topic_deleted: called with each retry topic that was removed.
         """
-        self._config = config
-        self._groups = groups
-        self._topics = topics
+        self._config = context.live_config
+        self._groups = context.groups
+        self._topics = context.topics
         self._offsets = offsets
-        self._clients = clients
-        self._reader = store.reader
+        self._clients = context.clients
+        self._reader = context.store.reader
         self._on_topic_deleted = on_topic_deleted
         self._idle_since_ms: dict[str, int] = {}  # group
         self._missing_since_ms: dict[str, int] = {}  # topic

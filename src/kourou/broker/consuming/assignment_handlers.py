@@ -13,13 +13,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.broker.clients import Clients
 from kourou.broker.consuming.assignment import STRATEGIES, assign
 from kourou.broker.consuming.assignment_modes import RequestModes
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
-from kourou.broker.topics import Topics
+from kourou.broker.context import BrokerContext
 from kourou.errors import GroupNotFoundError, NoPermissionError, RemoteError, TopicNotFoundError
 from kourou.model.group import MessageModel
 from kourou.model.queue import MessageQueue
@@ -37,7 +34,6 @@ from kourou.protocol.queue_assignment import (
     encode_assignments,
 )
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.log_rate import LogRate
 from kourou.remoting.steady_time import steady_ms
 
@@ -69,25 +65,20 @@ class AssignmentHandlers:
 
     def __init__(
         self,
-        config: LiveConfig,
-        *,
-        broker_name: str,
-        topics: Topics,
-        groups: Groups,
-        clients: Clients,
+        context: BrokerContext,
         modes: RequestModes,
         routes: AssignmentRoutes,
-        later: DeferredReplies,
+        *,
         is_pop_served: bool = IS_POP_SERVED,
     ) -> None:
-        self._config = config
-        self._broker_name = broker_name
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+        self._config = context.live_config
+        self._broker_name = context.config.broker_name
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
         self._modes = modes
         self._routes = routes
-        self._later = later
+        self._later = context.later
         self._is_pop_served = is_pop_served
         self._pop_refusals = LogRate()
 

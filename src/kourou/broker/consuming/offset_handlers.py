@@ -5,11 +5,8 @@ Source: ConsumerManageProcessor.java, apache/rocketmq 5.5.0.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.consuming.retry_topics import TopicTable
-from kourou.broker.groups import Groups
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_not_reserved
 from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import ResponseCode
@@ -22,51 +19,23 @@ from kourou.protocol.offsets import (
     parse_topic_begin,
 )
 from kourou.remoting.connection import Request
-from kourou.store.formats import QueueEntry
-
-
-class QueueBounds(Protocol):
-    """The parts of `kourou.store.reader.StoreReader` that are used here."""
-
-    @property
-    def written_position(self) -> int: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def topic_begin(self, topic: str) -> int: ...
-
-    def entry_if_resident(self, topic: str, queue_id: int, offset: int) -> QueueEntry | None: ...
 
 
 class OffsetHandlers:
     """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
 
-    def __init__(
-        self,
-        *,
-        groups: Groups,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        store: QueueBounds,
-        resident_bytes: int,
-    ) -> None:
+    def __init__(self, context: BrokerContext, offsets: ConsumerOffsets) -> None:
         """Serve `offsets`.
 
         Args:
-            groups: created on their first commit if that is allowed.
-            topics: topics for which offsets may be committed.
+            context: the broker's state and services.
             offsets: offsets of all groups.
-            store: gives the bounds of queues.
-            resident_bytes: `StoreConfig.resident_bytes`: messages within this distance from the
-                log's end count as in memory; 0 for all.
         """
-        self._groups = groups
-        self._topics = topics
+        self._groups = context.groups
+        self._topics = context.topics
         self._offsets = offsets
-        self._store = store
-        self._resident_bytes = resident_bytes
+        self._store = context.store.reader
+        self._resident_bytes = context.config.store.resident_bytes
 
     def on_query_consumer_offset(self, request: Request) -> RemotingCommand:
         """Answer with the committed offset, with 0 if a new group may begin there, or with code 22.

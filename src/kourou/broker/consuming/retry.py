@@ -27,19 +27,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from random import Random
 from typing import Final
 
 from kourou.broker.consuming.retry_policy import retry_level
-from kourou.broker.consuming.retry_topics import SavedTopics, ensure_dlq_topic, ensure_retry_topic
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.consuming.retry_topics import ensure_dlq_topic, ensure_retry_topic
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_delivered, check_not_reserved
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import choose_placement
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.clock import Clock
 from kourou.errors import (
     GroupNotFoundError,
     MalformedMessageError,
@@ -48,7 +43,6 @@ from kourou.errors import (
 )
 from kourou.model import properties as names
 from kourou.model.group import SubscriptionGroup
-from kourou.model.host import Host
 from kourou.model.message import MessageExt
 from kourou.model.properties import PROPERTIES_SIZE_MAX
 from kourou.model.property_limits import encode_fitting_properties
@@ -61,9 +55,6 @@ from kourou.protocol.record.layout import without_seal
 from kourou.protocol.record.read import read_record
 from kourou.protocol.sending import REASON_CHARS_MAX, REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
-from kourou.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -73,48 +64,18 @@ _NOT_DELAYED: Final = 0
 class SendBackHandler:
     """Serves CONSUMER_SEND_MSG_BACK."""
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        topics: SavedTopics,
-        groups: Groups,
-        store: MessageStore,
-        commit: GroupCommit,
-        later: DeferredReplies,
-        stats: BrokerStats,
-        offload: Offload,
-        clock: Clock,
-        random: Random,
-        store_host: Host | None,
-    ) -> None:
-        """Store messages of `store` again for redelivery to their groups.
-
-        Args:
-            config: whether the broker is writable, and the delay levels.
-            topics: the retry and dead-letter topics of groups are created there.
-            groups: give the limits of redeliveries.
-            store: holds the messages that are sent back.
-            commit: stores them again.
-            later: runs the requests, all of which wait for the disk.
-            stats: counts the messages.
-            offload: runs the read of the message off the event loop.
-            clock: gives the store time.
-            random: chooses among the retry queues.
-            store_host: the broker's address in message ids; with None, the address that the
-                consumer connected to.
-        """
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._reader = store.reader
-        self._commit = commit
-        self._later = later
-        self._stats = stats
-        self._offload = offload
-        self._clock = clock
-        self._random = random
-        self._store_host = store_host
+    def __init__(self, context: BrokerContext) -> None:
+        self._config = context.live_config
+        self._topics = context.topics
+        self._groups = context.groups
+        self._reader = context.store.reader
+        self._commit = context.commit
+        self._later = context.later
+        self._stats = context.stats
+        self._offload = context.offload
+        self._clock = context.clock
+        self._random = context.random
+        self._store_host = context.store_host
 
     def on_consumer_send_msg_back(self, request: Request) -> RemotingCommand | None:
         """Run the checks that need no disk, and answer the rest of the request later."""

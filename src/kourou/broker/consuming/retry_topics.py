@@ -5,7 +5,6 @@ Source: TopicConfigManager.createTopicInSendMessageBackMethod, apache/rocketmq 5
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from kourou.model.group import SubscriptionGroup
@@ -21,24 +20,6 @@ class TopicTable(Protocol):
     def get(self, name: str) -> TopicConfig | None: ...
 
     def put(self, topic: TopicConfig, host: str | None = None) -> object: ...
-
-
-class AnnouncedTopics(TopicTable, Protocol):
-    """A `TopicTable` for callers that wait until name servers know a topic."""
-
-    @property
-    def is_announced(self) -> Callable[[], bool]: ...
-
-    @property
-    def wait_announced(self) -> Callable[[], Awaitable[None]]: ...
-
-
-class SavedTopics(TopicTable, Protocol):
-    """A `TopicTable` for callers that need a topic to be durable."""
-
-    def is_saved(self, name: str) -> bool: ...
-
-    async def persist(self) -> None: ...
 
 
 def ensure_retry_topic(

@@ -37,29 +37,24 @@ from functools import partial
 from typing import Any, Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
+from kourou.broker.context import BrokerContext
 from kourou.broker.delays.delay_level import DelayLevel
 from kourou.broker.delays.delay_offsets import load_delay_offsets
 from kourou.broker.delays.delivered import find_delivered
 from kourou.broker.delays.due_record import due_draft
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
-from kourou.broker.statistics.stats import BrokerStats
-from kourou.broker.topics import Topics
-from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.clock import Clock
-from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.offset_table import DelayOffsetTable, encode_delay_offset_table
 from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.record.read import read_record
 from kourou.remoting.log_rate import LogRate
-from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.formats import QueueEntry
-from kourou.store.message_store import GetRequest, GetResult, MessageStore
+from kourou.store.message_store import GetRequest, GetResult
 
 log = logging.getLogger(__name__)
 
@@ -83,54 +78,40 @@ class DelayDelivery:
         offsets: level -> queue offset of its first message that was not delivered.
     """
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: Topics,
-        commit: GroupCommit,
-        file: SavedFile,
-        stats: BrokerStats,
-        offload: Offload,
-        reads: VerifiedReads,
-        clock: Clock,
-        delay_levels_ms: Sequence[int],
-        disk: Disk,
-        segment_bytes: int,
-    ) -> None:
+    def __init__(self, context: BrokerContext, reads: VerifiedReads, file: SavedFile) -> None:
         """Load the progress.
 
         Args:
-            store: holds the delayed messages.
-            topics: topics that messages are delivered to.
-            commit: stores the messages that are due.
+            context: the broker's state and services.
             file: read now; written by `persist`.
-            stats: counts the deliveries.
-            offload: runs the recovery and writes of the file off the event loop.
             reads: reads the messages that are due.
-            clock: decides which messages are due.
-            delay_levels_ms: delay of each level, level 1 first.
-            disk: holds the commit log, in which deliveries are found after a crash.
-            segment_bytes: size of the log's files.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
-        self._store = store
-        self._topics = topics
-        self._commit = commit
-        self._stats = stats
+        self._store = context.store
+        self._topics = context.topics
+        self._commit = context.commit
+        self._stats = context.stats
         self._reads = reads
-        self._clock = clock
-        self._offload = offload
-        self._find_delivered = partial(find_delivered, topics, store, disk, segment_bytes)
-        self._saver = ConfigSaver(file, self._take, offload, log_positions=store.reader)
+        self._clock = context.clock
+        self._offload = context.offload
+        self._find_delivered = partial(
+            find_delivered,
+            context.topics,
+            context.store,
+            context.disk,
+            context.config.store.commitlog_segment_bytes,
+        )
+        self._saver = ConfigSaver(
+            file, self._take, context.offload, log_positions=context.store.reader
+        )
         self._version, self.offsets = load_delay_offsets(file)
         self._levels = [
             DelayLevel(number, delay_ms, self.offsets.get(number, 0))
-            for number, delay_ms in enumerate(delay_levels_ms, 1)
+            for number, delay_ms in enumerate(context.config.delay_levels_ms, 1)
         ]
-        self._delay_levels_ms = delay_levels_ms
+        self._delay_levels_ms = context.config.delay_levels_ms
         self._set_aside_rate = LogRate()
         self._skip_rate = LogRate()
         self._running: set[asyncio.Task[None]] = set()

@@ -30,7 +30,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -43,7 +43,6 @@ from kourou.broker.pulling.verdicts import (
     message_limit,
     pull_spec,
 )
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import MalformedHeaderError, ProtocolError
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.codes import ResponseCode
@@ -52,7 +51,7 @@ from kourou.protocol.fields import decode_fields
 from kourou.protocol.frame import FRAME_SIZE_MAX, decode_frame, encode_frame
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
-from kourou.store.message_store import FastGetResult, GetPlan, GetStatus, MessageStore
+from kourou.store.message_store import FastGetResult, GetPlan, GetStatus
 
 log = logging.getLogger(__name__)
 
@@ -176,22 +175,20 @@ class FastPull:
 
     def __init__(
         self,
-        config: LiveConfig,
+        context: BrokerContext,
         *,
         checks: PullChecks,
         offsets: ConsumerOffsets,
-        store: MessageStore,
         held: HeldPulls,
-        stats: BrokerStats,
         general_path: Callable[[Request], None],
     ) -> None:
         """Serve pulls; `general_path` serves a held pull that the fast path cannot answer."""
-        self._config = config
+        self._config = context.live_config
         self._checks = checks
         self._offsets = offsets
-        self._reader = store.reader
+        self._reader = context.store.reader
         self._held = held
-        self._stats = stats
+        self._stats = context.stats
         self._general_path = general_path
         self.declined: Counter[str] = Counter()
         self._pulls: dict[_Key, _CachedPull] = {}

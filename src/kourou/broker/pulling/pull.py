@@ -28,23 +28,21 @@ from typing import Final
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.consuming.offset_handlers import is_for_deleted_topic, recreated_remark
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.filtered_reads import ArrivalFilter, FilteredReads
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull_checks import Pull, PullChecks
 from kourou.broker.pulling.verdicts import message_limit
 from kourou.broker.pulling.verified_reads import DAMAGE_REMEDY, VerifiedReads
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.errors import DamagedRecordError
 from kourou.filter.tags import matches_code
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import FLAG_RESPONSE, RemotingCommand, response
 from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.remoting.connection import Connection, Request
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import reply_error
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus, MessageStore
+from kourou.store.message_store import GetPlan, GetRequest, GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 
@@ -63,41 +61,35 @@ class PullHandler:
 
     def __init__(
         self,
-        config: LiveConfig,
+        context: BrokerContext,
         *,
         checks: PullChecks,
         offsets: ConsumerOffsets,
-        store: MessageStore,
         reads: VerifiedReads,
         held: HeldPulls,
         ask_member: AskMember,
-        later: DeferredReplies,
-        stats: BrokerStats,
     ) -> None:
         """Serve the pulls that `checks` permit.
 
         Args:
-            config: which pulls may be held, and for how long.
+            context: the broker's state and services.
             checks: decide whether a pull is permitted.
             offsets: store the offsets that pulls commit.
-            store: gives the bounds of queues.
             reads: read and verify messages.
             held: the held pulls.
             ask_member: requests a subscription newer than the broker's.
-            later: answers pulls that read from disk.
-            stats: count the messages returned.
         """
-        self._config = config
+        self._config = context.live_config
         self._checks = checks
         self._offsets = offsets
-        self._reader = store.reader
+        self._reader = context.store.reader
         self._reads = reads
-        self._later = later
-        self._stats = stats
+        self._later = context.later
+        self._stats = context.stats
         self._held = held
         self._ask_member = ask_member
         self._filtered = FilteredReads(reads)
-        self._arrival_filter = ArrivalFilter(store)
+        self._arrival_filter = ArrivalFilter(context.store)
 
     def on_pull_message(self, request: Request) -> RemotingCommand | None:
         """Answer with messages or the next offset; None if the request is answered later."""

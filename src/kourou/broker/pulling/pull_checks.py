@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kourou.broker.clients import Clients
-from kourou.broker.consuming.retry_topics import TopicTable
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.consumer_filters import ConsumerFilters
 from kourou.broker.pulling.message_filters import (
     CompiledExpression,
@@ -57,18 +54,11 @@ class Pull:
 class PullChecks:
     """Decides on pulls by the tables of the broker."""
 
-    def __init__(
-        self,
-        config: LiveConfig,
-        topics: TopicTable,
-        groups: Groups,
-        clients: Clients,
-        filters: ConsumerFilters,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+    def __init__(self, context: BrokerContext, filters: ConsumerFilters) -> None:
+        self._config = context.live_config
+        self._topics = context.topics
+        self._groups = context.groups
+        self._clients = context.clients
         self._filters = filters
 
     def check(self, request: Request, header: PullMessageRequestHeader) -> Pull | RemotingCommand:

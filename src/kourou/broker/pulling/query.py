@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kourou.broker.context import BrokerContext
 from kourou.broker.reserved import check_delivered, topic_of
 from kourou.errors import RemoteSystemError
 from kourou.model.topic import ROCKSDB_TRANS_HALF_TOPIC, TRANS_HALF_TOPIC
@@ -32,9 +33,6 @@ from kourou.protocol.offsets import (
 )
 from kourou.protocol.pulling import ViewMessageRequestHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
-from kourou.store.message_store import MessageStore
 
 _UPPER: Final = "UPPER"
 _HALF_TOPICS: Final = (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC)
@@ -43,17 +41,10 @@ _HALF_TOPICS: Final = (TRANS_HALF_TOPIC, ROCKSDB_TRANS_HALF_TOPIC)
 class QueryHandlers:
     """Serves queries of consumers and administrators."""
 
-    def __init__(self, store: MessageStore, offload: Offload, later: DeferredReplies) -> None:
-        """Query `store`.
-
-        Args:
-            store: read only.
-            offload: runs reads of the log off the event loop, since they may block on the disk.
-            later: answers after such reads.
-        """
-        self._reader = store.reader
-        self._offload = offload
-        self._later = later
+    def __init__(self, context: BrokerContext) -> None:
+        self._reader = context.store.reader
+        self._offload = context.offload
+        self._later = context.later
 
     def on_search_offset_by_timestamp(self, request: Request) -> None:
         """Serve 29; takes about twenty small reads of the queue and the log."""

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.broker.consuming.retry_topics import TopicTable
+from kourou.broker.context import BrokerContext
 from kourou.errors import SystemBusyError
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.pulling import QueryMessageRequestHeader, QueryMessageResponseHeader
 from kourou.remoting.connection import Request
-from kourou.remoting.deferred_replies import DeferredReplies
-from kourou.remoting.runtime import Offload
 from kourou.store.index.index_keys import KeyKind
 from kourou.store.index.index_query import TAIL_BYTES_MAX, KeyQuery
-from kourou.store.message_store import MessageStore
 
 SEARCHES_MAX: Final = 4
 """Limit on concurrent searches; more are refused, so that they cannot use up the read threads."""
@@ -37,21 +34,11 @@ _KINDS: Final = {kind.value: kind for kind in KeyKind}
 class MessageQueryHandler:
     """Serves QUERY_MESSAGE."""
 
-    def __init__(
-        self, topics: TopicTable, store: MessageStore, offload: Offload, later: DeferredReplies
-    ) -> None:
-        """Search in `store`.
-
-        Args:
-            topics: the existing topics.
-            store: read only.
-            offload: runs the search off the event loop.
-            later: answers after the search.
-        """
-        self._topics = topics
-        self._store = store
-        self._offload = offload
-        self._later = later
+    def __init__(self, context: BrokerContext) -> None:
+        self._topics = context.topics
+        self._store = context.store
+        self._offload = context.offload
+        self._later = context.later
         self._searches = 0
 
     def on_query_message(self, request: Request) -> RemotingCommand | None:

@@ -19,12 +19,9 @@ import logging
 from dataclasses import replace
 from typing import Final, Protocol
 
-from kourou.broker.clients import Clients
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
-from kourou.broker.groups import Groups
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.model.topic import is_system_group
-from kourou.remoting.runtime import Offload
 from kourou.store.formats import QueueEntry
 
 log = logging.getLogger(__name__)
@@ -60,21 +57,14 @@ class SlowConsumers:
     """
 
     def __init__(
-        self,
-        config: LiveConfig,
-        *,
-        groups: Groups,
-        clients: Clients,
-        offsets: ConsumerOffsets,
-        store: LogDistances,
-        offload: Offload,
+        self, context: BrokerContext, offsets: ConsumerOffsets, store: LogDistances
     ) -> None:
-        self._config = config
-        self._groups = groups
-        self._clients = clients
+        self._config = context.live_config
+        self._groups = context.groups
+        self._clients = context.clients
         self._offsets = offsets
         self._store = store
-        self._offload = offload
+        self._offload = context.offload
 
     async def check(self) -> None:
         """Stop the groups that are too far behind, durably; no effect if the option is off.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
     DueEntry,
@@ -21,10 +22,7 @@ from kourou.broker.timer.near_slots import (
     due_of,
     load_slot,
 )
-from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
-from kourou.remoting.runtime import Offload
-from kourou.store.message_store import MessageStore
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import RecallKey, read_timer_record
@@ -43,20 +41,16 @@ class LoadedSlots:
         by_second: second -> slot.
     """
 
-    def __init__(
-        self, store: MessageStore, clock: Clock, offload: Offload, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, context: BrokerContext, wake: Callable[[], None]) -> None:
         """Read slots from the timer's files.
 
         Args:
-            store: holds the records of recalls.
-            clock: determines the next slots.
-            offload: runs reads off the event loop.
+            context: the broker's state and services.
             wake: called when a slot was read.
         """
-        self._reader = store.reader
-        self._clock = clock
-        self._offload = offload
+        self._reader = context.store.reader
+        self._clock = context.clock
+        self._offload = context.offload
         self._wake = wake
         self.by_second: dict[int, NearSlot] = {}
         self._recalled: dict[RecallKey, int] = {}  # -> second until which the recall is kept

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile
+from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import DELAY
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.writing.put import PutResult
-from kourou.clock import Clock
 from kourou.errors import CorruptRecordError
 from kourou.protocol.brokers import TimerMetric, TimerMetrics
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
-from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.timer.timer_record import TimerRecord
 
@@ -39,11 +37,11 @@ class TimerCounts:
         dequeued_count: messages taken out of the wheel since the start.
     """
 
-    def __init__(self, stats: BrokerStats, clock: Clock, file: SavedFile, offload: Offload) -> None:
-        self._stats = stats
-        self._clock = clock
+    def __init__(self, context: BrokerContext, file: SavedFile) -> None:
+        self._stats = context.stats
+        self._clock = context.clock
         self._file = file
-        self._saver = ConfigSaver(file, lambda: (encode_record(self.metrics()),), offload)
+        self._saver = ConfigSaver(file, lambda: (encode_record(self.metrics()),), context.offload)
         self._version = DataVersion()
         self._changes = 0  # since that version
         self._changed_at_ms = 0

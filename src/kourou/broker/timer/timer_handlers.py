@@ -22,17 +22,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from kourou.broker.live_config import LiveConfig
-from kourou.broker.statistics.stats import BrokerStats
+from kourou.broker.context import BrokerContext
 from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timers import Timers
-from kourou.broker.topics import Topics
-from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.put import CODES, PutResult
-from kourou.clock import Clock
 from kourou.errors import MessageIllegalError, RemoteSystemError, UsageError
 from kourou.model import properties as names
-from kourou.model.host import Host
 from kourou.model.properties import encode_properties
 from kourou.model.recall_handle import RecallHandle, decode_recall_handle
 from kourou.protocol.brokers import encode_timer_check_point
@@ -53,38 +48,22 @@ _UNAVAILABLE: Final = "recall failed, broker service not available"
 class TimerHandlers:
     """Serves RECALL_MESSAGE (370), GET_TIMER_CHECK_POINT (60) and GET_TIMER_METRICS (61)."""
 
-    def __init__(
-        self,
-        *,
-        config: LiveConfig,
-        topics: Topics,
-        timers: Timers,
-        placement: TimerPlacement,
-        commit: GroupCommit,
-        stats: BrokerStats,
-        clock: Clock,
-        store_host: Host | None,
-    ) -> None:
+    def __init__(self, context: BrokerContext, timers: Timers, placement: TimerPlacement) -> None:
         """Recall messages that wait in `timers`.
 
         Args:
-            config: whether recalls are allowed, and the broker's name.
-            topics: the existing topics.
+            context: the broker's state and services.
             timers: stop the delivery of recalled messages.
             placement: places the records of recalls.
-            commit: stores these records.
-            stats: counts failed puts.
-            clock: decides which handles are too old.
-            store_host: the broker's address; with None, the address that the producer connected to.
         """
-        self._config = config
-        self._topics = topics
+        self._config = context.live_config
+        self._topics = context.topics
         self._timers = timers
         self._placement = placement
-        self._commit = commit
-        self._stats = stats
-        self._clock = clock
-        self._store_host = store_host
+        self._commit = context.commit
+        self._stats = context.stats
+        self._clock = context.clock
+        self._store_host = context.store_host
 
     def table(self) -> dict[int, Handler]:
         """Return request code -> handler."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.timer.near_slots import DueEntry, unit_due_ms
 from kourou.broker.timer.timer_counts import TimerCounts
-from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
-from kourou.remoting.runtime import Offload
-from kourou.store.message_store import GetRequest, GetResult, MessageStore
+from kourou.store.message_store import GetRequest, GetResult
 from kourou.store.timer.layouts import KIND_DEFAULT, PRECISION_MS, TimerUnit
 from kourou.store.timer.slot_choice import SlotChoice, choose_slot, roll_window_ms
 from kourou.store.timer.timer_files import TimerFiles
@@ -42,21 +40,15 @@ class TimerIntake:
     files: TimerFiles
 
     def __init__(
-        self,
-        store: MessageStore,
-        config: LiveConfig,
-        counts: TimerCounts,
-        on_enqueued: OnEnqueued,
-        clock: Clock,
-        offload: Offload,
+        self, context: BrokerContext, counts: TimerCounts, on_enqueued: OnEnqueued
     ) -> None:
-        self._reader = store.reader
-        self._writer = store.writer
-        self._config = config
+        self._reader = context.store.reader
+        self._writer = context.store.writer
+        self._config = context.live_config
         self._counts = counts
         self._on_enqueued = on_enqueued
-        self._clock = clock
-        self._offload = offload
+        self._clock = context.clock
+        self._offload = context.offload
         self.is_failing = False
 
     @property

@@ -7,19 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.timer.timer_counts import TimerCounts
-from kourou.broker.writing.group_commit import GroupCommit
-from kourou.clock import Clock
-from kourou.disk import Disk
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.record.read import read_record
-from kourou.remoting.runtime import Offload
 from kourou.store.log.property_search import position_before
-from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey, delivered_since
 from kourou.store.timer.layouts import KIND_DELETE, PRECISION_MS, SLOTS
 from kourou.store.timer.slot_choice import roll_window_ms
@@ -47,24 +42,14 @@ class TimerStorage:
             in the wheel they may come after the messages that they recall.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        *,
-        store: MessageStore,
-        commit: GroupCommit,
-        config: LiveConfig,
-        counts: TimerCounts,
-        offload: Offload,
-        clock: Clock,
-    ) -> None:
-        self._disk = disk
-        self._store = store
-        self._commit = commit
-        self._config = config
+    def __init__(self, context: BrokerContext, counts: TimerCounts) -> None:
+        self._disk = context.disk
+        self._store = context.store
+        self._commit = context.commit
+        self._config = context.live_config
         self._counts = counts
-        self._offload = offload
-        self._clock = clock
+        self._offload = context.offload
+        self._clock = context.clock
         self._files: TimerFiles | None = None
         self._plan: FlushPlan | None = None
         self._flushes = 0

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.timer.loaded_slots import FAILED_RETRY_MS, LoadedSlots
 from kourou.broker.timer.near_slots import (
     NEAR_SLOTS,
@@ -41,17 +41,12 @@ from kourou.broker.timer.scheduling import TimerPlacement
 from kourou.broker.timer.timer_counts import TimerCounts
 from kourou.broker.timer.timer_intake import TimerIntake
 from kourou.broker.timer.timer_storage import TimerStorage
-from kourou.broker.topics import Topics
-from kourou.broker.writing.group_commit import GroupCommit
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
-from kourou.clock import Clock
 from kourou.errors import MalformedMessageError
 from kourou.model.topic import TOPIC_LENGTH_MAX
 from kourou.remoting.log_rate import LogRate
-from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import MessageStore
 from kourou.store.timer.delivered import DeliveryKey
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.timer_files import TimerFiles
@@ -79,30 +74,19 @@ class Timers:
         storage: opens the files, and makes them durable.
     """
 
-    def __init__(
-        self,
-        *,
-        store: MessageStore,
-        topics: Topics,
-        commit: GroupCommit,
-        config: LiveConfig,
-        storage: TimerStorage,
-        counts: TimerCounts,
-        offload: Offload,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, context: BrokerContext, storage: TimerStorage, counts: TimerCounts) -> None:
         """Deliver from `store` to `topics` by `commit`."""
-        self._reader = store.reader
-        self._topics = topics
-        self._commit = commit
-        self._config = config
+        self._reader = context.store.reader
+        self._topics = context.topics
+        self._commit = context.commit
+        self._config = context.live_config
         self.storage = storage
         self.counts = counts
-        self._offload = offload
-        self._clock = clock
+        self._offload = context.offload
+        self._clock = context.clock
         self._wake = asyncio.Event()
-        self._slots = LoadedSlots(store, clock, offload, self._wake.set)
-        self._intake = TimerIntake(store, config, counts, self._slots.enqueue, clock, offload)
+        self._slots = LoadedSlots(context, self._wake.set)
+        self._intake = TimerIntake(context, counts, self._slots.enqueue)
         self._delivered: Counter[DeliveryKey] = Counter()
         self._delivered_until_ms = 0
         self._recover_until = self._in_flight = 0

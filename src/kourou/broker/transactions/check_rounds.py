@@ -21,9 +21,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kourou.broker.clients import Clients, Peer
-from kourou.broker.consuming.retry_topics import SavedTopics
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.clients import Peer
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.transactions.check_rules import (
     CheckAction,
@@ -49,7 +48,7 @@ from kourou.protocol.command import RemotingCommand, request
 from kourou.protocol.record.encode import RecordDraft, encode_record
 from kourou.protocol.sending import CheckTransactionStateRequestHeader
 from kourou.remoting.steady_time import steady_ms
-from kourou.store.message_store import AppendedRecord, GetRequest, MessageStore
+from kourou.store.message_store import AppendedRecord, GetRequest
 
 log = logging.getLogger(__name__)
 
@@ -70,33 +69,17 @@ class CheckRounds:
     """Runs the check rounds of one broker."""
 
     def __init__(
-        self,
-        context: TransactionContext,
-        *,
-        config: LiveConfig,
-        topics: SavedTopics,
-        store: MessageStore,
-        reads: VerifiedReads,
-        clients: Clients,
+        self, context: TransactionContext, broker: BrokerContext, reads: VerifiedReads
     ) -> None:
-        """Check the open transactions of `context`.
-
-        Args:
-            context: give the open transactions; rounds update them.
-            config: limits of the rules.
-            topics: the topic of given-up messages is created there.
-            store: gives the end of the half queue.
-            reads: read the half messages.
-            clients: the connected producers.
-        """
+        """Check the open transactions of `context`; `reads` read the half messages."""
         self._context = context
-        self._config = config
-        self._topics = topics
-        self._reader = store.reader
+        self._config = broker.live_config
+        self._topics = broker.topics
+        self._reader = broker.store.reader
         self._reads = reads
-        self._clients = clients
+        self._clients = broker.clients
         self._rounds = RoundHistory()
-        self._rounds.begin(steady_ms(), store.reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
+        self._rounds.begin(steady_ms(), self._reader.max_offset(TRANS_HALF_TOPIC, HALF_QUEUE))
         self._rotation = 0
         self._is_blocked = False
 

@@ -25,11 +25,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from kourou.broker.clients import Clients
 from kourou.broker.config_saver import SavedFile
-from kourou.broker.live_config import LiveConfig
+from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.verified_reads import VerifiedReads
-from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.tables import Tables
 from kourou.broker.transactions.check_rounds import CheckRounds
 from kourou.broker.transactions.context import TransactionContext
@@ -42,19 +40,16 @@ from kourou.broker.transactions.op_writer import OpWriter
 from kourou.broker.transactions.recovery import TransactionRecovery
 from kourou.broker.transactions.resume_checks import ResumeChecksHandler
 from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.broker.writing.group_commit import GroupCommit
 from kourou.clock import Clock
-from kourou.model.host import Host
 from kourou.model.topic import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.record.encode import RecordDraft
-from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
-from kourou.remoting.runtime import Runtime
-from kourou.store.message_store import AppendedRecord, MessageStore
+from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
 
+_LOCAL: Final = "127.0.0.1"
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Group under which the progress is committed."""
 RECOVERY_RETRY_MS: Final = 10_000
@@ -71,68 +66,54 @@ class Transactions:
 
     def __init__(
         self,
-        *,
-        config: LiveConfig,
+        context: BrokerContext,
         tables: Tables,
-        store: MessageStore,
-        commit: GroupCommit,
         reads: VerifiedReads,
-        clients: Clients,
-        stats: BrokerStats,
-        later: DeferredReplies,
-        runtime: Runtime,
         age_clock: Clock,
         file: SavedFile,
-        host: Host,
     ) -> None:
         """Load the saved state; `start` begins to read the queues.
 
         Args:
-            config: the times and limits.
+            context: the broker's state and services.
             tables: topics, and the committed progress.
-            store: holds the half messages.
-            commit: stores records.
             reads: read the half and op queues.
-            clients: the connected producers.
-            stats: counts the stored messages.
-            later: answers requests that wait.
-            runtime: clock, and offload from the event loop.
             age_clock: clock for the ages of half messages.
             file: file of `counts`.
-            host: the broker's address, for op messages.
 
         Raises:
             CorruptRecordError: neither the file nor its backup parses.
         """
         self._tables = tables
-        self._store = store
+        self._store = context.store
         self._reads = reads
-        self._runtime = runtime
+        self._offload = context.offload
         self._recovered = asyncio.Event()
         self._op_offset = self._progress(TRANS_OP_HALF_TOPIC)
         self._ledger = Ledger(self._progress(TRANS_HALF_TOPIC))
         self._ops = OpProgress(self._op_offset)
-        self.counts = TransactionCounts(file, runtime.offload, runtime.clock)
-        self._op_writer = OpWriter(config, commit, runtime.clock, host, self._on_op_stored)
-        self._halves = HalfMessages(store, runtime.offload)
-        context = TransactionContext(
+        self.counts = TransactionCounts(file, context.offload, context.clock)
+        host = context.store_host or (_LOCAL, context.config.port)
+        self._op_writer = OpWriter(
+            context.live_config, context.commit, context.clock, host, self._on_op_stored
+        )
+        self._halves = HalfMessages(context.store, context.offload)
+        shared = TransactionContext(
             halves=self._halves,
             ledger=self._ledger,
             op_writer=self._op_writer,
             counts=self.counts,
-            topics=tables.topics,
-            commit=commit,
-            stats=stats,
-            clock=runtime.clock,
+            topics=context.topics,
+            commit=context.commit,
+            stats=context.stats,
+            clock=context.clock,
             age_clock=age_clock,
             recovered=self._recovered,
         )
-        self._end_transaction = EndTransactionHandler(context, config, later)
-        self.fast_end: Final = FastEnd(context, store, self._end_transaction.commit)
-        self._resume_checks = ResumeChecksHandler(context, later)
-        self._check_rounds = CheckRounds(
-            context, config=config, topics=tables.topics, store=store, reads=reads, clients=clients
-        )
+        self._end_transaction = EndTransactionHandler(shared, context.live_config, context.later)
+        self.fast_end: Final = FastEnd(shared, context.store, self._end_transaction.commit)
+        self._resume_checks = ResumeChecksHandler(shared, context.later)
+        self._check_rounds = CheckRounds(shared, context, reads)
         self._stored_meanwhile: Counter[str] = Counter()  # half messages stored during recovery
         self._task: asyncio.Task[None] | None = None
 
@@ -220,7 +201,7 @@ class Transactions:
             self._store,
             self._tables.topics,
             self._reads,
-            self._runtime.offload,
+            self._offload,
             self._ledger,
             self._ops,
         )
