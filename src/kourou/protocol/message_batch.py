@@ -25,8 +25,10 @@ from kourou.errors import InvalidMessageError, MalformedMessageError
 from kourou.model.properties import PROPERTIES_SIZE_MAX
 
 _HEAD: Final = struct.Struct(">iiiii")
-_SIZE16: Final = struct.Struct(">h")
-_ENTRY_SIZE_MIN: Final = _HEAD.size + _SIZE16.size
+PROPERTIES_SIZE: Final = struct.Struct(">h")
+ENTRY_HEAD: Final = struct.Struct(">i8xii")
+"""The head of an entry without the ignored fields: total size, flag, body size."""
+ENTRY_BYTES_MIN: Final = _HEAD.size + PROPERTIES_SIZE.size
 
 
 class BatchItem(NamedTuple):
@@ -39,7 +41,7 @@ class BatchItem(NamedTuple):
 
 def entry_size(item: BatchItem) -> int:
     """Return the size of a message in a batch body, in bytes."""
-    return _ENTRY_SIZE_MIN + len(item.body) + len(item.properties)
+    return ENTRY_BYTES_MIN + len(item.body) + len(item.properties)
 
 
 def encode_batch(messages: Sequence[BatchItem]) -> bytes:
@@ -60,7 +62,7 @@ def encode_batch(messages: Sequence[BatchItem]) -> bytes:
             parts.append(_HEAD.pack(size, 0, 0, flag, len(body)))
         except struct.error as error:
             raise InvalidMessageError(f"flag {flag} or a size does not fit: {error}") from None
-        parts += (body, _SIZE16.pack(len(properties)), properties)
+        parts += (body, PROPERTIES_SIZE.pack(len(properties)), properties)
     return b"".join(parts)
 
 
@@ -77,17 +79,17 @@ def decode_batch(data: bytes | memoryview, *, items_max: int | None = None) -> l
     items: list[BatchItem] = []
     at, end = 0, len(data)
     while at < end and (items_max is None or len(items) <= items_max):
-        if end - at < _ENTRY_SIZE_MIN:
+        if end - at < ENTRY_BYTES_MIN:
             raise MalformedMessageError(f"batch entry at byte {at} is truncated")
         size, _, _, flag, body_size = _HEAD.unpack_from(data, at)
         # A negative size must not move the cursor back.
-        if not 0 <= body_size <= end - at - _ENTRY_SIZE_MIN:
+        if not 0 <= body_size <= end - at - ENTRY_BYTES_MIN:
             raise MalformedMessageError(f"batch entry at byte {at}: body of {body_size} bytes")
         body_start = at + _HEAD.size
         body_end = body_start + body_size
-        properties_size = _SIZE16.unpack_from(data, body_end)[0]
-        properties_start = body_end + _SIZE16.size
-        if properties_size < 0 or size != _ENTRY_SIZE_MIN + body_size + properties_size:
+        properties_size = PROPERTIES_SIZE.unpack_from(data, body_end)[0]
+        properties_start = body_end + PROPERTIES_SIZE.size
+        if properties_size < 0 or size != ENTRY_BYTES_MIN + body_size + properties_size:
             raise MalformedMessageError(
                 f"batch entry at byte {at}: size {size}, body {body_size}, "
                 f"properties {properties_size}"

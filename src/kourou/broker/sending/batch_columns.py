@@ -23,14 +23,11 @@ from kourou.broker.sending.verdicts import judge_batched
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties, encode_properties
 from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
+from kourou.protocol.message_batch import ENTRY_BYTES_MIN, ENTRY_HEAD, PROPERTIES_SIZE
 from kourou.protocol.record.encode import SEALED_BYTES, RecordColumns, sealed_properties_size
 from kourou.protocol.record.keys import queue_tags_code
 from kourou.store.index.index_feed import ID_HEAD_CHARS
 
-_ITEM: Final = struct.Struct(">i8xii")
-"""Layout of a message's head in a batch: message size, flag, body size."""
-_ITEM_BYTES_MIN: Final = _ITEM.size + 2
-_SIZE16: Final = struct.Struct(">H")
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 _FORMS_MAX: Final = 1024
@@ -115,10 +112,10 @@ class BatchReader:
             topic_bytes: size and name of the topic as encoded in records.
             messages_max: a body with more messages is left to the general path.
         """
-        if len(body) < _ITEM_BYTES_MIN:
+        if len(body) < ENTRY_BYTES_MIN:
             return None
-        size, flag, body_size = _ITEM.unpack_from(body)
-        if body_size < 0 or size < _ITEM_BYTES_MIN + body_size or size > len(body):
+        size, flag, body_size = ENTRY_HEAD.unpack_from(body)
+        if body_size < 0 or size < ENTRY_BYTES_MIN + body_size or size > len(body):
             return None
         if len(body) <= size * messages_max:
             columns = self._read_uniform(body, topic_bytes, size, flag, body_size)
@@ -137,20 +134,22 @@ class BatchReader:
         count, rest = divmod(len(body), size)
         if rest:
             return None
-        text = bytes(body[_ITEM.size + body_size : size])
+        text = bytes(body[ENTRY_HEAD.size + body_size : size])
         found = self._form_of(text)
         if found is None or found[0].kind != _NO_KEYS:
             return None
         form = found[0]
         text_size, id_at = len(text), len(form.start)
         # The first head, then each body followed by its properties and the next head.
-        form_of_all = f"{_ITEM.size}s" + f"{body_size}s{text_size + _ITEM.size}s" * (count - 1)
+        form_of_all = f"{ENTRY_HEAD.size}s" + f"{body_size}s{text_size + ENTRY_HEAD.size}s" * (
+            count - 1
+        )
         parts = layout(f"{form_of_all}{body_size}s{text_size}s").unpack(body)
         bodies, others = parts[1::2], b"".join(parts[::2])
         after = text[id_at + UNIQ_KEY_CHARS :]
         for head_size in (ID_HEAD_CHARS, 0):
             head = text[id_at : id_at + head_size]
-            before = bytes(body[: _ITEM.size]) + text[: id_at + head_size]
+            before = bytes(body[: ENTRY_HEAD.size]) + text[: id_at + head_size]
             rest_size = UNIQ_KEY_CHARS - head_size
             rests = layout(f"{len(before)}x{rest_size}s{len(after)}x" * count).unpack(others)
             if others == before + (after + before).join(rests) + after:
@@ -161,7 +160,7 @@ class BatchReader:
         if not (head + id_tails).isalnum():
             return None
         start = topic_bytes + form.start + head
-        total = SEALED_BYTES + body_size + len(topic_bytes) + text_size - _SIZE16.size
+        total = SEALED_BYTES + body_size + len(topic_bytes) + text_size - PROPERTIES_SIZE.size
         return BatchColumns(
             RecordColumns(
                 (total,) * count,
@@ -183,16 +182,16 @@ class BatchReader:
         """Return messages of mixed forms, in less than 1 us each."""
         data = bytes(body)
         at, end = 0, len(data)
-        fixed = SEALED_BYTES + len(topic_bytes) - _SIZE16.size
+        fixed = SEALED_BYTES + len(topic_bytes) - PROPERTIES_SIZE.size
         rows: list[_Row] = []
         found_forms: list[_Form] = []
         parsed_bytes = 0
-        cuts, forms, unpack = self._cuts, self._forms, _ITEM.unpack_from
+        cuts, forms, unpack = self._cuts, self._forms, ENTRY_HEAD.unpack_from
         while at < end:
-            if end - at < _ITEM_BYTES_MIN or len(rows) >= messages_max:
+            if end - at < ENTRY_BYTES_MIN or len(rows) >= messages_max:
                 return None
             size, flag, body_size = unpack(data, at)
-            body_at = at + _ITEM.size
+            body_at = at + ENTRY_HEAD.size
             at += size
             body_end = body_at + body_size
             if not body_at <= body_end <= at - 2 or at > end:
@@ -231,7 +230,7 @@ class BatchReader:
     def _parse(self, text: bytes) -> _Found | None:
         """Parse `text`, return the same as `_form_of`, and cache the form."""
         size = len(text) - 2
-        if size > SENT_PROPERTIES_SIZE_MAX or _SIZE16.unpack_from(text)[0] != size:
+        if size > SENT_PROPERTIES_SIZE_MAX or PROPERTIES_SIZE.unpack_from(text)[0] != size:
             return None
         id_at, id_end = _id_span(text)
         keys_at, keys_end = _keys_span(text)

@@ -194,6 +194,11 @@ def is_sealed(properties: bytes) -> bool:
     return properties.startswith(SEAL_START, len(properties) - SEAL_BYTES)
 
 
+def seal_digits_span(properties: bytes) -> tuple[int, int]:
+    """Return start and size of the digits of the seal in sealed properties."""
+    return len(properties) - len(PAIR_END) - SEAL_DIGITS, SEAL_DIGITS
+
+
 def without_seal(properties: bytes) -> bytes:
     """Return a record's encoded properties without the seal."""
     return properties[:-SEAL_BYTES] if is_sealed(properties) else properties

@@ -215,11 +215,16 @@ def append_unverified(
     return at
 
 
-def cut_tail(tail: bytes) -> tuple[bytes, int] | None:
-    """Return the topic, and the start of the properties, of the bytes after a v1 record's body.
+class RecordTail(NamedTuple):
+    """The bytes after a record's body; the properties begin at byte `properties_at` of them."""
 
-    None if their sizes contradict each other.
-    """
+    topic: bytes
+    properties: bytes
+    properties_at: int
+
+
+def cut_tail(tail: bytes) -> RecordTail | None:
+    """Return the parts of the bytes after a v1 record's body; None if their sizes do not fit."""
     topic_end = 1 + tail[0]
     properties_at = topic_end + PROPERTIES_SIZE_BYTES
     if (
@@ -228,7 +233,7 @@ def cut_tail(tail: bytes) -> tuple[bytes, int] | None:
         or _PROPERTIES_SIZE(tail, topic_end)[0] != len(tail) - properties_at
     ):
         return None
-    return tail[1:topic_end], properties_at
+    return RecordTail(tail[1:topic_end], tail[properties_at:], properties_at)
 
 
 _DAMAGE: Final = LogRecord(0, 0, 0, 0, b"", b"")

@@ -24,10 +24,9 @@ from kourou.protocol.record.layout import (
     HEAD_BYTES,
     HOST_FLAGS,
     MAGIC_V1,
-    PAIR_END,
-    SEAL_DIGITS,
+    seal_digits_span,
 )
-from kourou.protocol.record.scan import KEY_HEAD, RECORD_TAIL_BYTES_MIN, cut_tail
+from kourou.protocol.record.scan import KEY_HEAD, RECORD_TAIL_BYTES_MIN, RecordTail, cut_tail
 from kourou.store.index.index_columns import NO_COLUMNS, KeyColumns
 from kourou.store.index.index_feed import SLICE_MAX
 from kourou.store.index.index_keys import KeyHashes, TopicHashes, is_indexed, short_start
@@ -253,20 +252,19 @@ class KeyGatherer:
         cut = cut_tail(tail)
         if cut is None or len(self._entries) >= ENTRIES_MAX:
             return False
-        name, properties_at = cut
-        topic = self._hashes.topic(name)
-        self._add(topic, tail[properties_at:], offset, store_at_ms)
+        topic = self._hashes.topic(cut.topic)
+        self._add(topic, cut.properties, offset, store_at_ms)
         if is_new and self._new_forms_left and len(tail) <= _FORM_BYTES_MAX:
             self._new_forms_left -= 1
-            self._add_form(tail, topic, properties_at)
+            self._add_form(tail, topic, cut)
         return True
 
-    def _add_form(self, tail: bytes, topic: TopicHashes, properties_at: int) -> None:
+    def _add_form(self, tail: bytes, topic: TopicHashes, parsed: RecordTail) -> None:
         """Add the record's form to the cache, if only an id and a key may differ in it."""
-        values = _find_values(tail, properties_at)
+        values = _find_values(parsed.properties, parsed.properties_at)
         if values is None:
             return
-        end, seal_size = len(tail), 0
+        end, seal_size = parsed.properties_at + len(parsed.properties), 0
         if _SEAL in values:
             end, seal_size = values[_SEAL]
         id_at, id_size = values[_ID]
@@ -297,14 +295,15 @@ def _is_odd(sys_flag: int) -> bool:
     return bool(sys_flag & HOST_FLAGS) or not is_indexed(sys_flag)
 
 
-def _find_values(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
-    """Return position and size of the values of id, key, tags and seal.
+def _find_values(properties: bytes, start: int) -> dict[bytes, tuple[int, int]] | None:
+    """Return position and size of the values of id, key, tags and seal; `start` is added to each.
 
     None if the id is missing or shorter than a lane, there are several keys, a property occurs
     twice or is empty, or the seal is not the last property.
     """
     values: dict[bytes, tuple[int, int]] = {}
-    for text in tail[at:].split(b"\x02"):
+    at = start
+    for text in properties.split(b"\x02"):
         name, _, value = text.partition(b"\x01")
         if name in _NAMES:
             if name in values or not value:
@@ -313,10 +312,10 @@ def _find_values(tail: bytes, at: int) -> dict[bytes, tuple[int, int]] | None:
         at += len(text) + 1
     _, id_size = values.get(_ID, (0, 0))
     key_at, key_size = values.get(_KEY, (0, 0))
-    has_seal_elsewhere = _SEAL in values and values[_SEAL] != (
-        len(tail) - len(PAIR_END) - SEAL_DIGITS,
-        SEAL_DIGITS,
-    )
-    if id_size < LANE_BYTES or b" " in tail[key_at : key_at + key_size] or has_seal_elsewhere:
+    keys = properties[key_at - start : key_at - start + key_size] if key_size else b""
+    if id_size < LANE_BYTES or b" " in keys:
+        return None
+    digits_at, digits = seal_digits_span(properties)
+    if _SEAL in values and values[_SEAL] != (start + digits_at, digits):
         return None
     return values
