@@ -62,8 +62,7 @@ class World:
     @property
     def topics(self) -> Topics:
         """The topics of the broker."""
-        assert self.broker._running is not None
-        return self.broker._running._components.tables.topics
+        return self.broker.components.tables.topics
 
     async def ask(self, code: RequestCode, header: object, address: str = BOTH[0]) -> None:
         """Send an administration request, and check the answer."""

@@ -398,8 +398,7 @@ def test_a_changed_broker_permission_is_registered() -> None:
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
-        assert world.broker._running is not None
-        live = world.broker._running._components.context.live_config
+        live = world.broker.components.context.live_config
         await asyncio.sleep(1)
         live.update({"brokerPermission": "4"}, 1)
         await asyncio.sleep(1)
@@ -419,8 +418,7 @@ def test_a_permission_changed_during_a_registration_is_registered_for_all_topics
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
-        assert world.broker._running is not None
-        live = world.broker._running._components.context.live_config
+        live = world.broker.components.context.live_config
         await asyncio.sleep(1)
 
         def change() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.health import BrokerHealth, NamesrvHealth, _exit_code
+from kourou.cli.health import BrokerHealth, NamesrvHealth, health_exit_code
 from kourou.testing.process import Outcome, Serving
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_one_of_two_name_servers_down_is_a_problem(
 def test_exit_code_distinguishes_problems(
     servers: list[NamesrvHealth], brokers: list[BrokerHealth], code: int
 ) -> None:
-    assert _exit_code(servers, brokers) == code
+    assert health_exit_code(servers, brokers) == code
 
 
 def test_serve_answers_http_of_monitoring(serving: Serving) -> None:

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kourou.cli.process import Plan, _reachable, _recovery_text, _renewal, _with_self_signed
-from kourou.cli.serve import Profile, _plan
+from kourou.cli.process import (
+    Plan,
+    certificate_renewal,
+    reachable_address,
+    recovery_text,
+    with_self_signed,
+)
+from kourou.cli.serve import Profile, read_plan
 from kourou.clock import SystemClock
 from kourou.remoting.self_signed import RENEW_DAYS, VALID_DAYS
 from kourou.store.message_store import RecoveryReport
@@ -20,20 +26,20 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def test_wildcard_address_becomes_loopback() -> None:
-    assert _reachable(("0.0.0.0", 5)) == ("127.0.0.1", 5)  # noqa: S104  # compared, not bound
-    assert _reachable(("::", 5)) == ("::1", 5)
-    assert _reachable(("10.0.0.1", 5)) == ("10.0.0.1", 5)
+    assert reachable_address(("0.0.0.0", 5)) == ("127.0.0.1", 5)  # noqa: S104  # compared, not bound
+    assert reachable_address(("::", 5)) == ("::1", 5)
+    assert reachable_address(("10.0.0.1", 5)) == ("10.0.0.1", 5)
 
 
 def plan_at(path: Path) -> Plan:
-    return _plan({"store_path": path}, None, Profile.DEV)
+    return read_plan({"store_path": path}, None, Profile.DEV)
 
 
 def test_certificate_is_renewed_and_reloaded_by_the_ports(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(SystemClock().now_ms())  # OpenSSL verifies with the machine's clock
-    plan, certificate = _with_self_signed(plan_at(tmp_path), clock)
+    plan, certificate = with_self_signed(plan_at(tmp_path), clock)
     assert certificate is not None
     admission = plan.broker.transport.admission(plan.broker.limits)
     assert admission.tls is not None
@@ -41,11 +47,11 @@ def test_certificate_is_renewed_and_reloaded_by_the_ports(
     assert plan.namesrv.transport.tls_server() == plan.broker.transport.tls_server()
     before, context = certificate.read_bytes(), admission.tls.current()
 
-    asyncio.run(_renewal(plan, clock)())
+    asyncio.run(certificate_renewal(plan, clock)())
     assert (certificate.read_bytes(), admission.tls.current()) == (before, context)
 
     clock.advance((VALID_DAYS - RENEW_DAYS) * DAY_MS)
-    asyncio.run(_renewal(plan, clock)())
+    asyncio.run(certificate_renewal(plan, clock)())
     assert certificate.read_bytes() != before
     assert admission.tls.current() is not context
 
@@ -55,7 +61,7 @@ def test_failed_certificate_creation_leaves_plain_connections(
 ) -> None:
     (tmp_path / "tls").touch()
     asked = plan_at(tmp_path)
-    plan, certificate = _with_self_signed(asked, SystemClock())
+    plan, certificate = with_self_signed(asked, SystemClock())
     assert (plan, certificate) == (asked, None)
     assert "certificate.not_made tls=off" in caplog.text
 
@@ -76,10 +82,10 @@ CRASHED = RecoveryReport(
 
 def test_recovery_result_is_described() -> None:
     assert (
-        _recovery_text(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
+        recovery_text(dataclasses.replace(CRASHED, last_run=KILLED._replace(was_clean=True)))
         == "closed cleanly when last used"
     )
-    assert _recovery_text(CRASHED) == "recovered after a crash (1 message checked)"
-    assert _recovery_text(
+    assert recovery_text(CRASHED) == "recovered after a crash (1 message checked)"
+    assert recovery_text(
         dataclasses.replace(CRASHED, records_scanned=1234, truncated_bytes=77)
     ) == ("recovered after a crash (1,234 messages checked, 77 torn bytes removed)")

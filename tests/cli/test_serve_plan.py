@@ -9,7 +9,7 @@ import pytest
 from kourou.broker.rocketmq_keys import REFUSED_KEYS, ROCKETMQ_KEYS
 from kourou.cli.machine import memory_bytes
 from kourou.cli.process import Plan
-from kourou.cli.serve import Profile, ServeConfig, _plan
+from kourou.cli.serve import Profile, ServeConfig, read_plan
 from kourou.errors import ConfigError
 from kourou.settings import wire_keys
 
@@ -19,17 +19,17 @@ def test_believed_bytes_defaults_to_a_sixteenth_of_the_memory(
     tmp_path: Path, profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = {"store_path": tmp_path}
-    assert _plan(flags, None, profile).broker.store.believed_bytes == memory_bytes() // 16
+    assert read_plan(flags, None, profile).broker.store.believed_bytes == memory_bytes() // 16
 
     monkeypatch.setenv("KOUROU_BROKER_BELIEVED_BYTES", "5")
-    assert _plan(flags, None, profile).broker.store.believed_bytes == 5
+    assert read_plan(flags, None, profile).broker.store.believed_bytes == 5
 
 
 def plan_of(directory: Path, text: str, **flags: object) -> Plan:
     """Return the plan of a broker.conf."""
     file = directory / "broker.conf"
     file.write_text(text)
-    return _plan({"store_path": directory / "store"} | flags, file, Profile.DEV)
+    return read_plan({"store_path": directory / "store"} | flags, file, Profile.DEV)
 
 
 def refusal(directory: Path, text: str, **flags: object) -> str:
@@ -101,7 +101,7 @@ def test_refused_option_in_toml_ends_the_start(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text("authenticationEnabled = true\n")
     with pytest.raises(ConfigError, match="authenticationEnabled = true: Kourou does not"):
-        _plan({}, file, Profile.DEV)
+        read_plan({}, file, Profile.DEV)
 
 
 def test_commit_log_outside_of_the_store_ends_the_start(tmp_path: Path) -> None:

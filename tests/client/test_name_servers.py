@@ -17,6 +17,7 @@ from kourou.client.sending.producer import Producer
 from kourou.errors import ConfigError, ConnectFailedError
 from kourou.model.message import Message
 from kourou.testing.cluster import Cluster
+from kourou.testing.inspection import instance_of
 from kourou.testing.loop import run_virtual
 
 P = ParamSpec("P")
@@ -53,7 +54,7 @@ def test_concurrent_requests_share_one_lookup_and_use_the_first_line() -> None:
         async with Cluster(seed=2, namesrvs=2) as cluster, producer_by(page, cluster) as producer:
             await asyncio.gather(*(producer.send(Message(f"T{n}", b"x")) for n in range(3)))
             assert page.asked == [(URL, 3.0)]
-            names = producer._instance.name_servers
+            names = instance_of(producer).name_servers
             assert await names.all() == ("127.0.0.1:9876", "127.0.0.1:9877")
 
     run_virtual(main())
@@ -64,7 +65,7 @@ def test_lookup_repeats_every_two_minutes_and_keeps_addresses_on_failure() -> No
         gone = ConnectFailedError("gone")
         page = Page("127.0.0.1:9876", gone, "", "not an address:x", "127.0.0.1:9877")
         async with Cluster(seed=2, namesrvs=2) as cluster, producer_by(page, cluster) as producer:
-            names = producer._instance.name_servers
+            names = instance_of(producer).name_servers
             await producer.send(Message("T", b"x"))
             await asyncio.sleep(3 * 120 + 1)
             assert len(page.asked) == 4
@@ -93,9 +94,9 @@ def test_close_cancels_a_lookup_in_progress() -> None:
         page = Page("127.0.0.1:9876")
         async with Cluster(seed=2) as cluster, producer_by(page, cluster) as producer:
             await producer.send(Message("T", b"x"))
-            closing = asyncio.create_task(producer._instance.name_servers.refresh())
+            closing = asyncio.create_task(instance_of(producer).name_servers.refresh())
             await asyncio.sleep(0)
-            producer._instance.name_servers.close()
+            instance_of(producer).name_servers.close()
             with pytest.raises(ConnectFailedError, match="closed while it looked up"):
                 await closing
 

@@ -124,7 +124,7 @@ def test_ordered_consumption_and_filters_work_within_the_namespace() -> None:
             consumer = w.cluster.push_consumer("billing", push_config())
             consumer.subscribe(TOPIC, sql="a > 5")
             consumer.listen_orderly(lambda message: got.append(message.body))
-            parts = w.cluster.broker()._running._components  # type: ignore[union-attr]
+            parts = w.cluster.broker().components
             async with consumer, w.cluster.producer("orders", PRODUCER) as producer:
                 for number in range(4, 9):
                     message = Message(TOPIC, b"%d" % number, properties={"a": str(number)})

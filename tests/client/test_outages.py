@@ -15,6 +15,7 @@ from kourou.client.calls_consume import unregister
 from kourou.errors import ClosedError, ConnectFailedError
 from kourou.model.message import Message, MessageExt
 from kourou.testing.cluster import Cluster
+from kourou.testing.inspection import instance_of, rebalance_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from tests.client.consuming.receiving import BOTH_KINDS, receiving
@@ -189,14 +190,14 @@ def test_member_keeps_its_queues_after_a_broker_restart() -> None:
                 # As if the broker had restarted and got a heartbeat of the other member only.
                 held = first.queues
                 await unregister(
-                    first._instance.pool,
+                    instance_of(first).pool,
                     "127.0.0.1:10911",
                     first.client_id,
                     producer_group=None,
                     consumer_group="consumers",
                     timeout_s=1,
                 )
-                first._rebalance.wake()
+                rebalance_of(first).wake()
                 for _ in range(1000):
                     await asyncio.sleep(0.0005)
                     assert first.queues == held

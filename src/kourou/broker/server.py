@@ -106,9 +106,18 @@ class Broker:
         Raises:
             ClosedError: the broker is not started.
         """
+        return self.components.context.store
+
+    @property
+    def components(self) -> Components:
+        """The tables, store and handlers of the running broker, for inspection.
+
+        Raises:
+            ClosedError: the broker is not started.
+        """
         if self._running is None:
             raise ClosedError("the broker is not started")
-        return self._running.store
+        return self._running.components
 
     async def metrics(self) -> list[Family]:
         """Return all metrics as they are now; an empty list if the broker does not run."""
@@ -205,7 +214,7 @@ class _RunningBroker:
     """A broker whose store is open; starts and stops its components in an order that is safe."""
 
     def __init__(self, components: Components) -> None:
-        self._components = components
+        self.components = components
         self._context = components.context
         self._handlers = build_handlers(components)
         self._periodic_tasks = PeriodicTasks()
@@ -218,27 +227,23 @@ class _RunningBroker:
             build_fast_paths(components),
         )
 
-    @property
-    def store(self) -> MessageStore:
-        return self._context.store
-
     async def start(self, *, is_namesrv_local: bool) -> Address:
         """Listen, and start the background tasks."""
         config, topics = self._context.config, self._context.topics
-        await self._components.timers.start()
+        await self.components.timers.start()
         try:
             address = await self._ports.start()
         except BaseException:
-            await self._components.timers.stop()  # before the store is closed again
+            await self.components.timers.stop()  # before the store is closed again
             raise
-        self._components.delay.start()
-        self._components.transactions.start()
-        self._components.index.start()
+        self.components.delay.start()
+        self.components.transactions.start()
+        self.components.index.start()
         self._start_periodic_tasks()
         registration = Registration(
             config,
             topics,
-            self._components.pool,
+            self.components.pool,
             address,
             self._context.offload,
             is_namesrv_local=is_namesrv_local,
@@ -271,43 +276,41 @@ class _RunningBroker:
         tasks.start("flush", FLUSH_INTERVAL_MS, self._flush)
         tasks.start("sample statistics", STATS_INTERVAL_MS, self._sample)
         tasks.start(
-            "save tables", config.consumer_offset_interval_ms, self._components.tables.persist
+            "save tables", config.consumer_offset_interval_ms, self.components.tables.persist
         )
         tasks.start(
-            "save delay offsets", config.delay_offset_interval_ms, self._components.delay.persist
+            "save delay offsets", config.delay_offset_interval_ms, self.components.delay.persist
         )
-        tasks.start(
-            "save filters", FILTER_SAVE_INTERVAL_MS, self._components.tables.filters.persist
-        )
+        tasks.start("save filters", FILTER_SAVE_INTERVAL_MS, self.components.tables.filters.persist)
         rules = config.transactions
         tasks.start(
-            "check transactions", rules.check_interval_ms, self._components.transactions.check
+            "check transactions", rules.check_interval_ms, self.components.transactions.check
         )
         tasks.start(
             "save transaction counts",
             rules.metric_flush_interval_ms,
-            self._components.transactions.persist_counts,
+            self.components.transactions.persist_counts,
         )
         tasks.start(
             "check slow consumers",
             SLOW_CHECK_INTERVAL_MS,
-            build_slow_consumers(self._components).check,
+            build_slow_consumers(self.components).check,
         )
         tasks.start(
             "remove unused groups",
             UNUSED_CHECK_INTERVAL_MS,
-            build_unused_groups(self._components).check,
+            build_unused_groups(self.components).check,
         )
-        timers = self._components.timers.storage
+        timers = self.components.timers.storage
         tasks.start("save timers", config.timer.timer_flush_interval_ms, timers.flush)
         tasks.start("scan clients", CLIENT_SCAN_INTERVAL_MS, self._expire_clients)
         tasks.start("notify consumer ids", IDS_CHANGED_INTERVAL_MS, self._notify_ids_changed)
         clean_interval_ms = config.store.retention.clean_interval_ms
-        tasks.start("remove expired messages", clean_interval_ms, self._components.retention.run)
+        tasks.start("remove expired messages", clean_interval_ms, self.components.retention.run)
 
     async def metrics(self) -> list[Family]:
         """Return all metrics of the components."""
-        return await read_metrics(self._components)
+        return await read_metrics(self.components)
 
     def unready_reasons(self) -> list[str]:
         """Return the reasons why messages are refused or clients cannot find the broker.
@@ -333,46 +336,44 @@ class _RunningBroker:
         if self._registration is not None:
             await self._registration.stop()
         self._ports.go_away()
-        await self._components.pool.close()
-        await self._components.delay.stop()
-        await self._components.timers.stop()
-        await self._components.index.stop()
-        self._components.subscriptions.close()
-        self._components.held_pulls.close()
-        self._components.transactions.stop()
+        await self.components.pool.close()
+        await self.components.delay.stop()
+        await self.components.timers.stop()
+        await self.components.index.stop()
+        self.components.subscriptions.close()
+        self.components.held_pulls.close()
+        self.components.transactions.stop()
         await self._context.commit.close()
         await self._ports.stop()
         await self._context.later.close()
-        await _run_stop_step("save tables", self._components.tables.persist)
-        await _run_stop_step("save delay offsets", self._components.delay.persist)
-        await _run_stop_step("save filters", self._components.tables.filters.persist)
-        await _run_stop_step(
-            "save transaction counts", self._components.transactions.persist_counts
-        )
-        await _run_stop_step("save timers", self._components.timers.storage.close)
+        await _run_stop_step("save tables", self.components.tables.persist)
+        await _run_stop_step("save delay offsets", self.components.delay.persist)
+        await _run_stop_step("save filters", self.components.tables.filters.persist)
+        await _run_stop_step("save transaction counts", self.components.transactions.persist_counts)
+        await _run_stop_step("save timers", self.components.timers.storage.close)
         await _run_stop_step("close store", self._close_store)
-        self._components.flusher.close()
+        self.components.flusher.close()
 
     def abandon(self) -> None:
         """Stop like a killed process."""
         self._periodic_tasks.abandon()
         if self._registration is not None:
             self._registration.abandon()
-        self._components.subscriptions.close()
-        self._components.held_pulls.close()
-        self._components.delay.abandon()
-        self._components.timers.abandon()
-        self._components.transactions.abandon()
-        self._components.index.abandon()
+        self.components.subscriptions.close()
+        self.components.held_pulls.close()
+        self.components.delay.abandon()
+        self.components.timers.abandon()
+        self.components.transactions.abandon()
+        self.components.index.abandon()
         self._context.later.abandon()
         self._context.commit.abandon()
         self._ports.abort()
-        self._components.pool.abort()
-        self._components.flusher.close()
+        self.components.pool.abort()
+        self.components.flusher.close()
         self._context.store.abandon()
 
     def _on_connection_closed(self, connection: Connection) -> None:
-        self._components.held_pulls.on_connection_closed(connection)
+        self.components.held_pulls.on_connection_closed(connection)
         self._context.clients.remove_connection(connection)
         self._context.stats.on_connection_closed()
 
@@ -392,7 +393,7 @@ class _RunningBroker:
         self._handlers.locks.expire()
 
     async def _notify_ids_changed(self) -> None:
-        self._components.ids_notifier.flush()
+        self.components.ids_notifier.flush()
 
     async def _close_store(self) -> None:
         await self._context.offload(self._context.store.close, self._context.clock.now_ms())

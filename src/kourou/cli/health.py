@@ -74,7 +74,7 @@ def health(
     # Two rounds of requests follow each other, each with its own timeout.
     checks = _check_all(addresses, timeout)
     servers, brokers = output.run_bounded(checks, 2 * timeout + 1, f"the cluster at {namesrv}")
-    code = _exit_code(servers, brokers)
+    code = health_exit_code(servers, brokers)
     if as_json:
         output.print_json(
             {
@@ -138,7 +138,7 @@ async def _check_broker(
     return BrokerHealth(name, broker_id, address, version, ratio, problem)
 
 
-def _exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> int:
+def health_exit_code(servers: Sequence[NamesrvHealth], brokers: Sequence[BrokerHealth]) -> int:
     """Return 0 without problems, 3 if no name server answers, else 1."""
     problems = [server.problem for server in servers]
     if not brokers and all(problems) and not any(server.problem == _EMPTY for server in servers):

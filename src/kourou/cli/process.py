@@ -174,7 +174,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
     is_new = not (plan.store_path / COMMITLOG).exists()
     async with AsyncExitStack() as running:
         runtime = Runtime.system()
-        plan, certificate = _with_self_signed(plan, runtime.clock)
+        plan, certificate = with_self_signed(plan, runtime.clock)
         config = plan.broker
         disk = OsDisk(plan.store_path)
         running.callback(disk.close)
@@ -182,7 +182,7 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             namesrv = _name_server(plan.namesrv, runtime, disk)
             address = await namesrv.start()
             running.push_async_callback(namesrv.stop)
-            config = replace(config, namesrv_addr=(format_address(_reachable(address)),))
+            config = replace(config, namesrv_addr=(format_address(reachable_address(address)),))
         broker = Broker(config, disk, runtime, KernelFlusher)
         registration_timeout_ms = FIRST_REGISTRATION_MS if plan.namesrv is None else OWN_NAMESRV_MS
         progress = RecoveryProgress()
@@ -207,13 +207,14 @@ async def _serve(plan: Plan, announce: Callable[[Ready], None]) -> None:
             ready = replace(ready, certificate=str(certificate))
             tasks = PeriodicTasks()
             running.push_async_callback(tasks.stop)
-            tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, _renewal(plan, runtime.clock))
+            renew = certificate_renewal(plan, runtime.clock)
+            tasks.start("renew the certificate", RENEWAL_INTERVAL_MS, renew)
         announce(ready)
         limit_gc_pauses()
         await stop.wait()
 
 
-def _with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
+def with_self_signed(plan: Plan, clock: Clock) -> tuple[Plan, Path | None]:
     """Return the plan with the self-signed certificate if it needs one, and the file for clients.
 
     If no certificate can be created, only plain connections are served, and the log has a warning.
@@ -252,7 +253,7 @@ def _ensure_certificate(plan: Plan, clock: Clock) -> SelfSignedCertificate:
     return ensure_certificate(plan.store_path.absolute() / TLS, hosts, clock.now_ms())
 
 
-def _renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
+def certificate_renewal(plan: Plan, clock: Clock) -> Callable[[], Coroutine[None, None, None]]:
     """Return a task that renews the certificate before it expires; ports detect the new file."""
 
     async def renew() -> None:
@@ -338,7 +339,7 @@ def _unusable(path: Path, error: OSError) -> StoreUnusableError:
     return StoreUnusableError(str(path), reason)
 
 
-def _reachable(address: Address) -> Address:
+def reachable_address(address: Address) -> Address:
     """Return an address for connections from this machine; loopback for a wildcard address."""
     host, port = address
     if host not in WILDCARD_HOSTS:
@@ -371,7 +372,7 @@ def _ready(
         broker_name=config.broker_name,
         cluster=config.cluster_name,
         store=str(plan.store_path.absolute()),
-        found="new" if is_new else _recovery_text(broker.store.recovery),
+        found="new" if is_new else recovery_text(broker.store.recovery),
         damaged=_damaged(broker.store.recovery, config.store.commitlog_segment_bytes),
         index_lag_bytes=broker.store.index_lag_bytes,
         kept_hours=config.store.retention.file_reserved_hours,
@@ -385,7 +386,7 @@ def _ready(
     )
 
 
-def _recovery_text(recovery: RecoveryReport) -> str:
+def recovery_text(recovery: RecoveryReport) -> str:
     """Return the result of opening the store as text."""
     if recovery.was_clean:
         return "closed cleanly when last used"

@@ -272,7 +272,7 @@ def serve(
         "tls_server_mode": TlsMode.DISABLED if no_tls else None,
         "flush_disk_type": f"{flush.name}_FLUSH" if flush else None,
     }
-    plan = _plan(flags, config, profile)
+    plan = read_plan(flags, config, profile)
     run(plan, lambda ready: _announce(ready, quiet=quiet, as_json=ready_json))
     if (plan.store_path / ABORT).exists():
         print_stderr(
@@ -283,7 +283,7 @@ def serve(
         typer.echo("Stopped; the store is closed.")
 
 
-def _plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
+def read_plan(flags: Mapping[str, object], file: Path | None, profile: Profile) -> Plan:
     """Return the plan from the options, the file and the environment.
 
     Raises:

@@ -109,6 +109,10 @@ class ConnectionPool:
                 raise ClosedError("the connection pool was closed") from None
             raise
 
+    def connections(self) -> list[Connection]:
+        """Return all connections, open or closing."""
+        return list(self._by_address.values())
+
     def existing(self, address: str) -> Connection | None:
         """Return the existing connection to `address`, which may already be closing, or None."""
         return self._by_address.get(address)

@@ -30,9 +30,7 @@ async def is_enabled(w: Recording, group: str) -> bool:
 
 
 def behind(w: Recording) -> SlowConsumers:
-    running = w.cluster.broker()._running
-    assert running is not None
-    return build_slow_consumers(running._components)
+    return build_slow_consumers(w.cluster.broker().components)
 
 
 async def take_one(w: Recording) -> PushConsumer:

@@ -235,9 +235,7 @@ def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
             async with consumer:
                 await send(w, b"1", b"2")
                 await w.until(lambda: got == [b"1", b"2"])
-                running = w.cluster.broker()._running
-                assert running is not None
-                locks = running._components.queue_locks
+                locks = w.cluster.broker().components.queue_locks
                 mine = [MessageQueue(INSIDE, "broker-0", n) for n in range(2)]
                 assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == []
                 told = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)

@@ -18,6 +18,7 @@ from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB
 from kourou.model.topic import dlq_topic, retry_topic
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
+from kourou.testing.inspection import sender_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -248,7 +249,7 @@ def test_compressed_body_is_redriven_unchanged() -> None:
             packed = Outgoing(
                 TOPIC, ("id",), zlib.compress(body), "", 0, COMPRESSED | COMPRESSION_ZLIB
             )
-            await producer._sender.send(packed, None, MessageQueue(TOPIC, "broker-0", 0))
+            await sender_of(producer).send(packed, None, MessageQueue(TOPIC, "broker-0", 0))
             async with w.consumer(refuse):
                 await w.until_got(body)
             [dead] = await admin.dead_letters(GROUP)
@@ -265,9 +266,10 @@ def test_ordered_group_gets_its_dead_letters_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             await kill(w, b"a")
-            running = w.cluster.broker()._running
-            assert running is not None
-            locks, queue = running._components.queue_locks, MessageQueue(TOPIC, "broker-0", 0)
+            locks, queue = (
+                w.cluster.broker().components.queue_locks,
+                MessageQueue(TOPIC, "broker-0", 0),
+            )
             assert locks.lock(GROUP, "other", [queue], steady_ms()) == [queue]
             assert await admin.redrive_all(GROUP) == Redrive(sent=1)
             async with w.consumer():

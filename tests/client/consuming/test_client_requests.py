@@ -38,9 +38,7 @@ Ask = Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 
 def requester(w: Recording, consumer: Consumer) -> Ask:
     """Return a function that has the broker send a request to the consumer and await the answer."""
-    running = w.cluster.broker()._running
-    assert running is not None
-    member = running._components.context.clients.member(GROUP, consumer.client_id)
+    member = w.cluster.broker().components.context.clients.member(GROUP, consumer.client_id)
     assert member is not None
     connection = member.peer
     assert isinstance(connection, Connection)

@@ -20,6 +20,7 @@ from kourou.model.sysflag import COMPRESSED, COMPRESSION_LZ4
 from kourou.model.topic import dlq_topic
 from kourou.protocol.compression import CompressionType, compress
 from kourou.store.config import StoreConfig
+from kourou.testing.inspection import held_queues_of, sender_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
@@ -239,7 +240,8 @@ def test_a_queue_is_not_pulled_while_too_much_of_it_is_held(
             await w.send(*bodies)
             async with w.consumer(wait, **options) as consumer:
                 await asyncio.sleep(2)
-                [held] = [one for one in consumer._held.process_queues if one.queue.topic == TOPIC]
+                queues = held_queues_of(consumer).process_queues
+                [held] = [one for one in queues if one.queue.topic == TOPIC]
                 reached = held.span + 1
                 assert held_max - 32 <= reached <= held_max
                 await asyncio.sleep(10)
@@ -344,7 +346,7 @@ def test_a_message_without_its_codec_stops_only_its_queue(
                 0,
                 COMPRESSED | COMPRESSION_LZ4,
             )
-            await producer._sender.send(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
+            await sender_of(producer).send(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
             monkeypatch.setitem(sys.modules, "lz4.frame", None)
             async with w.consumer() as consumer:
                 for body in BODIES:

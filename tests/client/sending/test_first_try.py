@@ -33,6 +33,7 @@ from kourou.remoting.connection import Request
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.server import RemotingServer
+from kourou.testing.inspection import instance_of, sender_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
 
@@ -257,7 +258,7 @@ def test_send_cancelled_before_the_general_path_is_counted_once() -> None:
         never_sent.cancel()
         lost = await producer.submit(Message("T", b"x"))
         await asyncio.sleep(0.05)
-        for connection in list(producer._instance.pool._by_address.values()):
+        for connection in instance_of(producer).pool.connections():
             connection.abort("scripted")
         lost.cancel()
         await producer.flush()
@@ -328,7 +329,7 @@ def test_close_fails_messages_in_flight_and_leaves_no_task() -> None:
         for future in (*submitted, *sending):
             with pytest.raises(ConnectionLostError):
                 await future
-        assert not producer._sender.fallbacks
+        assert not sender_of(producer).fallbacks
         assert len(broker.requests) == 20
 
     against([silent], body, close_timeout_ms=50)

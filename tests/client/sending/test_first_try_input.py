@@ -12,6 +12,7 @@ from kourou.client.sending.producer import Producer
 from kourou.errors import InvalidMessageError, InvalidTopicError, UsageError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
+from kourou.testing.inspection import in_flight_of
 from tests.client.sending.test_first_try import Broker, NoEffectHook, against, answered, stored
 
 
@@ -50,7 +51,7 @@ def test_invalid_timeout_is_refused_and_not_counted_in_flight(timeout_ms: Any, h
                 await sending()
         assert broker.requests == []
         stats = producer.stats()
-        assert (stats.in_flight, stats.failed_total, len(producer._in_flight)) == (0, 0, 0)
+        assert (stats.in_flight, stats.failed_total, len(in_flight_of(producer))) == (0, 0, 0)
         await (await producer.submit(message, timeout_ms=(1 << 31) - 1))
 
     against([stored], body, hooks=hooks, in_flight_messages_max=1)
@@ -64,7 +65,7 @@ def test_queue_id_of_type_str_takes_the_general_path() -> None:
         assert [request.command.ext_fields["e"] for request in broker.requests] == ["3"]
         await asyncio.sleep(10)
         assert len(broker.requests) == 1, "the request is sent once"
-        assert producer._in_flight._messages == producer.stats().in_flight == 0
+        assert len(in_flight_of(producer)) == producer.stats().in_flight == 0
 
     against([stored], body)
 
@@ -79,7 +80,7 @@ def test_selector_without_a_queue_fails_the_send_and_releases_it() -> None:
         with pytest.raises(AttributeError):
             await future
         assert broker.requests == []
-        assert producer._in_flight._messages == producer.stats().in_flight == 0
+        assert len(in_flight_of(producer)) == producer.stats().in_flight == 0
 
     against([stored], body)
 

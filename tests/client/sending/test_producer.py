@@ -21,6 +21,7 @@ from kourou.errors import (
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.testing.cluster import Cluster
+from kourou.testing.inspection import instance_of
 from kourou.testing.loop import run_virtual
 
 P = ParamSpec("P")
@@ -377,6 +378,6 @@ def test_producer_is_registered_until_it_closes() -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"x"))
             await asyncio.sleep(0.5)
-            assert list(producer._instance._registered) == ["127.0.0.1:10911"]
+            assert list(instance_of(producer)._registered) == ["127.0.0.1:10911"]
 
     with_producer(body)

@@ -16,6 +16,7 @@ from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.protocol.command import RemotingCommand
 from kourou.remoting.connection import Request
+from kourou.testing.inspection import in_flight_of, instance_of, sender_of
 from tests.client.sending.test_first_try import (
     Broker,
     against,
@@ -83,7 +84,7 @@ class Chaos:
         else:
             sending = await producer.submit(message, timeout_ms=timeout_ms, queue=queue)
             began_s = loop.time()  # the timeout begins after the wait for other messages in flight
-        assert len(producer._in_flight) <= IN_FLIGHT_MAX
+        assert len(in_flight_of(producer)) <= IN_FLIGHT_MAX
         if rng.random() < 0.3:
             loop.call_later(rng.choice([0, 0.001, 0.01, 0.1]), sending.cancel)
         await asyncio.wait({sending})
@@ -103,15 +104,15 @@ def test_each_send_ends_in_time_and_is_counted_once(seed: int) -> None:
         await producer.flush()
         assert max(chaos.late_s) < TICK_S
         assert all(chaos.ends[end] > 20 for end in ("stored", "failed", "cancelled"))
-        stats, in_flight = producer.stats(), producer._in_flight
-        assert (stats.in_flight, in_flight._messages, in_flight._bytes) == (0, 0, 0)
-        assert not producer._sender.fallbacks
+        stats, in_flight = producer.stats(), in_flight_of(producer)
+        assert (stats.in_flight, len(in_flight), in_flight.size_bytes) == (0, 0, 0)
+        assert not sender_of(producer).fallbacks
         # A send that ends in the turn of its cancellation may be counted by its outcome.
         assert chaos.ends["stored"] <= stats.sent_total - 1
         assert chaos.ends["failed"] <= stats.failed_total
         assert stats.sent_total - 1 + stats.failed_total <= SENDS
         await asyncio.sleep(1)
-        for connection in producer._instance.pool._by_address.values():
+        for connection in instance_of(producer).pool.connections():
             assert not len(connection.pending), "no pending request is left"
         broker.answers[:] = [stored]
         await producer.send(Message("T", b"after all"))

@@ -19,6 +19,7 @@ from kourou.model.message import Message
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Request
+from kourou.testing.inspection import in_flight_of, instance_of, sender_of
 from tests.client.sending.test_first_try import OFFSET_MSG_ID, Broker, against, stored
 
 Members = dict[str, Any]
@@ -61,7 +62,7 @@ def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object
 
     async def body(producer: Producer, broker: Broker) -> None:
         if not is_fast:
-            producer._instance.pool._connections.disable_fast_path()
+            instance_of(producer).pool._connections.disable_fast_path()
         future = await producer.submit(Message("T", b"body"), timeout_ms=300)
         try:
             receipt = await future
@@ -73,7 +74,7 @@ def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object
             seen.append((type(error), str(error)))
         stats = producer.stats()
         seen.append((stats.sent_total, stats.failed_total, stats.retries_total, stats.in_flight))
-        seen.append((len(producer._in_flight), len(broker.requests)))
+        seen.append((len(in_flight_of(producer)), len(broker.requests)))
 
     against([scripted, stored], body, attempt_timeout_ms=100)
     return tuple(seen)
@@ -184,7 +185,7 @@ def test_answers_split_at_any_byte_are_all_processed() -> None:
             receipts = await asyncio.gather(*futures)
             assert len({receipt.msg_id for receipt in receipts}) == count
         assert producer.stats().sent_total == 1 + sum(range(1, 8))
-        assert producer.stats().in_flight == len(producer._in_flight) == 0
+        assert producer.stats().in_flight == len(in_flight_of(producer)) == 0
 
     against([requests.put_nowait], body)
 
@@ -205,11 +206,11 @@ def test_sends_and_submits_answered_in_one_read_are_all_released() -> None:
             request.connection.send(stored(request))
         await closing
         assert all(end.done() and end.exception() is None for end in ends)
-        stats = producer._sender.stats.snapshot(asyncio.get_running_loop().time())
+        stats = sender_of(producer).stats.snapshot(asyncio.get_running_loop().time())
         assert (stats.sent_total, stats.in_flight) == (11, 0)
         assert 0 < stats.send_time_mean_ms <= stats.send_time_max_ms
-        in_flight = producer._in_flight
-        assert (in_flight._messages, in_flight._bytes, producer._operations._count) == (0, 0, 0)
+        in_flight = in_flight_of(producer)
+        assert (len(in_flight), in_flight.size_bytes, producer._operations._count) == (0, 0, 0)
 
     against([requests.put_nowait], body)
 

@@ -23,6 +23,7 @@ from kourou.model.message import Message, MessageExt
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.testing.cluster import Cluster
+from kourou.testing.inspection import instance_of
 from kourou.testing.loop import run_virtual
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
@@ -203,7 +204,7 @@ def test_another_producer_of_the_group_answers_the_check() -> None:
             dying = cluster.transaction_producer(answering("dead"), "payers")
             await dying.start()
             await dying.begin_transaction(Message("T", b"x"))
-            dying._instance.abort()
+            instance_of(dying).abort()
             await asyncio.sleep(100)
         assert seen.bodies == [b"x"]
         assert asked == ["survivor"]

@@ -22,6 +22,7 @@ from kourou import (
     PushConsumerConfig,
 )
 from kourou.errors import KourouError
+from kourou.testing.inspection import config_of, held_queues_of
 from tests.torture.chaos.ledger import (
     BROADCAST,
     CONCURRENT,
@@ -47,7 +48,7 @@ class RefusedError(Exception):
     """Raised by listeners on purpose."""
 
 
-def config_of(name: str, **options: object) -> PushConsumerConfig:
+def config_for(name: str, **options: object) -> PushConsumerConfig:
     given: dict[str, object] = {
         "consume_from_where": ConsumeFromWhere.FIRST_OFFSET,
         "instance_name": name,
@@ -104,7 +105,7 @@ class Order:
             self._ledger.fail(DISORDER, text)
         queue = MessageQueue(ORDERS, message.broker_name, queue_id)
         for other, member in self.members.items():
-            locks = member._held.locks
+            locks = held_queues_of(member).locks
             if other != name and locks is not None and locks.is_held(queue):
                 self._ledger.fail(DISORDER, f"queue {queue_id} locked by {other} and {name}")
 
@@ -170,7 +171,7 @@ class Consumers:
 
     def _member(self, group: str, **options: object) -> PushConsumer:
         name = str(options.pop("name", f"{group}-{next(NAMES)}"))
-        return PushConsumer(group, self._namesrv, config=config_of(name, **options))
+        return PushConsumer(group, self._namesrv, config=config_for(name, **options))
 
     def _note(self, group: str, message: MessageExt) -> None:
         self._ledger.note(group, message)
@@ -243,7 +244,7 @@ class Consumers:
 
     async def _join(self) -> None:
         member = self._member(ORDERLY)
-        name = str(member._config.instance_name)
+        name = str(config_of(member).instance_name)
         member.subscribe(ORDERS)
         member.listen_orderly(lambda message: self._order.take(name, message))
         self._order.members[name] = member

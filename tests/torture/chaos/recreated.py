@@ -34,7 +34,7 @@ from kourou import (
     PushConsumer,
 )
 from kourou.errors import KourouError, TopicNotFoundError
-from tests.torture.chaos.consumers import DISORDER, RefusedError, config_of
+from tests.torture.chaos.consumers import DISORDER, RefusedError, config_for
 from tests.torture.chaos.ledger import (
     GONE,
     GROUPS,
@@ -264,7 +264,7 @@ class RecreatedTopic:
         return await stack.enter_async_context(member)
 
     def _member(self, group: str) -> PushConsumer:
-        config = config_of(
+        config = config_for(
             f"{group}-{next(self._numbers)}",
             route_refresh_interval_ms=REFRESH_MS,
             pull_threshold_count=HELD_MAX,

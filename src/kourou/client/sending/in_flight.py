@@ -30,6 +30,11 @@ class InFlight:
         """Return the number of messages in flight."""
         return self._messages
 
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the bodies in flight."""
+        return self._bytes
+
     def try_acquire(self, size: int) -> bool:
         """Add a message of `size` bytes and return True; False, without effect, if it must wait."""
         # `_fits` and `_add` are inlined, because this runs for each message.

@@ -16,6 +16,7 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.remoting.steady_time import steady_ms
+from kourou.testing.inspection import instance_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from tests.client.consuming.ordered_rig import Ordered
@@ -27,9 +28,7 @@ OTHER = MessageQueue(TOPIC, "broker-0", 1)
 
 def locks_of(w: Recording) -> of_broker.QueueLocks:
     """Return the queue locks of the only broker."""
-    running = w.cluster.broker()._running
-    assert running is not None
-    return running._components.queue_locks
+    return w.cluster.broker().components.queue_locks
 
 
 def holder(w: Recording, queue: MessageQueue = QUEUE) -> str | None:
@@ -40,7 +39,7 @@ def holder(w: Recording, queue: MessageQueue = QUEUE) -> str | None:
 async def locking(w: Recording) -> AsyncIterator[QueueLocks]:
     """Yield the locks of a member that requests none by itself."""
     async with w.consumer(group="bystanders") as member:
-        yield QueueLocks(member._instance, GROUP, PushConsumerConfig())
+        yield QueueLocks(instance_of(member), GROUP, PushConsumerConfig())
 
 
 def test_a_lock_is_invalid_after_the_machine_was_suspended() -> None:
@@ -48,7 +47,7 @@ def test_a_lock_is_invalid_after_the_machine_was_suspended() -> None:
         suspended_s = [1_000.0]
         async with recording() as w, w.consumer(group="bystanders") as member:
             locks = QueueLocks(
-                member._instance, GROUP, PushConsumerConfig(), lambda: suspended_s[0]
+                instance_of(member), GROUP, PushConsumerConfig(), lambda: suspended_s[0]
             )
             await locks.lock([QUEUE])
             suspended_s[0] += 29.0
@@ -67,7 +66,7 @@ def test_a_queue_is_lost_after_a_suspension_longer_than_the_broker_s_expiry() ->
         suspended_s, lost = [0.0], list[MessageQueue]()
         async with recording() as w, w.consumer(group="bystanders") as member:
             locks = QueueLocks(
-                member._instance, GROUP, PushConsumerConfig(), lambda: suspended_s[0]
+                instance_of(member), GROUP, PushConsumerConfig(), lambda: suspended_s[0]
             )
             locks.on_lost = lost.append
             await locks.lock([QUEUE])
@@ -185,9 +184,7 @@ def test_a_member_commits_nothing_while_its_lock_may_be_lost() -> None:
 
 def offsets_of(w: Recording) -> ConsumerOffsets:
     """Return the committed offsets of the only broker."""
-    running = w.cluster.broker()._running
-    assert running is not None
-    return running._components.tables.offsets
+    return w.cluster.broker().components.tables.offsets
 
 
 def steal(w: Recording, member: PushConsumer) -> str:

@@ -14,6 +14,7 @@ from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
 from kourou.remoting.network import parse_address
+from kourou.testing.inspection import rebalance_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -92,16 +93,14 @@ def test_members_keep_their_queues_when_a_broker_lost_its_members(
                 await w.until(lambda: [*map(queue_ids, members)] == [[0, 1], [2, 3]])
                 await asyncio.sleep(5)
                 changes: list[list[MessageQueue]] = []
-                running = w.cluster.broker()._running
-                assert running is not None
-                clients = running._components.context.clients
+                clients = w.cluster.broker().components.context.clients
                 live = clients.consumer_group("consumers")
                 assert live is not None
                 for peer in list(live.members)[:forgotten]:
                     clients.unregister_consumer(peer, "consumers")
                 for member in members:
                     member.on_queues_changed(lambda _, __, held: changes.append(held))
-                    member._rebalance.wake()
+                    rebalance_of(member).wake()
                 await asyncio.sleep(60)
                 assert changes == []
 

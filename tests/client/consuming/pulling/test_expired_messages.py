@@ -11,6 +11,7 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.testing.inspection import config_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -49,7 +50,7 @@ def test_messages_that_a_listener_has_not_received_yet_are_delivered(*, is_order
         async with recording(queues=1) as w:
             await w.send(*OLD)
             consumer = w.consumer(consume_threads=1, pull_batch_size=8, **LIMITS)
-            consumer = w.cluster.push_consumer("consumers", consumer._config)
+            consumer = w.cluster.push_consumer("consumers", config_of(consumer))
             consumer.subscribe(TOPIC)
             (consumer.listen_orderly if is_ordered else consumer.listen)(listen)
             async with consumer:

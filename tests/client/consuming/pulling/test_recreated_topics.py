@@ -15,6 +15,7 @@ from kourou.errors import TopicNotFoundError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
+from kourou.testing.inspection import config_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from tests.client.consuming.receiving import BOTH_KINDS, receiving
@@ -124,7 +125,7 @@ def test_a_flow_controlled_consumer_gets_all_messages_of_a_topic_created_again(
         async with recording(queues=1) as w:
             consumer = w.consumer(wait, pull_threshold_count=1, pull_batch_size=2)
             if is_ordered:
-                consumer = w.cluster.push_consumer("consumers", consumer._config)
+                consumer = w.cluster.push_consumer("consumers", config_of(consumer))
                 consumer.subscribe(TOPIC)
                 consumer.listen_orderly(wait)
             await w.send(*OLD, *OLD)

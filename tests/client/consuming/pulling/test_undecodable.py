@@ -19,6 +19,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.compression import CompressionType, compress
 from kourou.protocol.record.encode import RecordDraft
+from kourou.testing.inspection import config_of, instance_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from tests.client.consuming.receiving import BOTH_KINDS, receiving
@@ -35,7 +36,7 @@ async def send_stored(w: Recording, body: bytes, sys_flag: int) -> None:
     async with w.cluster.producer() as producer:
         properties = encode_properties({"UNIQ_KEY": "BAD", "TAGS": "a"}).decode()
         outgoing = Outgoing(TOPIC, ("BAD",), body, properties, sys_flag=sys_flag)
-        instance = producer._instance
+        instance = instance_of(producer)
         address = await instance.routes.address(TOPIC, "broker-0", 3)
         command = send_command(outgoing, QUEUE, "producers", instance.runtime.clock.now_ms(), 4)
         await send_message(instance.pool, address, command, outgoing, QUEUE, timeout_s=3)
@@ -67,7 +68,7 @@ def test_bad_messages_become_dead_letters_and_all_others_are_delivered(
             consumer = w.consumer()
             got = w.got
             if is_ordered:
-                consumer = w.cluster.push_consumer("consumers", consumer._config)
+                consumer = w.cluster.push_consumer("consumers", config_of(consumer))
                 consumer.subscribe(TOPIC)
                 consumer.listen_orderly(lambda message: got.append(message.body))
             async with consumer:
@@ -121,8 +122,6 @@ def test_an_undecodable_batch_becomes_a_dead_letter(*, is_polled: bool) -> None:
 
 async def store_bad_batch(w: Recording) -> None:
     """Store a batch of two messages, as a broker that does not validate batches would."""
-    running = w.cluster.broker()._running
-    assert running is not None
     draft = RecordDraft(
         topic=TOPIC.encode(),
         queue_id=0,
@@ -136,7 +135,7 @@ async def store_bad_batch(w: Recording) -> None:
         body=b"no batch",
         properties=encode_properties({"UNIQ_KEY": "BAD", "INNER_NUM": "2"}),
     )
-    assert (await running._components.context.commit.put_and_wait([draft], 0)).appended
+    assert (await w.cluster.broker().components.context.commit.put_and_wait([draft], 0)).appended
 
 
 async def poll_all(w: Recording) -> None:
@@ -238,7 +237,7 @@ def test_bodies_too_large_in_total_arrive_by_several_pulls() -> None:
             assert (first.next_offset, len(first.messages)) == (4, 4)
             del first
             sizes: list[int] = []
-            consumer = w.cluster.push_consumer("g", w.consumer()._config)
+            consumer = w.cluster.push_consumer("g", config_of(w.consumer()))
             consumer.subscribe(TOPIC)
             consumer.listen(lambda message: sizes.append(len(message.body)))
             async with consumer:

@@ -17,6 +17,7 @@ from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_LZ4
+from kourou.testing.inspection import sender_of
 from kourou.testing.loop import VirtualTimeLoop, run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -226,7 +227,7 @@ def test_a_body_without_its_codec_pauses_its_queue_and_names_the_package(
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.producer() as producer:
             lz4 = Outgoing(TOPIC, ("id",), b"compressed", "", 0, COMPRESSED | COMPRESSION_LZ4)
-            await producer._sender.send(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
+            await sender_of(producer).send(lz4, None, MessageQueue(TOPIC, "broker-0", 0))
             async with w.consumer() as consumer:
                 queue = MessageQueue(TOPIC, "broker-0", 1)
                 await producer.send(Message(TOPIC, b"plain"), queue=queue)
