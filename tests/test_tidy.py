@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,35 @@ def test_module_is_tidy(path: Path) -> None:
     assert not too_long or path.name == HAND_INLINED, "too long"
     assert not errors or path.name == ONE_TREE or "testing" in path.parts, errors
     assert not [word for word in LEFTOVERS if word in text], "leftover marker"
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a module or package."""
+    return ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
+    """Return those of `modules` that the module imports, also for type checkers only."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                names.add(submodule if submodule in modules else node.module)
+    return {name for name in names if name in modules}
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    paths = {module_name(path): path for path in MODULES}
+    imports = {name: imported_modules(path, paths) for name, path in paths.items()}
+    circle: list[str] = []
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+    assert not circle, "imports in a circle"
 
 
 def test_only_the_clock_module_reads_the_time() -> None:
