@@ -59,13 +59,12 @@ from kourou.model.property_limits import SENT_PROPERTIES_SIZE_MAX
 from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.protocol.hashing import tags_code, unmasked_crc32
-from kourou.protocol.record.encode import TAIL, pack_head, pack_properties_size
+from kourou.protocol.record.encode import ENDING, TAIL, pack_head, pack_properties_size
 from kourou.protocol.record.layout import (
     CRC_MASK,
     FIXED_BYTES,
     MAGIC_V1,
     RECORD_BYTES_MIN,
-    SEAL,
     SEAL_BYTES,
     SEAL_TEN_DIGITS,
 )
@@ -431,7 +430,7 @@ class FastSend:
                         tail,
                     ))  # fmt: skip
                     digits = str(SEAL_TEN_DIGITS + (crc32(sealed) & CRC_MASK))[:0:-1]
-                    seal = SEAL % digits.encode()
+                    seal = ENDING % digits.encode()
                     # The answer.
                     to_ids, to_offset, to_unique_id, to_opaque, to_end = answers.get(
                         queue_id

@@ -37,6 +37,7 @@ from kourou.protocol.record.layout import (
     PAIR_END,
     PROPERTIES_SIZE,
     PROPERTIES_SIZE_BYTES,
+    SEAL,
     SEAL_BACKWARDS,
     SEAL_BYTES,
     TAIL_BYTES_V1,
@@ -58,6 +59,8 @@ pack_properties_size: Final = PROPERTIES_SIZE.pack
 TAIL: Final = b"%b%b%b%b"
 """A format of the bytes between body and seal: topic field, `pack_properties_size` of the
 properties and the seal, and the properties in two parts."""
+ENDING: Final = SEAL
+"""A format of the bytes after the tail, with the seal's digits reversed; see `encode_seal`."""
 
 
 @dataclass(slots=True)

@@ -55,8 +55,6 @@ LOG_HEAD: Final = head_struct(
 )
 """The start of every record, as far as its hosts."""
 _SEAL_VALUE_BYTES: Final = SEAL_DIGITS + len(PAIR_END)
-
-
 _BLANK_MAGIC: Final = MAGIC_BLANK.to_bytes(4, "big", signed=True)
 _RECORD_MAGIC: Final = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]
 """The first bytes of both versions' magic."""
