@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from kourou.broker.consuming.assignment import assign
+from kourou.broker.consuming.assignment_handlers import assign
 from kourou.client.consuming.membership.rebalance import java_order, plan_changes
 from kourou.model.allocation import (
     Allocate,

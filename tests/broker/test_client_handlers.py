@@ -198,6 +198,25 @@ def test_members_of_a_broadcasting_group_are_not_notified() -> None:
     run(test)
 
 
+def test_member_changes_are_notified_in_batches_without_real_time_notification() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        broker.live_config.update({"realTimeNotifyConsumerChange": "false"}, 0)
+        notifier = broker.components.ids_notifier
+        first, second = broker.connect("a"), broker.connect("bb")
+        assert not first.sent
+        notifier.flush()
+        assert [command.code for command in first.sent + second.sent] == [40, 40]
+        notifier.flush()
+        assert len(first.sent) == 1, "nothing changed meanwhile"
+
+        broker.connect("ccc")
+        broker.live_config.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
+        notifier.flush()
+        assert len(first.sent) == 1
+
+    run_with_broker(test)
+
+
 def test_a_group_can_switch_notifications_off() -> None:
     async def test(broker: SimulatedBroker) -> None:
         broker.groups.put(SubscriptionGroup("g", notify_consumer_ids_changed_enable=False))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kourou.broker.consuming.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from kourou.broker.consuming.consumer_offsets import parse_consumer_offsets
-from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
-from kourou.broker.delays.delay_offsets import parse_delay_offsets
+from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay import parse_delay_offsets
 from kourou.broker.pulling.consumer_filters import FILE_NAME as FILTERS_FILE
 from kourou.broker.transactions.transaction_counts import FILE_NAME as TRANSACTIONS_FILE
 from kourou.broker.transactions.transaction_counts import parse_transaction_counts

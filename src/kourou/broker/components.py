@@ -16,11 +16,10 @@ from kourou.broker.client_handlers import ConsumerIdsNotifier
 from kourou.broker.clients import CallClient, Clients
 from kourou.broker.config import BrokerConfig, FlushDiskType
 from kourou.broker.context import BrokerContext
-from kourou.broker.delays.delay import DelayDelivery
-from kourou.broker.delays.delay_offsets import FILE_NAME as DELAY_FILE
-from kourou.broker.delays.delay_offsets import parse_delay_offsets
+from kourou.broker.delays.delay import FILE_NAME as DELAY_FILE
+from kourou.broker.delays.delay import DelayDelivery, parse_delay_offsets
 from kourou.broker.live_config import LiveConfig
-from kourou.broker.pulling.filter_bit_maps import FilterBitMaps
+from kourou.broker.pulling.consumer_filters import FilterBitMaps
 from kourou.broker.pulling.held_pulls import HeldPulls
 from kourou.broker.pulling.pull import PullHandler
 from kourou.broker.pulling.pull_checks import PullChecks

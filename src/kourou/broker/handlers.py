@@ -18,8 +18,7 @@ from kourou.broker.consuming.lock_handlers import LockHandlers
 from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
 from kourou.broker.pulling.pull import PullHandler
-from kourou.broker.pulling.query import QueryHandlers
-from kourou.broker.pulling.query_messages import MessageQueryHandler
+from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.sending.reply import ReplyHandler
 from kourou.broker.sending.send import SendHandlers
 from kourou.broker.timer.timer_handlers import TimerHandlers

@@ -16,8 +16,7 @@ from kourou.broker.consuming.offset_handlers import OffsetHandlers
 from kourou.broker.consuming.retry import SendBackHandler
 from kourou.broker.handlers import Handlers
 from kourou.broker.pulling.fast_pull import FastPull
-from kourou.broker.pulling.query import QueryHandlers
-from kourou.broker.pulling.query_messages import MessageQueryHandler
+from kourou.broker.pulling.query import MessageQueryHandler, QueryHandlers
 from kourou.broker.pulling.slow_consumers import SlowConsumers
 from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend

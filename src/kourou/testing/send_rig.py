@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kourou.broker.config import BrokerConfig
-from kourou.broker.fast_paths import FastPaths
+from kourou.broker.ports import FastPaths
 from kourou.broker.sending.fast_send import FastSend
 from kourou.model.message import MessageExt
 from kourou.model.topic import TopicConfig

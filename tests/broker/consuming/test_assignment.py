@@ -10,8 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.broker.consuming.assignment import STRATEGIES, assign
-from kourou.broker.consuming.assignment_handlers import IS_POP_SERVED, AssignmentHandlers
+from kourou.broker.consuming.assignment_handlers import (
+    IS_POP_SERVED,
+    STRATEGIES,
+    AssignmentHandlers,
+    assign,
+)
 from kourou.broker.consuming.assignment_modes import FILE_NAME, RequestModes
 from kourou.broker.consuming.assignment_routes import AssignmentRoutes
 from kourou.errors import SystemBusyError
@@ -303,25 +307,6 @@ def test_every_queue_is_assigned_in_every_mode(
             assert sum(map(len, shares)) == len(all_queues)
         elif 0 < share < len(members) - 1:
             assert all(len(one) == 1 for one in shares) or not is_one_each
-
-
-def test_member_changes_are_notified_in_batches_without_real_time_notification() -> None:
-    async def test(broker: SimulatedBroker) -> None:
-        broker.live_config.update({"realTimeNotifyConsumerChange": "false"}, 0)
-        notifier = broker.components.ids_notifier
-        first, second = broker.connect("a"), broker.connect("bb")
-        assert not first.sent
-        notifier.flush()
-        assert [command.code for command in first.sent + second.sent] == [40, 40]
-        notifier.flush()
-        assert len(first.sent) == 1, "nothing changed meanwhile"
-
-        broker.connect("ccc")
-        broker.live_config.update({"notifyConsumerIdsChangedEnable": "false"}, 0)
-        notifier.flush()
-        assert len(first.sent) == 1
-
-    run_with_broker(test)
 
 
 def test_a_malformed_body_is_refused() -> None:

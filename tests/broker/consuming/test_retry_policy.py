@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.broker.consuming.retry_policy import policy_delay_ms, retry_level
+from kourou.broker.consuming.retry import policy_delay_ms, retry_level
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.group import SubscriptionGroup
 

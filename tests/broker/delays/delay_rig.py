@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kourou.broker.delays.delay_offsets import FILE_NAME, parse_delay_offsets
+from kourou.broker.delays.delay import FILE_NAME, parse_delay_offsets
 from kourou.model.message import MessageExt
 from kourou.protocol.record.decode import decode_message
 from kourou.testing.disk import SimDisk

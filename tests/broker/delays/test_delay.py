@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.delays.delay import BATCH_MESSAGES_MAX, CHECK_INTERVAL_MS
-from kourou.broker.delays.delay_offsets import FILE_NAME, parse_delay_offsets
+from kourou.broker.delays.delay import (
+    BATCH_MESSAGES_MAX,
+    CHECK_INTERVAL_MS,
+    FILE_NAME,
+    parse_delay_offsets,
+)
 from kourou.errors import MalformedBodyError
 from kourou.model.delay import DELAY_LEVELS_MS
 from kourou.model.sysflag import COMPRESSED

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from kourou.broker.config import FlushDiskType
-from kourou.broker.delays.delay import FAILED_RETRY_MS
-from kourou.broker.delays.delay_offsets import FILE_NAME
+from kourou.broker.delays.delay import FAILED_RETRY_MS, FILE_NAME
 from kourou.model import properties as names
 from kourou.model.topic import SCHEDULE_TOPIC, TopicConfig
 from kourou.protocol.record.encode import RecordDraft

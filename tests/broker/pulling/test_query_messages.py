@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from kourou.broker.pulling.query_messages import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
+from kourou.broker.pulling.query import MESSAGES_MAX, SEARCHES_MAX, MessageQueryHandler
 from kourou.broker.writing.index_follower import IndexFollower
 from kourou.model import properties as names
 from kourou.model.msgid import UniqueIdGenerator

@@ -10,8 +10,7 @@ import pytest
 
 from kourou.broker.config import FlushDiskType
 from kourou.broker.statistics.stats_samples import Window
-from kourou.broker.transactions.transaction_counts import TransactionCounts
-from kourou.broker.transactions.transaction_metrics import transaction_families
+from kourou.broker.transactions.transaction_counts import TransactionCounts, transaction_families
 from kourou.metrics import Sample
 from kourou.model.topic import TRANS_HALF_TOPIC
 from kourou.testing.simulated_broker import SimulatedBroker, run_with_broker, small_config

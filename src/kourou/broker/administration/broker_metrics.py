@@ -26,7 +26,7 @@ from kourou.broker.java_text import bool_text
 from kourou.broker.message_type import NORMAL
 from kourou.broker.statistics.stats import BrokerStats
 from kourou.broker.timer.timer_readings import timer_families
-from kourou.broker.transactions.transaction_metrics import transaction_families
+from kourou.broker.transactions.transaction_counts import transaction_families
 from kourou.metrics import Distribution, Family, Kind, Sample
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_group, is_system_topic
 from kourou.protocol.codes import LanguageCode

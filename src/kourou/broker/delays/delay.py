@@ -32,23 +32,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.context import BrokerContext
-from kourou.broker.delays.delay_level import DelayLevel
-from kourou.broker.delays.delay_offsets import load_delay_offsets
-from kourou.broker.delays.delivered import find_delivered
-from kourou.broker.delays.due_record import due_draft
+from kourou.broker.delays.delivered import due_draft, find_delivered
 from kourou.broker.pulling.long_polling import Arrived
 from kourou.broker.pulling.verified_reads import VerifiedReads
 from kourou.broker.writing.placement import set_aside
 from kourou.broker.writing.put import PutResult, PutStatus
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import SCHEDULE_TOPIC
-from kourou.protocol.offset_table import DelayOffsetTable, encode_delay_offset_table
+from kourou.protocol.data_version import DataVersion
+from kourou.protocol.offset_table import (
+    DelayOffsetTable,
+    decode_delay_offset_table,
+    encode_delay_offset_table,
+)
+from kourou.protocol.record.check import ExpectedRecord
 from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.record.read import read_record
 from kourou.remoting.log_rate import LogRate
@@ -57,6 +62,111 @@ from kourou.store.formats import QueueEntry
 from kourou.store.message_store import GetRequest, GetResult
 
 log = logging.getLogger(__name__)
+
+ARRIVALS_MAX: Final = 200
+_PARTS: Final = 100
+_PART_MIN_MS: Final = 100
+
+
+class LevelArrival(NamedTuple):
+    """Arrivals of a level: its messages below `end` were stored by `at_ms`, in the loop's time."""
+
+    at_ms: int
+    end: int
+
+
+@dataclass(slots=True)
+class DelayLevel:
+    """One delay level.
+
+    Attributes:
+        queue_offset: first message that was not delivered.
+        check_at_ms: time of the next check, in the loop's time.
+        is_empty: the last check found no message.
+        is_busy: its messages are being read or delivered.
+        arrived: arrival times, oldest first, with a resolution of a hundredth of the delay.
+        read_ahead: entries verified against their records, from `read_from` on.
+    """
+
+    number: int
+    delay_ms: int
+    queue_offset: int
+    check_at_ms: int = 0
+    is_empty: bool = True
+    is_busy: bool = False
+    arrived: deque[LevelArrival] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX))
+    read_ahead: Sequence[QueueEntry] = field(default=())
+    read_from: int = 0
+
+    @property
+    def queue_id(self) -> int:
+        """Queue id in SCHEDULE_TOPIC_XXXX."""
+        return self.number - 1
+
+    def ahead_entries(self) -> Sequence[QueueEntry]:
+        """Return the entries that were read ahead and are not delivered."""
+        at = self.queue_offset - self.read_from
+        return self.read_ahead[at:] if 0 <= at < len(self.read_ahead) else ()
+
+    def keep_ahead(self, wanted: Sequence[ExpectedRecord]) -> None:
+        """Keep verified entries, up to the first gap in their queue offsets."""
+        count = 0
+        while count < len(wanted) and wanted[count].queue_offset == wanted[0].queue_offset + count:
+            count += 1
+        self.read_from = self.queue_offset
+        self.read_ahead = [QueueEntry._make(one[1:]) for one in wanted[:count]]
+
+    def note_arrival(self, end: int, steady: int) -> None:
+        """Note the present end of the level's queue."""
+        part_ms = max(_PART_MIN_MS, self.delay_ms // _PARTS)
+        while self.arrived and self.arrived[0].end <= self.queue_offset:
+            self.arrived.popleft()
+        if self.arrived and self.arrived[-1].at_ms // part_ms == steady // part_ms:
+            self.arrived.pop()
+        self.arrived.append(LevelArrival(steady, end))
+
+    def remaining_ms(self, queue_offset: int, entry_wait_ms: int, end: int, steady: int) -> int:
+        """Return the remaining delay of a message, in ms.
+
+        A message that is due later than its level's delay allows waits for that delay from its
+        arrival, or from now on if it arrived before the start.
+
+        Args:
+            queue_offset: queue offset of the message.
+            entry_wait_ms: remaining delay by its queue entry.
+            end: end of the level's queue.
+            steady: the loop's time.
+        """
+        if entry_wait_ms <= self.delay_ms:
+            return entry_wait_ms
+        if not self.arrived or self.arrived[-1].end <= queue_offset:
+            self.note_arrival(end, steady)
+        at_ms = next(one.at_ms for one in self.arrived if queue_offset < one.end)
+        return max(0, at_ms + self.delay_ms - steady)
+
+
+FILE_NAME: Final = "config/delayOffset.json"
+
+
+def parse_delay_offsets(text: bytes) -> tuple[DataVersion, dict[int, int]]:
+    """Decode the file: its version, and level -> queue offset.
+
+    Raises:
+        MalformedBodyError: it is not such a file.
+    """
+    table = decode_delay_offset_table(text)
+    return table.data_version or DataVersion(), dict(table.offsets)
+
+
+def load_delay_offsets(file: SavedFile) -> tuple[DataVersion, dict[int, int]]:
+    """Load the file; return an empty progress if it does not exist.
+
+    Raises:
+        CorruptRecordError: neither the file nor its backup parses.
+    """
+    text = file.load()
+    return (DataVersion(), {}) if text is None else parse_delay_offsets(text)
+
 
 BATCH_MESSAGES_MAX: Final = 64
 """Limit on messages of one level that are delivered together; they share a write and a sync."""

@@ -11,7 +11,11 @@ that messages stored meanwhile need not be evaluated when the group returns.
 A bit map is valid for a filter only if the message was stored after the filter's birth. After a
 crash the file may be older than the bit maps; then all filters are given a new birth time.
 
-Source: ConsumerFilterManager.java, ConsumerFilterData.java, apache/rocketmq 5.5.0.
+`FilterBitMaps` computes a bit map when a message gets its queue entry, if `enableCalcFilterBitMap`
+and `enableConsumeQueueExt` are on. A message without one is evaluated by each pull instead.
+
+Source: ConsumerFilterManager.java, ConsumerFilterData.java, CommitLogDispatcherCalcBitMap.java,
+apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.host_quotas import HostQuota
+from kourou.broker.live_config import LiveConfig
 from kourou.broker.pulling.message_filters import is_tag_expression
 from kourou.clock import Clock
-from kourou.errors import FilterSyntaxError, SystemBusyError
+from kourou.errors import FilterSyntaxError, MalformedMessageError, SystemBusyError
 from kourou.filter.bloom import BloomFilter
 from kourou.filter.parser import LENGTH_MAX
 from kourou.filter.sql92 import SqlFilter, compile_sql
+from kourou.model.properties import decode_properties
 from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.consumer_filter_file import (
@@ -36,9 +42,45 @@ from kourou.protocol.consumer_filter_file import (
     decode_consumer_filters,
     encode_consumer_filters,
 )
+from kourou.protocol.record.read import read_record
 from kourou.remoting.runtime import Offload
+from kourou.store.message_store import MessageStore
+from kourou.store.queues.dispatch import AppendedRecord
 
 log = logging.getLogger(__name__)
+
+
+class FilterBitMaps:
+    """Computes the bit maps for one store."""
+
+    def __init__(self, config: LiveConfig, filters: ConsumerFilters, store: MessageStore) -> None:
+        self._config = config
+        self._filters = filters
+        self._reader = store.reader
+
+    def __call__(self, record: AppendedRecord) -> bytes:
+        """Return the message's bit map; empty, which excludes no filter, if it gets none."""
+        if not self._config.current.enable_calc_filter_bit_map:
+            return b""
+        filters = self._filters.of_topic(record.topic)
+        if not filters:
+            return b""
+        try:
+            data = self._reader.written_bytes(record.physical_offset, record.size)
+            header = read_record(data, check_crc=False)
+        except (OSError, MalformedMessageError) as error:
+            log.warning(
+                "filter_bit_map.skipped physical_offset=%d error=%s", record.physical_offset, error
+            )
+            return b""
+        properties = decode_properties(header.properties(data))
+        bits = bytearray(self._filters.bloom.bit_count // 8)
+        for one in filters:
+            if one.compiled is None or one.compiled.matches(properties):
+                for position in one.positions:
+                    bits[position // 8] |= 1 << position % 8
+        return bytes(bits)
+
 
 FILE_NAME: Final = "config/consumerFilter.json"
 FILTERS_MAX: Final = 100_000

@@ -29,18 +29,65 @@ topics, and dead letters count as puts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from kourou.broker.message_type import DELAY, NORMAL
-from kourou.broker.statistics.stats_samples import Sampler, StatsItem, Window
-from kourou.broker.statistics.stats_sets import MESSAGES, SETS, Unit
+from kourou.broker.statistics.stats_samples import Growth, Sampler, StatsItem, Window
 from kourou.broker.statistics.store_stats import StoreStats
 from kourou.model.topic import SCHEDULE_TOPIC, is_dlq_topic, is_retry_topic, is_system_topic
 from kourou.protocol.stats import BrokerStatsItem
 from kourou.store.message_store import AppendedRecord
 
 log = logging.getLogger(__name__)
+
+Unit = Callable[[Growth], int]
+
+MESSAGES: Final[Unit] = attrgetter("messages")
+_BYTES: Final[Unit] = attrgetter("size_bytes")
+_TOOK: Final[Unit] = attrgetter("took_ms")
+
+
+class StatsSet(NamedTuple):
+    """One statistics set.
+
+    Attributes:
+        key_parts: the names of a key's parts, which are separated by `@`.
+        unit: returns the counted quantity from an item's growth.
+        is_cold: whether only reads that waited for the device count.
+    """
+
+    key_parts: tuple[str, ...]
+    unit: Unit
+    is_cold: bool = False
+
+    def parse(self, key: str) -> dict[str, str] | None:
+        """Return the parts of a key by name; None if the number of parts is wrong."""
+        words = key.split("@")
+        return (
+            dict(zip(self.key_parts, words, strict=True))
+            if len(words) == len(self.key_parts)
+            else None
+        )
+
+
+SETS: Final = {
+    "TOPIC_PUT_NUMS": StatsSet(("topic",), MESSAGES),
+    "TOPIC_PUT_SIZE": StatsSet(("topic",), _BYTES),
+    "TOPIC_PUT_LATENCY": StatsSet(("queue", "topic"), _TOOK),
+    "QUEUE_PUT_NUMS": StatsSet(("topic", "queue"), MESSAGES),
+    "QUEUE_PUT_SIZE": StatsSet(("topic", "queue"), _BYTES),
+    "GROUP_GET_NUMS": StatsSet(("topic", "group"), MESSAGES),
+    "GROUP_GET_SIZE": StatsSet(("topic", "group"), _BYTES),
+    "GROUP_GET_LATENCY": StatsSet(("queue", "topic", "group"), _TOOK),
+    "GROUP_GET_FROM_DISK_NUMS": StatsSet(("topic", "group"), MESSAGES, is_cold=True),
+    "GROUP_GET_FROM_DISK_SIZE": StatsSet(("topic", "group"), _BYTES, is_cold=True),
+    "QUEUE_GET_NUMS": StatsSet(("topic", "queue", "group"), MESSAGES),
+    "QUEUE_GET_SIZE": StatsSet(("topic", "queue", "group"), _BYTES),
+}
+"""The sets by the name that request 315 uses."""
+
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
 """The group under which deliveries of delay levels are counted."""

@@ -9,6 +9,24 @@ As in Java, a check counts even if no producer of the group is connected. After
 `transaction_check_max` checks the message is moved to TRANS_CHECK_MAX_TIME_TOPIC;
 RESUME_CHECK_HALF_MESSAGE (323) resumes its checks.
 
+    half message                                                   action
+    checked `transaction_check_max` times, or older than the       given up
+    retention time of files
+    stored after the round began                                   the round ends here
+    has an immunity time of its own that is not over               skipped; stored again where many
+                                                                   messages follow it
+    younger than `transaction_timeout_ms`, and never checked       the round ends here
+    any other                                                      a check is sent to a producer
+
+Java cannot tell whether an end of the last seconds is still on its way to the op queue, and so
+looks repeatedly; here the ledger has that state. RocketMQ stores each message with an immunity time
+again in every round. The age of a message is at least the time since it was stored, even if its
+producer's clock is ahead.
+
+Clocks may be wrong. Store times may be wrong too, because they never go back after a clock was
+ahead. So the age is limited from below and above by the rounds that already found the message, or
+did not yet (`RoundHistory`).
+
 Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java,
 DefaultTransactionalMessageCheckListener.java, apache/rocketmq 5.5.0.
 """
@@ -17,19 +35,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Final
 
 from kourou.broker.clients import Peer
 from kourou.broker.context import BrokerContext
 from kourou.broker.pulling.verified_reads import VerifiedReads
-from kourou.broker.transactions.check_rules import (
-    CheckAction,
-    CheckLimits,
-    RoundHistory,
-    choose_action,
-)
 from kourou.broker.transactions.context import TransactionContext
 from kourou.broker.transactions.half_messages import (
     HALF_QUEUE,
@@ -51,6 +66,79 @@ from kourou.remoting.steady_time import steady_ms
 from kourou.store.message_store import AppendedRecord, GetRequest
 
 log = logging.getLogger(__name__)
+
+ROUNDS_MAX: Final = 3_000
+"""Number of rounds that are recorded: a day at one per 30 s."""
+
+
+class CheckAction(Enum):
+    """Action of a round for a half message; see the module's table."""
+
+    GIVE_UP = auto()
+    END_ROUND = auto()
+    SKIP = auto()
+    CHECK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """Configured limits of the rules.
+
+    Attributes:
+        timeout_ms: time that a producer has to end a transaction before it is checked.
+        checks_max: maximum number of checks.
+        retention_ms: retention time of files; an older message may be deleted at any time.
+    """
+
+    timeout_ms: int
+    checks_max: int
+    retention_ms: int
+
+
+class RoundHistory:
+    """Start times of rounds, on a clock that never jumps, and the half queue's end at each.
+
+    The start of the broker counts as a round.
+    """
+
+    def __init__(self) -> None:
+        self._began_ms: deque[int] = deque(maxlen=ROUNDS_MAX)
+        self._ends: deque[int] = deque(maxlen=ROUNDS_MAX)
+
+    def begin(self, steady_ms: int, end: int) -> None:
+        """Record the start of a round."""
+        self._began_ms.append(steady_ms)
+        self._ends.append(end)
+
+    def age_ms(self, half: HalfMessage, clock_age_ms: int, steady_ms: int) -> int:
+        """Return the age of a half message; `clock_age_ms` is its age by the wall clock."""
+        found = bisect_right(self._ends, half.queue_offset)  # the first round that found it
+        if found and half.first_offset == half.queue_offset:  # a later record is younger than it
+            clock_age_ms = min(clock_age_ms, steady_ms - self._began_ms[found - 1])
+        if found < len(self._ends):
+            clock_age_ms = max(clock_age_ms, steady_ms - self._began_ms[found])
+        return clock_age_ms
+
+
+def choose_action(half: HalfMessage, age_ms: int, end: int, limits: CheckLimits) -> CheckAction:
+    """Return the action of a round for an open half message.
+
+    Args:
+        half: the message.
+        age_ms: its age.
+        end: end of the half queue when the round began.
+        limits: the configured limits.
+    """
+    if half.queue_offset >= end:
+        return CheckAction.END_ROUND
+    if half.check_times >= limits.checks_max or age_ms > limits.retention_ms:
+        return CheckAction.GIVE_UP
+    immunity_ms = half.immunity_ms(limits.timeout_ms)
+    if immunity_ms is not None:
+        return CheckAction.SKIP if age_ms <= immunity_ms else CheckAction.CHECK
+    was_asked = half.check_times > 0 and half.first_offset != half.queue_offset
+    return CheckAction.CHECK if was_asked or age_ms > limits.timeout_ms else CheckAction.END_ROUND
+
 
 ROUND_MS: Final = 60_000
 """Time limit of a round; the next round continues with the rest."""

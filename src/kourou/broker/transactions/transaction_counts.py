@@ -1,8 +1,12 @@
-"""Number of open half messages by topic, saved in the file `config/transactionMetrics`.
+"""Counts of transactions: open half messages by topic, ends and checks, and their metrics.
 
-Java's counts drift with each crash; here they are recounted at each start.
+The open ones are saved in the file `config/transactionMetrics`.
 
-Source: TransactionMetrics.java, apache/rocketmq 5.5.0.
+Java's counts drift with each crash; here they are recounted at each start. Java's
+rocketmq_finish_message_latency is not served: its name says milliseconds, while its buckets are in
+seconds. The last two metrics do not exist in Java.
+
+Source: TransactionMetrics.java, BrokerMetricsManager.initTransactionMetrics, apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
@@ -15,11 +19,37 @@ from typing import Final
 from kourou.broker.config_saver import ConfigSaver, SavedFile, TextParts
 from kourou.broker.transactions.ledger import State
 from kourou.clock import Clock
+from kourou.metrics import Family, Kind, Sample
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.fastjson import loads
 from kourou.protocol.json_records import from_json
 from kourou.protocol.json_values import as_integer, as_object, get_object
 from kourou.remoting.runtime import Offload
+
+
+def transaction_families(counts: TransactionCounts, base: Mapping[str, str]) -> list[Family]:
+    """Return the metrics of transactions, with one series per destination topic."""
+    ends = counts.ends
+    totals = (
+        ("commit_messages_total", "Transactions committed.", ends[State.COMMITTED]),
+        ("rollback_messages_total", "Transactions rolled back.", ends[State.ROLLED_BACK]),
+        ("transaction_checks_total", "Checks sent to producers.", counts.checks),
+        ("transaction_given_up_total", "Transactions given up after too many checks.",
+         ends[State.GIVEN_UP]),
+    )  # fmt: skip
+    return [
+        _family("half_messages", Kind.GAUGE, "Transactions that are open.",
+                counts.open_by_topic(), base),
+        *(_family(name, Kind.COUNTER, text, by_topic, base) for name, text, by_topic in totals),
+    ]  # fmt: skip
+
+
+def _family(
+    name: str, kind: Kind, text: str, by_topic: Mapping[str, int], base: Mapping[str, str]
+) -> Family:
+    samples = [Sample({**base, "topic": topic}, count) for topic, count in by_topic.items()]
+    return Family(f"rocketmq_{name}", kind, text, samples)
+
 
 FILE_NAME: Final = "config/transactionMetrics"
 _ENDS: Final = (State.COMMITTED, State.ROLLED_BACK, State.GIVEN_UP)

@@ -3,7 +3,7 @@
     half message       RMQ_SYS_TRANS_HALF_TOPIC         `half_messages.py`, `half_cache.py`
     end                END_TRANSACTION                  `end_transaction.py`, `op_writer.py`
     fast paths         of both                          `plain_halves.py`, `fast_end.py`
-    check              CHECK_TRANSACTION_STATE          `check_rules.py`, `check_rounds.py`
+    check              CHECK_TRANSACTION_STATE          `check_rounds.py`
     resumption         RESUME_CHECK_HALF_MESSAGE        `resume_checks.py`
     recovery           open transactions at a start     `recovery.py`
     state              of each half message             `ledger.py`, `context.py`

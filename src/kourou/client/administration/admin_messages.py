@@ -39,7 +39,7 @@ _EVER_MS: Final = (1 << 63) - 1
 _KINDS: Final = {"U": "id", "K": "key", "T": "tag"}
 """Index types of QUERY_MESSAGE, with their names in error texts."""
 _LACKS_INDEX: Final = ("messageIndexEnable is false", "the key index is being made")
-"""Parts of a remark if the index is off or incomplete: see `broker/pulling/query_messages.py`."""
+"""Parts of a remark if the index is off or incomplete: see `broker/pulling/query.py`."""
 
 
 class MessageAdmin(AdminCalls):
