@@ -1,25 +1,30 @@
 """Measures the cost of the key index, and the time of key queries.
 
-    python -m bench.index [--messages N] [--dir DIR]
+    python -m bench.index [--messages N] [--rounds N] [--dir DIR] [--before SRC]
 
 Writes messages with a unique id, a tag and, in some runs, a key into a log, and indexes them: once
 from the log, as after a start, and once from the feed of the append path, as for new messages. In
 one run each message also has a property with a unique value, so that no record has the form of an
 earlier one, and each is parsed property by property.
 
-All times are CPU times of this process, comparable also on a busy machine, although they grow if
-cores share their caches. To compare two versions, run both in turn on the same machine, several
-times, and use the smallest figure of each: `PYTHONPATH=<the other's src> python -m bench.index`.
+Prints the smallest figure of all rounds. All times are CPU times of the process, comparable also
+on a busy machine, although they grow if cores share their caches. With `--before`, each round is
+also run with the `src` of another commit, and the table shows this source's ratios to the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
+import tracemalloc
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -118,55 +123,110 @@ def follow(index: KeyIndex, end: int) -> tuple[float, float, float]:
             off_s += time.process_time() - began_s
 
 
-def measure(directory: Path, messages: int, kind: Kind) -> dict[str, str]:
+def measure(directory: Path, messages: int, kind: Kind) -> dict[str, float]:
     """Return the figures by name."""
     disk = OsDisk(directory)
     disk.make_directory("commitlog")
     log = CommitLog(disk, SEGMENT_BYTES)
-    feed = write_log(log, messages, kind)
     index = KeyIndex(disk, log, LAYOUT)
-    index.feed = feed
+    index.feed = write_log(log, messages, kind)
     index.open(durable_to_ms=None, complete_to=None)
     fed_s, *_ = follow(index, log.synced_position)
-    for name in disk.list("index"):
-        disk.unlink(f"index/{name}")
-    index = KeyIndex(disk, log, LAYOUT)
-    index.open(durable_to_ms=None, complete_to=None)
+    memory_bytes = _rebuild_memory(disk, log)
+    index = _empty_index(disk, log)
     on_s, off_s, longest_s = follow(index, log.synced_position)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     index.save()
-    saved_s = time.perf_counter() - began_s
+    saved_s = time.process_time() - began_s
     dice = random.Random(1)
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     for _ in range(QUERIES):
         hash_ = key_hash("Orders", f"order-{dice.randrange(messages)}", KeyKind.KEY)
         found = list(index.find(hash_, 0, 2 * START_MS))
         assert found or not kind.has_key, "a key is missing"
-    found_s = time.perf_counter() - began_s
+    found_s = time.process_time() - began_s
     disk.close()
     return {
-        "on the loop, from the log, us/message": f"{on_s / messages * 1e6:.2f}",
-        "on the loop, from the feed, us/message": f"{fed_s / messages * 1e6:.2f}",
-        "off the loop, us/message": f"{off_s / messages * 1e6:.2f}",
-        "longest slice, ms": f"{longest_s * 1e3:.2f}",
-        "save, ms": f"{saved_s * 1e3:.0f}",
-        "query of a key, us": f"{found_s / QUERIES * 1e6:.1f}",
+        "on the loop, from the log, us/message": on_s / messages * 1e6,
+        "on the loop, from the feed, us/message": fed_s / messages * 1e6,
+        "off the loop, us/message": off_s / messages * 1e6,
+        "longest slice, ms": longest_s * 1e3,
+        "save, ms": saved_s * 1e3,
+        "query of a key, us": found_s / QUERIES * 1e6,
+        "most memory of Python objects, MB": memory_bytes / 1e6,
     }
+
+
+def _empty_index(disk: OsDisk, log: CommitLog) -> KeyIndex:
+    for name in disk.list("index"):
+        disk.unlink(f"index/{name}")
+    index = KeyIndex(disk, log, LAYOUT)
+    index.open(durable_to_ms=None, complete_to=None)
+    return index
+
+
+def _rebuild_memory(disk: OsDisk, log: CommitLog) -> int:
+    """Return the most bytes of Python objects while an index is built; its slots are no objects."""
+    tracemalloc.start()
+    follow(_empty_index(disk, log), log.synced_position)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most
+
+
+Figures = dict[str, dict[str, float]]
+"""By kind of messages and name."""
+
+
+def _run(args: argparse.Namespace, source: Path | None) -> Figures:
+    """Run one round in a process of its own, with the code of this source or of another one."""
+    words = [sys.executable, "-m", "bench.index", "--json", "--messages", str(args.messages)]
+    words += ["--dir", str(args.dir)] if args.dir else []
+    path = {"PYTHONPATH": f"{source.resolve()}:."} if source else {}
+    done = subprocess.run(words, env=os.environ | path, stdout=subprocess.PIPE, check=True)
+    return cast("Figures", json.loads(done.stdout))
+
+
+def _smallest(rounds: list[Figures]) -> Figures:
+    return {
+        kind: {name: min(one[kind][name] for one in rounds) for name in figures}
+        for kind, figures in rounds[0].items()
+    }
+
+
+def _round(args: argparse.Namespace) -> Figures:
+    figures = {}
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory(dir=args.dir) as directory:
+            figures[kind.name] = measure(Path(directory), args.messages, kind)
+    return figures
 
 
 def main() -> None:
     """Measure with messages of each kind, and print a table."""
     parser = argparse.ArgumentParser(description="The cost of the key index.")
     parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=None, help="on the disk to measure")
+    parser.add_argument("--before", type=Path, help="the `src` of another commit")
+    parser.add_argument("--json", action="store_true", help="run one round, print it as JSON")
     args = parser.parse_args()
-    figures = []
-    for kind in KINDS:
-        with tempfile.TemporaryDirectory(dir=args.dir) as directory:
-            figures.append(measure(Path(directory), args.messages, kind))
-    table = Table("figure", *(kind.name for kind in KINDS))
-    for name in figures[0]:
-        table.add_row(name, *(of_size[name] for of_size in figures))
+    if args.json:
+        print(json.dumps(_round(args)))
+        return
+    sources = [None, *([args.before] if args.before else [])]
+    rounds: dict[Path | None, list[Figures]] = {source: [] for source in sources}
+    for number in range(args.rounds):
+        for source in sources[:: -1 if number % 2 else 1]:
+            rounds[source].append(_run(args, source))
+    now, *others = (_smallest(of_source) for of_source in rounds.values())
+    table = Table("figure", *now)
+    for name in next(iter(now.values())):
+        cells = [f"{now[kind][name]:.2f}" for kind in now]
+        for before in others:
+            ratios = (now[kind][name] / (before[kind][name] or 1) for kind in now)
+            cells = [f"{cell} ({ratio:.2f})" for cell, ratio in zip(cells, ratios, strict=True)]
+        table.add_row(name, *cells)
     Console().print(table)
 
 

@@ -19,9 +19,8 @@ from kourou.broker.writing.index_follower import (
     IndexFollower,
 )
 from kourou.store.index.index_active import ActiveIndexFile
-from kourou.store.index.index_columns import KeyColumns
 from kourou.store.index.index_feed import IndexFeed
-from kourou.store.index.index_keys import KeyKind
+from kourou.store.index.index_keys import KeyEntries, KeyKind
 from kourou.store.index.index_query import KeyQuery
 from kourou.store.message_store import IndexStep
 from kourou.store.state.checkpoint import load_checkpoint
@@ -224,18 +223,18 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
 def test_an_unexpected_failure_is_logged_once_and_skips_no_record(
     caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_columns = ActiveIndexFile.add_columns
+    add = ActiveIndexFile.add
     calls: list[int] = []
 
-    def fail_at_first(file: ActiveIndexFile, columns: KeyColumns) -> int:
-        calls.append(len(columns.hashes))
+    def fail_at_first(file: ActiveIndexFile, entries: KeyEntries) -> int:
+        calls.append(len(entries.hashes))
         if len(calls) <= 3:
             raise KeyError("unforeseen")
-        return add_columns(file, columns)
+        return add(file, entries)
 
     async def test(broker: SimulatedBroker) -> None:
         await send(broker, *"abcdef")
-        monkeypatch.setattr(ActiveIndexFile, "add_columns", fail_at_first)
+        monkeypatch.setattr(ActiveIndexFile, "add", fail_at_first)
         index = following(broker)
         await asyncio.sleep(5 * RETRY_MS / 1000)
         assert broker.store.index_lag_bytes == 0

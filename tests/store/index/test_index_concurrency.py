@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno
-from array import array
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from kourou.protocol.record.read import read_record
 from kourou.store.index import index_query
 from kourou.store.index.index_active import ActiveIndexFile
-from kourou.store.index.index_columns import KeyColumns
-from kourou.store.index.index_keys import KeyKind, key_hash
+from kourou.store.index.index_keys import KeyEntries, KeyKind, key_hash
 from kourou.store.index.index_query import KeyQuery, find_messages
-from kourou.store.index.index_rows import KeyRows
 from kourou.store.index.key_index import IndexStep
 from kourou.store.log.record_reader import read_record_at
 from kourou.store.paths import INDEX
@@ -31,17 +27,17 @@ def test_a_query_during_a_step_finds_all_records(monkeypatch: pytest.MonkeyPatch
     indexed.append(20)
     end = indexed.log.synced_position
     found: list[int] = []
-    add_columns = ActiveIndexFile.add_columns
+    add = ActiveIndexFile.add
 
-    def ask_and_put(file: ActiveIndexFile, columns: KeyColumns) -> int:
+    def query_and_add(file: ActiveIndexFile, entries: KeyEntries) -> int:
         query = KeyQuery("T", "k-39", KeyKind.KEY, 10, 0, LONG_MAX)
         records = find_messages(
             query, indexed.index, indexed.log, end, lambda place: indexed.log.read(place, 4096)
         )
         found.append(len(records.records))
-        return add_columns(file, columns)
+        return add(file, entries)
 
-    monkeypatch.setattr(ActiveIndexFile, "add_columns", ask_and_put)
+    monkeypatch.setattr(ActiveIndexFile, "add", query_and_add)
     indexed.follow()
     assert found == [1] * len(found) != []
 
@@ -59,7 +55,7 @@ def test_a_search_continues_behind_an_entry_added_meanwhile(
     def put_and_slot(number: int) -> int:
         monkeypatch.undo()
         at_ms = START_MS + 9_000
-        file.add_columns(KeyColumns([HASH], [indexed.log.written_position], [at_ms], at_ms, at_ms))
+        file.add(KeyEntries([HASH], [indexed.log.written_position], [at_ms], at_ms, at_ms))
         return slot(number)
 
     monkeypatch.setattr(file, "slot", put_and_slot)
@@ -180,9 +176,9 @@ class WatchedSlots:
         self._look()
 
 
-def columns_of(hashes: list[int]) -> KeyColumns:
+def entries_of(hashes: list[int]) -> KeyEntries:
     at_ms, number = START_MS + 9_000, len(hashes)
-    return KeyColumns(hashes, range(10_000, 10_000 + number), [at_ms] * number, at_ms, at_ms)
+    return KeyEntries(hashes, range(10_000, 10_000 + number), [at_ms] * number, at_ms, at_ms)
 
 
 def test_a_search_while_entries_are_added_finds_all_older_entries(
@@ -197,95 +193,9 @@ def test_a_search_while_entries_are_added_finds_all_older_entries(
     slots = WatchedSlots(file._slots, lambda: found.append([*file.find(HASH, 0, LONG_MAX)]))
     monkeypatch.setattr(file, "_slots", slots)
     others = [HASH + 8 * number for number in range(5)]  # of the same slot
-    assert file.add_columns(columns_of([HASH, *others])) == 6
+    assert file.add(entries_of([HASH, *others])) == 6
     assert found == [indexed.places["g-1"]] * 6
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_001, 10_000, *indexed.places["g-1"]]
-
-
-def rows_of(ids: list[int], others: list[int], last: int, records: int) -> KeyRows:
-    """Return rows of these hashes: two columns, and a last one with the same hash for all."""
-    columns = [array("i", ids), array("i", others)]
-    times = [START_MS + 9_000] * records
-    return KeyRows(columns, array("i", [last]), array("q", range(10_000, 10_000 + records)), times)
-
-
-@pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
-def test_a_search_while_rows_are_added_finds_all_older_entries(
-    last: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    indexed = Indexed()
-    indexed.append(3)
-    indexed.follow()
-    file = indexed.index.files[-1]
-    assert isinstance(file, ActiveIndexFile)
-    found: list[tuple[list[int], ...]] = []
-    lasts_before = [*file.find(last, 0, LONG_MAX)]
-
-    def look() -> None:
-        found.append(([*file.find(HASH, 0, LONG_MAX)], [*file.find(last, 0, LONG_MAX)]))
-
-    monkeypatch.setattr(file, "_slots", WatchedSlots(file._slots, look))
-    assert file.add_rows(rows_of([HASH] * 3, [HASH + 16 * n for n in range(3)], last, 3))
-    first = (indexed.places["g-1"], lasts_before)
-    *before, after = found
-    assert set(map(str, before)) == {str(first)}
-    if last == HASH + 1:  # in no other key's slot: the slot is written once for all rows
-        assert len(before) == 6
-        assert after[1] == [10_002, 10_001, 10_000, *lasts_before]
-    else:
-        assert len(before) == 8
-    added = [10_002, 10_001, 10_000, 10_000]  # twice in the first record
-    assert [*file.find(HASH, 0, LONG_MAX)] == [*added, *indexed.places["g-1"]]
-    assert [*file.find(last, 0, LONG_MAX)] == [10_002, 10_001, 10_000, *lasts_before]
-
-
-@pytest.mark.parametrize("last", [HASH + 1, HASH + 8])
-def test_rows_give_the_same_file_as_single_entries(last: int) -> None:
-    files = []
-    rows = rows_of([HASH, 5, HASH], [1, 2, HASH], last, 3)
-    for in_rows in (True, False):
-        indexed = Indexed()
-        indexed.append(3)
-        indexed.follow()
-        file = indexed.index.files[-1]
-        assert isinstance(file, ActiveIndexFile)
-        if in_rows:
-            assert file.add_rows(rows)
-        else:
-            assert file.add_columns(rows.columns()) == 9
-        file.save()
-        files.append((indexed.disk.read(file.path, 0, 1 << 20), file.header))
-    assert files[0] == files[1]
-
-
-def test_rows_that_do_not_all_fit_are_not_added() -> None:
-    indexed = Indexed()
-    indexed.append(3)
-    indexed.follow()
-    file = indexed.index.files[-1]
-    assert isinstance(file, ActiveIndexFile)
-    before, room = file.header, (file.layout.entries - file.header.count) // 3
-    number = room + 1
-    assert not file.add_rows(rows_of([1] * number, [2] * number, 3, number))
-    assert file.header == before
-    assert file.add_rows(rows_of([1] * room, [2] * room, 3, room))
-
-
-def test_rows_that_fail_to_be_added_change_nothing() -> None:
-    indexed = Indexed()
-    indexed.append(3)
-    indexed.follow()
-    file = indexed.index.files[-1]
-    assert isinstance(file, ActiveIndexFile)
-    before = file.header
-    rows = rows_of([HASH] * 3, [HASH] * 3, HASH + 1, 3)
-    no_time: Any = None
-    with pytest.raises(TypeError):
-        file.add_rows(rows._replace(times=[*rows.times[:2], no_time]))
-    assert file.header == before
-    assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
-    assert file.add_columns(columns_of([HASH])) == 1
-    assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]
 
 
 def test_entries_that_fail_to_be_added_change_nothing() -> None:
@@ -296,8 +206,8 @@ def test_entries_that_fail_to_be_added_change_nothing() -> None:
     assert isinstance(file, ActiveIndexFile)
     before = file.header
     with pytest.raises(OverflowError):
-        file.add_columns(columns_of([HASH] * 4)._replace(offsets=[1, 2, 3, 1 << 70]))
+        file.add(entries_of([HASH] * 4)._replace(offsets=[1, 2, 3, 1 << 70]))
     assert file.header == before
     assert [*file.find(HASH, 0, LONG_MAX)] == indexed.places["g-1"]
-    assert file.add_columns(columns_of([HASH])) == 1
+    assert file.add(entries_of([HASH])) == 1
     assert [*file.find(HASH, 0, LONG_MAX)] == [10_000, *indexed.places["g-1"]]

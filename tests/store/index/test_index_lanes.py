@@ -7,41 +7,46 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kourou.store.index.index_lanes import LANE_BYTES, NO_TAIL, Remainders, lane_hashes
+from kourou.store.index.index_lanes import LANES_MAX, Remainders, lane_numbers, text_hashes
 
 STARTS = st.one_of(st.sampled_from([0, 2**31 - 1, 2**31, 2**32 - 1]), st.integers(0, 2**32 - 1))
-TAILS = st.binary(min_size=LANE_BYTES, max_size=LANE_BYTES).map(
-    lambda tail: bytes(byte & 0x7F for byte in tail)
-)
 
 
-def hash_alone(start: int, tail: bytes) -> int:
+def hash_alone(start: int, text: bytes) -> int:
     value = 0
-    for byte in tail:
+    for byte in text:
         value = value * 31 + byte
     value = (value + start) & 0xFFFF_FFFF
     return 0 if value == 2**31 else min(value, 2**32 - value)
 
 
+def texts_of(lanes: int) -> st.SearchStrategy[list[tuple[int, bytes]]]:
+    text = st.binary(min_size=8 * lanes, max_size=8 * lanes)
+    ascii_text = text.map(lambda some: bytes(byte & 0x7F for byte in some))
+    return st.lists(st.tuples(STARTS, ascii_text), min_size=1, max_size=20)
+
+
+def hashed(texts: list[tuple[int, bytes]]) -> list[int]:
+    starts = lane_numbers([start for start, _ in texts])
+    return list(text_hashes(starts, b"".join(text for _, text in texts)))
+
+
 @settings(max_examples=100)
-@given(st.lists(st.tuples(STARTS, TAILS), max_size=20))
-def test_lane_hashes_equal_single_hashes(keys: list[tuple[int, bytes]]) -> None:
-    starts, tails = [start for start, _ in keys], b"".join(tail for _, tail in keys)
-    assert list(lane_hashes(starts, tails)) == [hash_alone(*key) for key in keys]
+@given(st.integers(1, 4).flatmap(texts_of))
+def test_hashes_in_lanes_equal_single_hashes(texts: list[tuple[int, bytes]]) -> None:
+    assert hashed(texts) == [hash_alone(*text) for text in texts]
 
 
-def test_thousands_of_keys_are_hashed_in_order() -> None:
-    tails = [f"{number:08}".encode() for number in range(3_000)]
-    starts = [number * 1_000_003 for number in range(3_000)]
-    expected = [hash_alone(start, tail) for start, tail in zip(starts, tails, strict=True)]
-    assert list(lane_hashes(starts, b"".join(tails))) == expected
+def test_as_many_texts_as_lanes_are_hashed_in_order() -> None:
+    texts = [(number * 1_000_003, f"{number:08}".encode()) for number in range(LANES_MAX)]
+    assert hashed(texts) == [hash_alone(*text) for text in texts]
 
 
 def test_lanes_with_the_largest_values_do_not_overflow_into_neighbours() -> None:
-    largest = b"\x7f" * LANE_BYTES
-    expected = (hash_alone(2**32 - 1, largest), hash_alone(0, NO_TAIL))
-    assert lane_hashes([2**32 - 1, 0] * 8, (largest + NO_TAIL) * 8) == expected * 8
-    assert lane_hashes([2**31, 0], NO_TAIL * 2) == (0, 0)
+    largest, smallest = (2**32 - 1, b"\x7f" * 24), (0, bytes(24))
+    expected = [hash_alone(*largest), hash_alone(*smallest)]
+    assert hashed([largest, smallest] * 8) == expected * 8
+    assert hashed([(2**31, bytes(8)), (0, bytes(8))]) == [0, 0]
 
 
 @settings(max_examples=200)

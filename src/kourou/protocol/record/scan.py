@@ -43,12 +43,12 @@ _HEAD: Final = head_struct(
     "total_size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag",
     "store_at_ms", "body_size",
 ).unpack_from  # fmt: skip
-KEY_HEAD: Final = head_struct(
+_KEY_HEAD: Final = head_struct(
     "total_size", "magic", "physical_offset", "sys_flag", "store_at_ms", "body_size"
 ).unpack_from
 """The fields of a head with two IPv4 hosts from which the key index reads a record."""
 _PROPERTIES_SIZE: Final = PROPERTIES_SIZE.unpack_from
-RECORD_TAIL_BYTES_MIN: Final = TAIL_BYTES_V1 + 1
+_RECORD_TAIL_BYTES_MIN: Final = TAIL_BYTES_V1 + 1
 """The size fields of topic and properties, and a topic of one byte."""
 LOG_HEAD: Final = head_struct(
     "total_size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag"
@@ -187,14 +187,14 @@ def append_unverified(
     new = tuple.__new__  # LogRecord's own constructor takes twice as long
     last = end - HEAD_BYTES
     while at <= last and len(found) < records_max:
-        size, magic, offset, sys_flag, store_at_ms, body_size = KEY_HEAD(chunk, at)
+        size, magic, offset, sys_flag, store_at_ms, body_size = _KEY_HEAD(chunk, at)
         next_at = at + size
         topic_at = at + HEAD_BYTES + body_size
         if (
             magic != MAGIC_V1
             or offset != chunk_start + at
             or sys_flag & HOST_FLAGS
-            or not at < topic_at <= next_at - RECORD_TAIL_BYTES_MIN
+            or not at < topic_at <= next_at - _RECORD_TAIL_BYTES_MIN
             or next_at > end
         ):
             break
@@ -213,27 +213,6 @@ def append_unverified(
     return at
 
 
-class RecordTail(NamedTuple):
-    """The bytes after a record's body; the properties begin at byte `properties_at` of them."""
-
-    topic: bytes
-    properties: bytes
-    properties_at: int
-
-
-def cut_tail(tail: bytes) -> RecordTail | None:
-    """Return the parts of the bytes after a v1 record's body; None if their sizes do not fit."""
-    topic_end = 1 + tail[0]
-    properties_at = topic_end + PROPERTIES_SIZE_BYTES
-    if (
-        topic_end == 1
-        or properties_at > len(tail)
-        or _PROPERTIES_SIZE(tail, topic_end)[0] != len(tail) - properties_at
-    ):
-        return None
-    return RecordTail(tail[1:topic_end], tail[properties_at:], properties_at)
-
-
 _DAMAGE: Final = LogRecord(0, 0, 0, 0, b"", b"")
 
 
@@ -248,7 +227,7 @@ def parse_unverified(
         size, magic = RECORD_START.unpack_from(chunk, at)
         is_record = magic in RECORD_MAGICS and HEAD_BYTES < size <= limit - at
         return None if is_record else _blank(chunk_start + at, size, magic, segment_end - at)
-    size, magic, offset, sys_flag, store_at_ms, body_size = KEY_HEAD(chunk, at)
+    size, magic, offset, sys_flag, store_at_ms, body_size = _KEY_HEAD(chunk, at)
     if magic not in RECORD_MAGICS:
         return _blank(chunk_start + at, size, magic, segment_end - at)
     if offset != chunk_start + at or not HEAD_BYTES < size <= limit - at:
@@ -261,7 +240,7 @@ def parse_unverified(
     topic_at = at + HEAD_BYTES + body_size
     if sys_flag & HOST_FLAGS:
         store_at_ms, topic_at = _v6_fields(chunk, at, sys_flag)
-    if not at < topic_at <= end - RECORD_TAIL_BYTES_MIN:
+    if not at < topic_at <= end - _RECORD_TAIL_BYTES_MIN:
         return _DAMAGE
     if magic == MAGIC_V1:
         topic_size, topic_at = chunk[topic_at], topic_at + 1
@@ -303,7 +282,7 @@ def store_time(head: bytes, position: int) -> int | None:
 
     `head` is its first `HEAD_BYTES_MAX` bytes.
     """
-    _, magic, own_position, sys_flag, store_at_ms, _ = KEY_HEAD(head, 0)
+    _, magic, own_position, sys_flag, store_at_ms, _ = _KEY_HEAD(head, 0)
     if magic not in RECORD_MAGICS or own_position != position:
         return None
     return int(_v6_fields(head, 0, sys_flag)[0] if sys_flag & HOST_FLAGS else store_at_ms)

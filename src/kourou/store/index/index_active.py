@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import errno
 import mmap
+import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.store.index.index_columns import KeyColumns, convert_byte_order, pack_columns
 from kourou.store.index.index_file import (
     HEADER,
     HEADER_BYTES,
@@ -39,9 +39,10 @@ from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
     IndexLayout,
+    seconds_since,
 )
+from kourou.store.index.index_keys import KeyEntries
 from kourou.store.index.index_lanes import Remainders
-from kourou.store.index.index_rows import KeyRows, pack_rows
 from kourou.store.paths import INDEX
 
 TAIL_BYTES_MAX: Final = 512 * 1024
@@ -59,7 +60,7 @@ _SYNC_PAGES: Final = 256
 _PAGES_TRACKED: Final = 0.9
 """Fraction of the pages; once more have changed, all count as changed and tracking stops."""
 _NEVER: Final = 1 << 31
-_NONE_PENDING: Final[tuple[int, list[int], int]] = (_NEVER, [], _NEVER)
+_NONE_PENDING: Final[tuple[int, list[int]]] = (_NEVER, [])
 
 
 class ActiveIndexFile(IndexFile):
@@ -84,8 +85,7 @@ class ActiveIndexFile(IndexFile):
         ) = header
         self._slots = slots
         # While entries are added, slots already name entries that are not in the tail yet. For
-        # readers: the number of the first such entry; the previous entry of each; and n, where
-        # every n-th entry is named by no slot yet and is therefore missing from that list.
+        # readers: the number of the first such entry, and the previous entry of each.
         self._pending = _NONE_PENDING
         self._remainders = Remainders(layout.slots)
         self._changed_pages: set[int] = set()
@@ -142,7 +142,7 @@ class ActiveIndexFile(IndexFile):
         at = HEADER_BYTES + SLOT_BYTES * first
         data = self._disk.read(self.path, at, SLOT_BYTES * number)
         piece = array(_INT, data.ljust(SLOT_BYTES * number, b"\0"))
-        convert_byte_order(piece)
+        _convert_byte_order(piece)
         if max(piece) >= self._count or min(piece) < 0:
             for index, value in enumerate(piece):
                 if not 0 <= value < self._count:
@@ -195,9 +195,9 @@ class ActiveIndexFile(IndexFile):
 
     def slot(self, number: int) -> int:
         entry = self._slots[number]
-        first, previous, skipped = self._pending
+        first, previous = self._pending
         while entry >= first:
-            entry = previous[entry - first - (entry - first) // skipped]
+            entry = previous[entry - first]
         return entry
 
     def entry(self, number: int) -> IndexEntry:
@@ -206,112 +206,46 @@ class ActiveIndexFile(IndexFile):
             return super().entry(number)
         return IndexEntry._make(INDEX_ENTRY.unpack_from(tail, (number - first) * INDEX_ENTRY_BYTES))
 
-    def add_columns(self, columns: KeyColumns) -> int:
+    def add(self, entries: KeyEntries) -> int:
         """Add entries; return how many of them fit into the file."""
-        number = min(len(columns.hashes), self.layout.entries - self._count)
-        if number < len(columns.hashes):
-            columns = columns.part(0, number)
-        hashes, offsets, times, *_ = columns
+        number = min(len(entries.hashes), self.layout.entries - self._count)
+        if number < len(entries.hashes):
+            entries = entries.part(0, number)
         if not number:
             return 0
+        _, offsets, times, *_ = entries
         begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
-        hashes = array(_INT, hashes)
-        columns = columns._replace(hashes=hashes)
+        hashes = array(_INT, entries.hashes)
         slot_numbers = self._remainders.of(hashes)
         previous: list[int] = []
-        with self._restoring_slots(slot_numbers, previous):
-            self._link(range(self._count, self._count + number), slot_numbers, previous, _NEVER)
-            entries = pack_columns(columns, begin_at_ms, previous)
-            self._tail[1].extend(memoryview(entries).cast("B"))
-        self._count_added(number, begin_at_ms, offsets, times)
-        self._used_slots += previous.count(0)
-        self._mark_changed(slot_numbers)
-        return number
-
-    def add_rows(self, rows: KeyRows) -> bool:
-        """Add the entries of all these records; if they do not all fit, add none, return False."""
-        hashes, last, offsets, times = rows
-        width, number = len(hashes) + 1, len(offsets)
-        first, end = self._count, self._count + width * number
-        if end > self.layout.entries:
-            return False
-        begin_at_ms = times[0] if self._count == 1 else self._begin_at_ms
-        columns = [self._remainders.of(column) for column in hashes]
-        common_slot = self._remainders.of(last[:1])[0] if len(last) < number else -1
-        if common_slot >= 0 and any(common_slot in column for column in columns):
-            common_slot, last = -1, last * number
-        if common_slot < 0:
-            columns.append(self._remainders.of(last))
-        slot_numbers = columns[0]
-        if len(columns) > 1:
-            slot_numbers = [0] * (number * len(columns))
-            for at, column in enumerate(columns):
-                slot_numbers[at :: len(columns)] = column
-        numbers, skipped = list(range(first, end)), _NEVER
-        if common_slot >= 0:
-            skipped = width
-            del numbers[width - 1 :: width]
-        previous: list[int] = []
-        with self._restoring_slots(slot_numbers, previous):
-            self._link(numbers, slot_numbers, previous, skipped)
-            before: list[Sequence[int]]
-            before = [previous[at :: len(columns)] for at in range(len(columns))]
-            if common_slot >= 0:
-                before.append(
-                    [self._slots[common_slot], *range(first + width - 1, end - width, width)]
-                )
-            entries = pack_rows(rows._replace(last=last), begin_at_ms, before)
-            self._tail[1].extend(memoryview(entries).cast("B"))
-        self._count_added(width * number, begin_at_ms, offsets, times)
-        self._used_slots += previous.count(0)
-        if common_slot >= 0:  # only now, because the entries that this slot names are in the tail
-            self._used_slots += not self._slots[common_slot]
-            self._slots[common_slot] = end - 1
-            slot_numbers.append(common_slot)
-        self._mark_changed(slot_numbers)
-        return True
-
-    def _count_added(
-        self, number: int, begin_at_ms: int, offsets: Sequence[int], times: Sequence[int]
-    ) -> None:
-        """Update the header's fields for `number` added entries."""
+        try:
+            self._link(slot_numbers, previous)
+            packed = _packed(hashes, offsets, _seconds(entries, begin_at_ms), previous)
+            self._tail[1].extend(memoryview(packed).cast("B"))
+        except BaseException:  # no entry was added
+            for slot, entry in reversed(list(zip(slot_numbers, previous, strict=False))):
+                self._slots[slot] = entry
+            self._pending = _NONE_PENDING
+            raise
         if self._count == 1:
             self._begin_at_ms, self._begin_offset = begin_at_ms, offsets[0]
         self._end_at_ms, self._end_offset = times[-1], offsets[-1]
         self._count += number
         self._pending = _NONE_PENDING
+        self._used_slots += previous.count(0)
+        self._mark_changed(slot_numbers)
+        return number
 
-    @contextmanager
-    def _restoring_slots(
-        self, slot_numbers: Sequence[int], previous: Sequence[int]
-    ) -> Iterator[None]:
-        """Restore the slots if the body raises, so that no entry was added."""
-        try:
-            yield
-        except BaseException:
-            for slot, entry in reversed(list(zip(slot_numbers, previous, strict=False))):
-                self._slots[slot] = entry
-            self._pending = _NONE_PENDING
-            raise
-
-    def _link(
-        self, numbers: Sequence[int], slot_numbers: Sequence[int], previous: list[int], skipped: int
-    ) -> None:
-        """Point slots at the entries with these numbers; collect their old values in `previous`.
+    def _link(self, slot_numbers: Sequence[int], previous: list[int]) -> None:
+        """Point these slots at the next entries; collect their old values in `previous`.
 
         A single loop, because it runs for each entry: each slot is accessed once, since most
         accesses miss the processor's caches and a miss takes longer than everything else. Readers
         run meanwhile: `slot` leads them past entries that are not in the tail yet.
-
-        Args:
-            numbers: consecutive, except that the last of each `skipped` is left out.
-            slot_numbers: the slot of each entry.
-            previous: receives the number of the previous entry in each slot.
-            skipped: every `skipped`-th number is missing in `numbers`.
         """
         slots, add = self._slots, previous.append
-        self._pending = (self._count, previous, skipped)
-        for number, slot in zip(numbers, slot_numbers, strict=True):
+        self._pending = (self._count, previous)
+        for number, slot in enumerate(slot_numbers, self._count):
             add(slots[slot])
             slots[slot] = number
 
@@ -361,11 +295,42 @@ class ActiveIndexFile(IndexFile):
                 slots = array(
                     _INT, self._slots[start : end * _PAGE_SLOTS - _HEADER_SLOTS].tobytes()
                 )
-                convert_byte_order(slots)
+                _convert_byte_order(slots)
                 self._disk.write(self.path, HEADER_BYTES + SLOT_BYTES * start, [slots.tobytes()])
             _sync(self._disk, self.path)
             unsynced += len(some)
         self._changed_pages.clear()
+
+
+def _seconds(entries: KeyEntries, begin_at_ms: int) -> array[int]:
+    """Return the time field of each entry: seconds since the file's begin time."""
+    first = seconds_since(begin_at_ms, entries.time_min)
+    if first == seconds_since(begin_at_ms, entries.time_max):
+        return array(_INT, [first]) * len(entries.times)
+    seconds_by_time = {at_ms: seconds_since(begin_at_ms, at_ms) for at_ms in set(entries.times)}
+    return array(_INT, [seconds_by_time[at_ms] for at_ms in entries.times])
+
+
+def _packed(
+    hashes: array[int], offsets: Sequence[int], seconds: array[int], previous: Sequence[int]
+) -> array[int]:
+    """Return the entries in the file's layout, packed column by column."""
+    positions = array("q", offsets)
+    _convert_byte_order(positions)
+    halves = array(_INT, positions.tobytes())
+    entries = array(_INT, bytes(INDEX_ENTRY_BYTES * len(hashes)))
+    entries[1::5], entries[2::5] = halves[0::2], halves[1::2]
+    for column, values in ((0, hashes), (3, seconds), (4, previous)):
+        numbers = array(_INT, values)
+        _convert_byte_order(numbers)
+        entries[column::5] = numbers
+    return entries
+
+
+def _convert_byte_order(numbers: array[int]) -> None:
+    """Convert numbers in place between machine byte order and the files' big-endian order."""
+    if sys.byteorder == "little":
+        numbers.byteswap()
 
 
 def _sync(disk: Disk, path: str) -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from kourou.disk import Disk
 from kourou.errors import CorruptRecordError
-from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_file import (
     IndexFile,
     IndexHeader,
@@ -22,6 +20,7 @@ from kourou.store.index.index_file import (
     is_empty,
     read_header,
 )
+from kourou.store.index.index_keys import KeyHashes
 from kourou.store.index.index_log import LogCursor, record_time
 from kourou.store.log.commitlog import CommitLog
 
@@ -39,7 +38,7 @@ class IndexCheck:
         disk: holds the files.
         log_: the log after its recovery.
         layout: the layout of every file.
-        hashes_of: returns the hashes of a record's keys.
+        hashes: hashes the records' keys.
     """
 
     def __init__(
@@ -47,12 +46,12 @@ class IndexCheck:
         disk: Disk,
         log_: CommitLog,
         layout: IndexLayout,
-        hashes_of: Callable[[LogRecord], list[int]],
+        hashes: KeyHashes,
     ) -> None:
         self._disk = disk
         self._log = log_
         self._layout = layout
-        self._hashes_of = hashes_of
+        self._hashes = hashes
 
     def verified_files(
         self, names: list[str], *, durable_to_ms: int | None, complete_to: int | None
@@ -127,7 +126,7 @@ class IndexCheck:
             for record in cursor.next_records(until, _RECORDS_AT_ONCE):
                 if record.start >= header.begin_offset:
                     return True
-                if record.start > end_offset and self._hashes_of(record):
+                if record.start > end_offset and self._hashes.of_record(record):
                     return False
         return True  # no key in so many bytes: a missing file would have held one
 

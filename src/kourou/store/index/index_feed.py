@@ -75,13 +75,13 @@ class FedBatch(NamedTuple):
     keys: Sequence[str]
 
 
-class FedColumns:
-    """Fed data of consecutive records, in columns.
+class KeyTexts:
+    """The texts of the keys of records, in columns.
 
     Attributes:
         starts: the log position of each record.
         end: the log position where the last record ends.
-        times: store times, never descending.
+        times: store times.
         ids: for each group of consecutive records: their number, the common head of their ids
             (may be empty), and the joined remaining parts.
         keys: of each record, "" for none; may be empty if none has any.
@@ -216,7 +216,7 @@ class IndexFeed:
             number += len(item.starts) if type(item) is FedBatch else 1
         return number >= _CONSECUTIVE_MIN
 
-    def take(self, position: int, until: int, records_max: int = SLICE_MAX) -> FedColumns | None:
+    def take(self, position: int, until: int, records_max: int = SLICE_MAX) -> KeyTexts | None:
         """Return the next consecutive records that end at or below `until`.
 
         A later call of `next_from` with a position after them drops them. None if there are too
@@ -228,7 +228,7 @@ class IndexFeed:
             records_max: limit of the records, capped at `SLICE_MAX`.
         """
         items, at = self._items, 0
-        columns = FedColumns(position)
+        columns = KeyTexts(position)
         left = records_max = min(records_max, SLICE_MAX)
         while left and at < len(items) and columns.end < until:
             item = items[at]

@@ -1,8 +1,7 @@
 """Hashes many keys at once, each in its own 64-bit lane of one long integer.
 
-A key's hash is the sum of two parts: one of all characters but the last 8, and one of the last 8.
-The second parts of a whole slice are computed in one integer: a dozen operations in C replace as
-many interpreter steps per key, 0.06 us instead of 0.3 us.
+A dozen operations in C on each 8 characters of all keys replace as many interpreter steps per key:
+0.06 us instead of 0.3 us.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from collections.abc import Sequence
 from typing import Final
 
 LANE_BYTES: Final = 8
-NO_TAIL: Final = bytes(LANE_BYTES)
-"""The tail of a hash whose start is already complete."""
-
 LANES_MAX: Final = 1024
 """Lanes of one integer: 8 KiB stay in the processor's first-level cache."""
 _BYTES: Final = int.from_bytes(b"\xff\x00" * (4 * LANES_MAX), "little")
@@ -29,30 +25,13 @@ _LANE_POWER: Final = pow(31, LANE_BYTES, 1 << 32)
 _LOW_HALF: Final = 0 if sys.byteorder == "little" else 1
 
 
-def lane_hashes(starts: Sequence[int], tails: bytes) -> tuple[int, ...]:
-    """Return for each key the absolute value of its 32-bit hash; 0 for -2 ** 31, which has none.
-
-    Args:
-        starts: for each key, the hash of all before its last 8 characters, times 31 ** 8; 32 bits.
-        tails: for each key, its last 8 characters, ASCII; shorter keys have zeros before them.
-    """
-    found: tuple[int, ...] = ()
-    for first in range(0, len(starts), LANES_MAX):
-        some = starts[first : first + LANES_MAX]
-        lanes = _sums(tails[LANE_BYTES * first : LANE_BYTES * (first + LANES_MAX)])
-        lanes = _absolute(lanes + int.from_bytes(lane_numbers(some), "little"))
-        form = f"<{len(some)}Q"
-        found += struct.unpack(form, lanes.to_bytes(LANE_BYTES * len(some), "little"))
-    return found
-
-
 def lane_numbers(numbers: Sequence[int]) -> bytes:
     """Return 32-bit numbers, each in its own lane."""
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 def text_hashes(starts: bytes, texts: bytes) -> array[int]:
-    """Return the hashes of `lane_hashes` for complete texts of equal size.
+    """Return the absolute value of each text's 32-bit hash; 0 for -2 ** 31, which has none.
 
     Args:
         starts: at most `LANES_MAX` numbers packed by `lane_numbers`: for each text, the hash of

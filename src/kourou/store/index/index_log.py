@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from kourou.protocol.record.layout import HEAD_BYTES, HEAD_BYTES_MAX, RECORD_START
@@ -105,20 +104,6 @@ class LogCursor:
             at = limit
         self.position = start + at
         return found
-
-    def walk(self, until: int, take: Callable[[bytes, int, int, int], int]) -> None:
-        """Call `take` with the bytes in memory, up to `until`, and move the position.
-
-        Args:
-            until: the end of a record.
-            take: gets the bytes, the start of the next record in them, their log position, and
-                the end of the usable bytes; returns the start of the first record not taken.
-        """
-        start = self._chunk_start
-        end = min(len(self._chunk), until - start, self._log.segment_end(start) - start)
-        at = self.position - start
-        if at >= 0:
-            self.position = start + take(self._chunk, at, start, end)
 
     def seek(self, position: int) -> None:
         """Move to the position, which must be the start of a record."""

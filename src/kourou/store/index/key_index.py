@@ -19,11 +19,8 @@ from enum import Enum
 from typing import Final
 
 from kourou.disk import Disk
-from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_active import TAIL_BYTES_MAX, ActiveIndexFile
 from kourou.store.index.index_check import IndexCheck, count_last
-from kourou.store.index.index_columns import KeyColumns
-from kourou.store.index.index_fed_hashes import FedHashes
 from kourou.store.index.index_feed import SLICE_MAX, IndexFeed
 from kourou.store.index.index_file import (
     IndexFile,
@@ -32,10 +29,8 @@ from kourou.store.index.index_file import (
     index_file_name,
     index_file_names,
 )
-from kourou.store.index.index_gather import KeyGatherer
-from kourou.store.index.index_keys import KeyHashes, is_indexed
+from kourou.store.index.index_keys import KeyEntries, KeyHashes
 from kourou.store.index.index_log import LogCursor
-from kourou.store.index.index_rows import KeyRows
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX
 
@@ -72,8 +67,6 @@ class KeyIndex:
         self._log = log_
         self._layout = layout
         self._hashes = KeyHashes()
-        self._gatherer = KeyGatherer()
-        self._fed_hashes = FedHashes()
         # Oldest first. Only the indexing thread replaces the tuple; expiry, on another thread,
         # advances the name of the first valid file.
         self._files: tuple[IndexFile, ...] = ()
@@ -126,7 +119,7 @@ class KeyIndex:
             OSError: a file cannot be read or removed.
         """
         names = index_file_names(self._disk)
-        check = IndexCheck(self._disk, self._log, self._layout, self._hashes_of)
+        check = IndexCheck(self._disk, self._log, self._layout, self._hashes)
         files = check.verified_files(names, durable_to_ms=durable_to_ms, complete_to=complete_to)
         self._last_name = names[len(files) - 1] if files else ""
         self._remove(names[len(files) :])
@@ -174,8 +167,8 @@ class KeyIndex:
         if not self._needs_upkeep and not self.lag_bytes(until):
             return IndexStep.IDLE
         self._cursor.seek(self._position)  # the previous step may have been interrupted
-        columns = None if self._needs_upkeep else self._next_columns(until, records_max)
-        if columns is None or not self._add_entries(columns):
+        entries = None if self._needs_upkeep else self._next_entries(until, records_max)
+        if entries is None or not self._add_entries(entries):
             self._needs_upkeep = True
             return IndexStep.BLOCKED
         # Only now: queries search the log after the position themselves.
@@ -184,7 +177,7 @@ class KeyIndex:
             self._needs_upkeep = True
         return IndexStep.MORE if self._needs_upkeep or self.lag_bytes(until) else IndexStep.IDLE
 
-    def _next_columns(self, until: int, records_max: int) -> KeyColumns | KeyRows | None:
+    def _next_entries(self, until: int, records_max: int) -> KeyEntries | None:
         """Return the entries of the next records, and move the cursor after these.
 
         None if the log must be read and that might block.
@@ -195,49 +188,43 @@ class KeyIndex:
             fed = self.feed.take(position, until, records_max)
             if fed is not None:
                 until = fed.end
-                columns = self._fed_hashes.columns(fed)
-                if columns is not None:
+                entries = self._hashes.of_texts(fed)
+                if entries is not None:
                     self._cursor.seek(until)
-                    return columns
+                    return entries
         elif next_fed is not None:
             until = min(until, next_fed)
         if not self._cursor.read(until, may_block=False):
             return None
-        return self._gatherer.gather(self._cursor, until, records_max)
+        records = self._cursor.next_records(until, records_max)
+        entries, number = self._hashes.of_records(records)
+        if number < len(records):
+            self._cursor.seek(records[number].start)
+        return entries
 
-    def _add_entries(self, columns: KeyColumns | KeyRows) -> bool:
+    def _add_entries(self, entries: KeyEntries) -> bool:
         """Add entries; return False if some need a new file.
 
         Then the position is the record of the first entry that was not added.
         """
-        if isinstance(columns, KeyRows):
-            active = self._active
-            if active is not None and not self._keys_indexed and active.add_rows(columns):
-                return True
-            columns = columns.columns()
-        offsets = columns.offsets
+        offsets = entries.offsets
         first = offsets[0] if offsets else -1
         done, self._keys_indexed = self._keys_indexed, 0
         # The record at the position may have expired, and the first entry be another record's.
         if done and first == self._position:
             done = min(done, offsets.count(offsets[0]))
-            columns = columns.part(done, len(offsets))
-            offsets = columns.offsets
+            entries = entries.part(done, len(offsets))
+            offsets = entries.offsets
         else:
             done = 0
-        put = 0 if self._active is None else self._active.add_columns(columns)
-        if put == len(offsets):
+        added = 0 if self._active is None else self._active.add(entries)
+        if added == len(offsets):
             return True
-        position = offsets[put]
+        position = offsets[added]
         is_first = position == first
-        self._keys_indexed = offsets[:put].count(position) + (done if is_first else 0)
+        self._keys_indexed = offsets[:added].count(position) + (done if is_first else 0)
         self._position = position
         return False
-
-    def _hashes_of(self, record: LogRecord) -> list[int]:
-        if not is_indexed(record.sys_flag):
-            return []
-        return self._hashes.of_record(record.topic, record.properties)
 
     def upkeep(self, until: int, now_ms: int) -> None:
         """Do the blocking work that the next step depends on: load, create or write files; read.

@@ -32,7 +32,7 @@ from kourou.store.index.index_file import (
     read_header,
     seconds_since,
 )
-from kourou.store.index.index_keys import KeyHashes, is_indexed
+from kourou.store.index.index_keys import KeyHashes
 from kourou.store.index.index_log import LogCursor
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.paths import INDEX
@@ -87,6 +87,7 @@ class _Check:
         self._cursor = LogCursor(log_, log_.min_position)
         self._hashes = KeyHashes()
         self._record: LogRecord | None = None  # of the previous entry
+        self._record_hashes: list[int] = []
         self._missing: list[int] = []  # hashes of that record without an entry so far
         self._end_offset = 0
         self._found_in_file = 0
@@ -160,8 +161,9 @@ class _Check:
             if record is None:
                 return f"entry {number} names log position {offset}, where no record begins"
             self._record, self._end_offset = record, offset
-            self._missing = self._hashes_of(record)
-        if key_hash not in self._hashes_of(self._record):
+            self._record_hashes = self._hashes.of_record(record)
+            self._missing = self._record_hashes.copy()
+        if key_hash not in self._record_hashes:
             return f"entry {number} has the hash of a key that the record at {offset} lacks"
         if key_hash in self._missing:
             self._missing.remove(key_hash)
@@ -179,7 +181,7 @@ class _Check:
             following = self._record_at(at, skip=1)
             if following is None or following.start >= offset:
                 return ""
-            missing, at = self._hashes_of(following), following.start
+            missing, at = self._hashes.of_record(following), following.start
         return f"keys of the record at {at} are missing"
 
     def _record_at(self, offset: int, *, skip: int = 0) -> LogRecord | None:
@@ -198,11 +200,6 @@ class _Check:
             if records:
                 return records[0]
         return None
-
-    def _hashes_of(self, record: LogRecord) -> list[int]:
-        if not is_indexed(record.sys_flag):
-            return []
-        return self._hashes.of_record(record.topic, record.properties)
 
     def _report(self, name: str, file_offset: int, problem: str) -> None:
         self._found_in_file += 1
