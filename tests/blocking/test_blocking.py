@@ -266,7 +266,7 @@ def test_ctrl_c_interrupts_a_waiting_call() -> None:
 
 
 EXIT = """
-import sys, time
+import sys, threading, time
 from kourou import ConsumeFromWhere, Message, PushConsumerConfig
 from kourou.blocking import Producer, PushConsumer
 with Producer("orders", sys.argv[1]) as producer:
@@ -274,10 +274,15 @@ with Producer("orders", sys.argv[1]) as producer:
 config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 consumer = PushConsumer("exiting", sys.argv[1], config=config)
 consumer.subscribe("Exiting")
-consumer.listen(lambda message: sys.exit("enough"))
+entered = threading.Event()
+@consumer.listen
+def leave(message):
+    entered.wait()  # the first messages may arrive before the consumer has started
+    sys.exit("enough")
 try:
     with consumer:
         try:
+            entered.set()
             time.sleep(60)
         finally:
             print("closing", flush=True)
