@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         now_s = self._last_active_s = self.last_received_s = self._loop.time()
         frames = self._frames
-        at = 0
+        at, is_declined = 0, False
         if self.fast_path is not None and frames.is_empty and not self._output.is_paused:
             # Most reads of a server contain only frames that the fast path serves; returning here
             # saves six calls.
@@ -301,8 +301,9 @@ class Connection(asyncio.BufferedProtocol):
                 if self._output.size_bytes:
                     self._write_output()
                 return
+            is_declined = at == 0
         buffer, end = frames.received(nbytes)
-        self._handle_read(buffer, at, end, now_s)
+        self._handle_read(buffer, at, end, now_s, is_declined=is_declined)
 
     def replay_frames(self, frames: bytes) -> None:
         """Handle frames that a fast path kept and does not serve, outside of a read."""
@@ -382,12 +383,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # Receiving
 
-    def _handle_read(self, buffer: bytearray, start: int, end: int, now_s: float) -> None:
-        """Handle the complete frames between `start` and `end` in one pass."""
+    def _handle_read(
+        self, buffer: bytearray, start: int, end: int, now_s: float, *, is_declined: bool = False
+    ) -> None:
+        """Handle the complete frames between `start` and `end` in one pass.
+
+        `is_declined`: the fast path declined the first frame, and is not tried on it again.
+        """
         self._is_flush_due = True  # this pass writes at its end
         consumed = start
         try:
-            consumed = self._handle_frames(buffer, start, end)
+            consumed = self._handle_frames(buffer, start, end, is_declined=is_declined)
         except ProtocolError as error:
             self._warn(str(error))
             self.close(str(error))
@@ -401,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
             self._partial_since_s = now_s
         self._frames.hold(consumed, end, self)
 
-    def _handle_frames(self, buffer: bytearray, start: int, end: int) -> int:
+    def _handle_frames(self, buffer: bytearray, start: int, end: int, *, is_declined: bool) -> int:
         """Handle complete frames from `start` on; return the position of the first unhandled byte.
 
         Stops early when the connection closes, when a server's output is paused, or after `PASS_S`.
@@ -411,7 +417,9 @@ class Connection(asyncio.BufferedProtocol):
         at = start
         ends_at_s = self._timer() + PASS_S
         while end - at >= 4 and self.is_open and not self._must_pause():
-            if self.fast_path is not None:
+            if is_declined:
+                is_declined = False
+            elif self.fast_path is not None:
                 began_at, at = at, self.fast_path(self, buffer, at, end)
                 if at != began_at:
                     continue  # the next frame may be for another fast path

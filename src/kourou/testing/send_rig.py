@@ -8,6 +8,7 @@ from typing import Any
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.ports import FastPaths
+from kourou.broker.sending.fast_batch import FastBatch
 from kourou.broker.sending.fast_send import FastSend
 from kourou.model.message import MessageExt
 from kourou.model.topic import TopicConfig
@@ -38,7 +39,7 @@ class SendRig:
     Attributes:
         locks: queue locks of groups that consume in order.
         fast_path: of all requests that have one; requests of `peer` do not use it.
-        fast_send: the part of `fast_path` that serves single messages.
+        fast_send, fast_batch: the parts of `fast_path` that serve single messages and batches.
     """
 
     def __init__(self, broker: SimulatedBroker) -> None:
@@ -49,6 +50,9 @@ class SendRig:
         fast_send = broker.fast_paths[RequestCode.SEND_MESSAGE_V2]
         assert isinstance(fast_send, FastSend), "the fast path of single messages"
         self.fast_send = fast_send
+        fast_batch = broker.fast_paths[RequestCode.SEND_BATCH_MESSAGE]
+        assert isinstance(fast_batch, FastBatch), "the fast path of batches"
+        self.fast_batch = fast_batch
         self.fast_path = FastPaths(broker.fast_paths)
         broker.topics.put(TopicConfig("T", 4, 4))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -282,3 +283,66 @@ def test_a_failing_answer_to_one_producer_does_not_affect_others(
         assert caplog.records
 
     run_virtual(main())
+
+
+def declined(frame: bytes, *, is_batch: bool = False, **options: Any) -> Counter[str]:
+    """Return why a fast path declines the frame; the queues of `T` exist."""
+    found: Counter[str] = Counter()
+
+    async def main() -> None:
+        broker = SimulatedBroker(SimDisk(), config=small_config(**options))
+        rig = SendRig(broker)
+        await broker.topics.persist()
+        lone = rig.connect(is_fast=True)
+        lone.receive_bytes(QUEUES)
+        await asyncio.sleep(1)
+        reasons = rig.fast_batch.declined if is_batch else rig.fast_send.declined
+        before = reasons.copy()
+        lone.receive_bytes(frame)
+        await asyncio.sleep(1)
+        found.update(reasons - before)
+        await broker.stop()
+
+    run_virtual(main())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"topic": "Unknown"}, "topic"),
+        ({"queue_id": 99}, "queue"),
+        ({"sys_flag": 8}, "flag"),
+        ({"properties": "DELAY\x011\x02"}, "properties"),
+        ({"properties": f"a\x01{'v' * 32_000}\x02"}, "properties too long"),
+        ({"reconsume_times": 1}, "header"),
+    ],
+)
+def test_declined_sends_are_counted_by_reason(fields: dict[str, Any], reason: str | None) -> None:
+    assert declined(encode_frame(message(**fields))) == ({reason: 1} if reason else {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"topic": "Unknown"}, "destination"),
+        ({"text": "DELAY\x011\x02"}, "messages"),
+        ({"properties": "WAIT\x01false\x02"}, "properties"),
+        ({"reconsume_times": 1}, "header"),
+    ],
+)
+def test_declined_batches_are_counted_by_reason(fields: dict[str, Any], reason: str | None) -> None:
+    assert declined(batch_frame(**fields), is_batch=True) == ({reason: 1} if reason else {})
+
+
+def test_a_send_near_a_limit_is_counted_as_declined() -> None:
+    limits: dict[str, Any] = {
+        "pending_bytes_max": 1_800,
+        "pending_connection_bytes_max": 1_800,
+        "max_message_size_bytes": 900,
+    }
+    send = message(b"b" * 900, f"a\x01{'v' * 400}\x02")
+
+    assert declined(encode_frame(send), **limits) == {"limit": 1}

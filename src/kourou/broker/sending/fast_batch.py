@@ -19,6 +19,7 @@ Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protoc
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -89,9 +90,11 @@ class FastBatch:
     Attributes:
         answers: builds the answers.
         stats, clock: those of the context.
+        declined: reads whose rest was left to the general path, by the reason in its first frame.
     """
 
     def __init__(self, context: BrokerContext) -> None:
+        self.declined: Counter[str] = Counter()
         self._live = context.live_config
         self._topics = context.topics
         self._writer = context.store.writer
@@ -117,15 +120,15 @@ class FastBatch:
         except KeyError:
             peer = cache.add_peer(connection)
         if peer is None:
-            return start
+            return self._decline("connection", start)
         now_ms = self.clock.now_ms()
         run = self._writer.begin_run(now_ms)
         if run is None:
-            return start
+            return self._decline("store", start)
         batches = _Batches(self, connection, now_ms)
         at = start
         try:
-            while (next_at := self._serve(buffer, at, end, peer, run, batches)) != at:
+            while at < end and (next_at := self._serve(buffer, at, end, peer, run, batches)) != at:
                 at = next_at
         finally:
             if batches.replies:
@@ -147,36 +150,44 @@ class FastBatch:
     ) -> int:
         """Append the batch of the frame at `at`; return the frame's end, or `at` if refused."""
         if end - at <= _START_END or buffer[at + _START_AT : at + _START_END] != _START:
-            return at
+            return self._decline("cut off" if end - at <= _START_END else "other request", at)
         size, header_size = _SIZES(buffer, at)
         next_at: int = at + 4 + size
         body_at: int = at + 8 + header_size
         connection = batches.owner
+        if next_at > end:
+            return self._decline("cut off", at)
         if (
-            next_at > end
-            or size > connection.limits.frame_bytes_max
+            size > connection.limits.frame_bytes_max
             or not 0 < next_at - body_at <= self._cache.config.max_message_size_bytes
-            or header_size >> 24
         ):
-            return at
+            return self._decline("size", at)
+        if header_size >> 24:
+            return self._decline("header", at)
         try:
             header = decode_batch(buffer[at + 8 : body_at])  # decoding a view takes 1.5 times
             properties = self._batch_properties(header.extFields.i)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return at
-        target = (
-            None if properties is None else self._target(header.extFields, properties, peer, run)
-        )
+            return self._decline("header", at)
+        if properties is None:
+            return self._decline("properties", at)
+        target = self._target(header.extFields, properties, peer, run)
         if target is None:
-            return at
+            return self._decline("destination", at)
         messages_max = self._cache.config.batch_messages_max
         columns = self._reader.read(
             memoryview(buffer)[body_at:next_at], target.topic_bytes, messages_max
         )
         if columns is None:
-            return at
-        is_appended = self._append(columns, target, peer, run, batches, size, header.opaque)
-        return next_at if is_appended else at
+            return self._decline("messages", at)
+        if not self._append(columns, target, peer, run, batches, size, header.opaque):
+            return self._decline("limit", at)
+        return next_at
+
+    def _decline(self, reason: str, at: int) -> int:
+        """Count a frame that is left to the general path; return its position."""
+        self.declined[reason] += 1
+        return at
 
     def _append(
         self,

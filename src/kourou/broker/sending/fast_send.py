@@ -128,7 +128,8 @@ class FastSend:
         answers: builds the answers.
         stats, clock: those of the context.
         declined: reads whose rest was left to the general path, by the reason in its first frame;
-            "cut off" for one whose frame is incomplete.
+            "cut off" for one whose frame is incomplete, "limit" near a limit on unsynced records,
+            "store" if the store has no place for a run of records.
     """
 
     def __init__(self, context: BrokerContext, transactions: Transactions, ends: FastPath) -> None:
@@ -233,12 +234,14 @@ class FastSend:
         # read is checked alone, and nearer still the general path checks each message.
         if len(reads) == 1:
             if not commit.has_room(reads[0][0], put_bytes, puts_max):
+                self.declined["limit"] += 1
                 return reads
         elif not commit.has_room_for_any(put_bytes, puts_max):
             return [left for read in reads for left in self._serve([read], read[3] - read[2], 1)]
         now_ms = self.clock.now_ms()
         run = self._writer.begin_run(now_ms)
         if run is None:
+            self.declined["store"] += len(reads)
             return reads
         sends, began_at = _Sends(self, now_ms, self._transactions), run.position
         left = self._append(reads, puts_max // len(reads), run, sends)
@@ -307,6 +310,7 @@ class FastSend:
                     if header_size >> 24:
                         reason = "header"
                         break
+                    # Decode.
                     try:
                         header = decode_send(buffer[at + 8 : body_at])  # decoding a view: 1.5 times
                         fields = header.extFields
@@ -315,7 +319,7 @@ class FastSend:
                     except (msgspec.DecodeError, UnicodeError, RecursionError):
                         reason = "header"
                         break
-                    # The topic and its queue.
+                    # The verdict on the topic and its queue.
                     name = fields.b
                     topic = topics.get(name)
                     if topic is None or topic_of(name) is not topic.config:
@@ -332,7 +336,7 @@ class FastSend:
                     if queue is None:
                         reason = "queue"
                         break
-                    # Numbers in text form.
+                    # The verdict on the numbers, which are texts.
                     sys_flag = sys_flags.get(fields.f)
                     if sys_flag is None:
                         sys_flag = cache.sys_flag(fields.f)
@@ -349,11 +353,12 @@ class FastSend:
                         born_text = fields.g
                         born_at_ms = int(born_text)
                         self._born = (born_text, born_at_ms)
+                    # The verdict on the properties, which is cached by shape: without unique id and
+                    # keys, they mostly equal those of the previous message.
                     properties_size = len(properties) + own_bytes
                     if properties_size > SENT_PROPERTIES_SIZE_MAX:
                         reason = "properties too long"
                         break
-                    # Without unique id and keys, properties mostly equal the previous message's.
                     before, has_id, after = text.partition(UNIQ_KEY)
                     unique_id = after[:UNIQ_KEY_CHARS]
                     if has_id and (
