@@ -59,7 +59,7 @@ _SPECIAL: Final = frozenset(
     {
         *("decode_frame", "decode_header", "decode_fields", "decode_register_body"),
         *("decode_message", "decode_messages", "decode_batch", "decode_record", "decode_records"),
-        "decode_traces",
+        *("decode_plain", "decode_traces"),
     }
 )
 """Decoders of `kourou.protocol` with a target below, or called by one."""

@@ -50,7 +50,7 @@ def message_count(sys_flag: int, properties: bytes) -> int:
     """Return how many messages, and so offsets, the record has: 1, or an inner batch's count."""
     if not sys_flag & INNER_BATCH:
         return 1
-    value = _property(properties, _INNER_NUM_START)
+    value = property_value(properties, _INNER_NUM_START)
     count = int(value) if len(value) <= _COUNT_DIGITS_MAX and value.isdigit() else 1
     return count if 0 < count <= INNER_MESSAGES_MAX else 1
 
@@ -67,25 +67,29 @@ def queue_tags_code(
         level = min(_delay_level(properties), len(delay_levels_ms))
         if level:
             return store_at_ms + delay_levels_ms[level - 1]
-    value = _property(properties, TAGS_START)
+    value = property_value(properties, TAGS_START)
     return tags_code(value.decode(errors="replace")) if value else 0
 
 
-def _property(properties: bytes, start: bytes) -> bytes:
-    """Return a property's value without decoding all properties; the last occurrence wins."""
-    at = len(properties)
-    while (at := properties.rfind(start, 0, at)) > 0 and properties[at - 1] != 2:
-        pass  # it is the end of a longer property name
-    if at < 0:
-        return b""
-    at += len(start)
-    end = properties.find(b"\x02", at)
-    return properties[at:] if end < 0 else properties[at:end]
+def property_value(properties: bytes, start: bytes) -> bytes:
+    """Return a property's value without decoding all properties; `start` is its name and byte 1.
+
+    The last occurrence with a value wins, as in `decode_properties`; empty if there is none.
+    """
+    before = len(properties)
+    while (at := properties.rfind(start, 0, before)) >= 0:
+        if not at or properties[at - 1] == 2:  # else it is the end of a longer property name
+            end = properties.find(b"\x02", at)
+            value = properties[at + len(start) :] if end < 0 else properties[at + len(start) : end]
+            if value:
+                return value
+        before = at + len(start) - 1
+    return b""
 
 
 def _delay_level(properties: bytes) -> int:
     """Return the delay level; 0 if there is none or it is not a number."""
-    value = _property(properties, _DELAY_START)
+    value = property_value(properties, _DELAY_START)
     return int(value) if value.isdigit() and len(value) <= _LEVEL_DIGITS_MAX else 0
 
 

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple, TypeVar
 from kourou.model.properties import KEYS, TAGS, UNIQ_KEY
 from kourou.model.sysflag import TRANSACTION_ROLLBACK
 from kourou.protocol.hashing import java_string_hash
+from kourou.protocol.record.keys import property_value
 from kourou.protocol.record.scan import LogRecord
 from kourou.store.index.index_feed import ID_HEAD_CHARS, UNIQUE_ID_CHARS, KeyTexts
 from kourou.store.index.index_lanes import LANE_BYTES, LANES_MAX, lane_numbers, text_hashes
@@ -108,10 +109,10 @@ def is_indexed(sys_flag: int) -> bool:
 def has_key(properties: bytes, key: bytes, kind: KeyKind) -> bool:
     """Tell whether a record with these properties has exactly this key."""
     if kind is KeyKind.TAG:
-        return _value(properties, _TAGS) == key
-    if _value(properties, _UNIQ_KEY) == key:
+        return property_value(properties, _TAGS) == key
+    if property_value(properties, _UNIQ_KEY) == key:
         return True
-    return kind is KeyKind.KEY and key in _value(properties, _KEYS).split(b" ")
+    return kind is KeyKind.KEY and key in property_value(properties, _KEYS).split(b" ")
 
 
 def _positive(value: int) -> int:
@@ -119,19 +120,6 @@ def _positive(value: int) -> int:
     if value < _SIGN:
         return value
     return 0 if value == _SIGN else _MASK + 1 - value
-
-
-def _value(properties: bytes, start: bytes) -> bytes:
-    """Return a property's value, where `start` is its name and byte 1; the last one counts."""
-    before = len(properties)
-    while (at := properties.rfind(start, 0, before)) >= 0:
-        if not at or properties[at - 1] == 2:
-            end = properties.find(b"\x02", at)
-            value = properties[at + len(start) :] if end < 0 else properties[at + len(start) : end]
-            if value:
-                return value
-        before = at + len(start) - 1
-    return b""
 
 
 class KeyHashes:
