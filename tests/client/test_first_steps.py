@@ -15,6 +15,7 @@ from kourou.client.consuming.push_consumer import UNUSED_PROBLEM, UNUSED_WARN_S
 from kourou.errors import ConfigError, UsageError
 from kourou.model.group import ConsumeFromWhere
 from kourou.model.message import Message
+from kourou.testing.inspection import config_of, instance_of, unwrapped
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
@@ -33,9 +34,7 @@ MAKERS = {
 
 
 def addresses_of(client: Any) -> tuple[str, ...]:
-    client = client._client if hasattr(client, "_client") else client
-    found: tuple[str, ...] = client._instance.namesrv_addresses
-    return found
+    return instance_of(unwrapped(client)).namesrv_addresses
 
 
 @pytest.mark.parametrize("module", [kourou, blocking], ids=["asyncio", "blocking"])
@@ -75,8 +74,7 @@ def test_producer_without_group_sends() -> None:
 @pytest.mark.parametrize("kind", ["PushConsumer", "PullConsumer"])
 def test_start_position_is_accepted_besides_config(kind: str, module: Any) -> None:
     def config(**arguments: Any) -> Any:
-        client = getattr(module, kind)("g", **arguments)
-        return getattr(client, "_client", client)._config
+        return config_of(unwrapped(getattr(module, kind)("g", **arguments)))
 
     given = getattr(kourou, f"{kind}Config")(pull_threshold_count=7)
     at = datetime(2026, 1, 2, tzinfo=UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -35,8 +34,7 @@ def test_broker_restarted_at_another_port_is_found(kind: str) -> None:
             await w.send(b"before")
             await w.until_got(b"before")
             await w.cluster.crash_broker()
-            member = w.cluster._members[0]
-            member.config = dataclasses.replace(member.config, port=20_911)
+            w.cluster.move_broker(20_911)
             await w.cluster.restart_broker()
 
             await producer.send(Message(TOPIC, b"after"))

@@ -92,7 +92,7 @@ def test_no_try_is_made_after_the_deadline() -> None:
 def test_late_wakeup_raises_the_last_error() -> None:
     async def main() -> None:
         def be_busy(_: KourouError) -> None:
-            cast(VirtualTimeLoop, asyncio.get_running_loop())._jumping.now_s += 10
+            cast(VirtualTimeLoop, asyncio.get_running_loop()).advance(10)
 
         script = Script(busy())
         with pytest.raises(SystemBusyError):

@@ -62,7 +62,7 @@ from kourou.protocol.queue_assignment import (
 from kourou.protocol.sending import REASON_FIELD, ConsumerSendMsgBackRequestHeader
 from kourou.remoting.pool import ConnectionPool
 
-_FILTERS_SINCE_VERSION: Final = 232
+FILTERS_SINCE_VERSION: Final = 232
 """First version of brokers that filter by properties: V4_1_0_SNAPSHOT in MQVersion.java."""
 _FILTERS_OFF: Final = "does not support consumer to filter message"
 """Part of a broker's remark if filters by properties are disabled there, a permanent failure."""
@@ -320,11 +320,11 @@ def _check_filter(answer: RemotingCommand, subscription: SubscriptionData, addre
     """
     if subscription.expression_type == TAG_EXPRESSION:
         return
-    if answer.version < _FILTERS_SINCE_VERSION:
+    if answer.version < FILTERS_SINCE_VERSION:
         raise RequestNotSupportedError(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f"broker {address} of version {answer.version} is older than 4.1 "
-            f"({_FILTERS_SINCE_VERSION}) and would parse {subscription.expression_type} as tags: "
+            f"({FILTERS_SINCE_VERSION}) and would parse {subscription.expression_type} as tags: "
             "upgrade it, or subscribe by tags",
         )
     if answer.code == ResponseCode.SYSTEM_ERROR and _FILTERS_OFF in str(answer.remark):

@@ -411,6 +411,11 @@ class ClientInstance:
                 self._on_registered(address)
         return True
 
+    @property
+    def registered_addresses(self) -> list[str]:
+        """The addresses of brokers that accepted a heartbeat."""
+        return list(self._registered)
+
     def is_registered(self, address: str) -> bool:
         """Return whether a heartbeat has succeeded on the broker's current connection."""
         connection = self._registered.get(address)

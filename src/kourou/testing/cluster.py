@@ -16,6 +16,7 @@ a crash. Leaving the block stops every broker and checks its store.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -111,6 +112,12 @@ class Cluster:
         """Return the listen address of a broker, which stays the same after a restart."""
         config = self._members[index].config
         return config.listen, config.port
+
+    def move_broker(self, port: int, index: int = 0) -> None:
+        """Have a broker that is down listen on another port from its next start on."""
+        member = self._members[index]
+        assert member.broker is None, f"broker-{index} is running"
+        member.config = dataclasses.replace(member.config, port=port)
 
     def disk(self, index: int = 0) -> SimDisk:
         """Return a broker's disk."""

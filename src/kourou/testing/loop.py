@@ -55,6 +55,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return virtual seconds since the creation of the loop."""
         return self._jumping.now_s
 
+    def advance(self, seconds: float) -> None:
+        """Advance the clock at once, as a call that blocks the loop would."""
+        self._jumping.now_s += seconds
+
 
 class _JumpingSelector(selectors.SelectSelector):
     """Advances the loop's clock where the loop would block."""

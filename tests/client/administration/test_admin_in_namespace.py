@@ -19,6 +19,7 @@ from kourou.protocol.codes import RequestCode
 from kourou.protocol.offsets import GetConsumerStatusRequestHeader, decode_consumer_status
 from kourou.protocol.queue_assignment import MessageRequestMode
 from kourou.protocol.running_info import ConsumeResult
+from kourou.testing.inspection import server_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 
@@ -218,7 +219,7 @@ def test_members_report_offsets_by_qualified_names() -> None:
                 await w.until(lambda: len(got) == 2)
                 header = GetConsumerStatusRequestHeader(INSIDE, f"{NS}%{GROUP}")
                 code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-                body = await outside._server("127.0.0.1:10911").request_body(code, header)
+                body = await server_of(outside, "127.0.0.1:10911").request_body(code, header)
                 told = decode_consumer_status(body).clients[consumer.client_id]
                 assert told[MessageQueue(INSIDE, "broker-0", 0)] == 2
                 assert {queue.topic for queue in told} == {INSIDE}

@@ -378,6 +378,6 @@ def test_producer_is_registered_until_it_closes() -> None:
         async with registered(cluster, "T"):
             await producer.send(Message("T", b"x"))
             await asyncio.sleep(0.5)
-            assert list(instance_of(producer)._registered) == ["127.0.0.1:10911"]
+            assert instance_of(producer).registered_addresses == ["127.0.0.1:10911"]
 
     with_producer(body)

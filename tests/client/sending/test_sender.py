@@ -25,7 +25,7 @@ from kourou.model.message import Message, MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.compression import CompressionType
 from kourou.testing.cluster import Cluster
-from kourou.testing.inspection import sender_of
+from kourou.testing.inspection import latencies_of
 from kourou.testing.loop import run_virtual
 
 Body = Callable[[Cluster, Producer], Coroutine[Any, Any, None]]
@@ -216,7 +216,7 @@ def test_detector_finds_a_recovered_broker() -> None:
         queue = MessageQueue("T", "broker-0", 0)
         with pytest.raises(TransportError):
             await producer.send(Message("T", b"x"), queue=queue, timeout_ms=100)
-        latencies = sender_of(producer)._latencies
+        latencies = latencies_of(producer)
         assert latencies is not None
         _, is_reachable = latencies.preferences()
         await asyncio.sleep(4)

@@ -19,7 +19,12 @@ from kourou.model.message import Message
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Request
-from kourou.testing.inspection import in_flight_of, instance_of, sender_of
+from kourou.testing.inspection import (
+    disable_fast_path,
+    in_flight_of,
+    operations_of,
+    sender_of,
+)
 from tests.client.sending.test_first_try import OFFSET_MSG_ID, Broker, against, stored
 
 Members = dict[str, Any]
@@ -62,7 +67,7 @@ def end_of(answer: Callable[[Request], bytes], *, is_fast: bool) -> tuple[object
 
     async def body(producer: Producer, broker: Broker) -> None:
         if not is_fast:
-            instance_of(producer).pool._connections.disable_fast_path()
+            disable_fast_path(producer)
         future = await producer.submit(Message("T", b"body"), timeout_ms=300)
         try:
             receipt = await future
@@ -210,7 +215,7 @@ def test_sends_and_submits_answered_in_one_read_are_all_released() -> None:
         assert (stats.sent_total, stats.in_flight) == (11, 0)
         assert 0 < stats.send_time_mean_ms <= stats.send_time_max_ms
         in_flight = in_flight_of(producer)
-        assert (len(in_flight), in_flight.size_bytes, producer._operations._count) == (0, 0, 0)
+        assert (len(in_flight), in_flight.size_bytes, operations_of(producer).count) == (0, 0, 0)
 
     against([requests.put_nowait], body)
 

@@ -129,6 +129,11 @@ class OperationCounter:
         if not self._count:
             self._empty.set()
 
+    @property
+    def count(self) -> int:
+        """Number of operations in flight."""
+        return self._count
+
     async def wait_empty(self) -> None:
         """Wait until no operation is in flight."""
         await self._empty.wait()

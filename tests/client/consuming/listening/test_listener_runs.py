@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from kourou.client.background import BackgroundTasks
 from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.listening.consume_concurrently import ConcurrentConsumption
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
-from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.clock import SystemClock
 from kourou.model.message import MessageExt
-from tests.client.consuming.listening.threads_rig import Hook, until
+from kourou.testing.inspection import end_threads
+from tests.client.consuming.listening.threads_rig import Hook, ListenerParts, until
 from tests.client.consuming.messages import QUEUE, message_at
 
 COUNT = 200
@@ -27,17 +26,21 @@ COUNT = 200
 class Rig:
     """An unconnected consumer whose listener receives the messages that are put here."""
 
-    def __init__(self, consumer: PushConsumer, consumption: ConcurrentConsumption) -> None:
-        self.consumer = consumer
+    def __init__(self, parts: ListenerParts, consumption: ConcurrentConsumption) -> None:
+        self.parts = parts
         self.problems = consumption.problems
         self.process_queue = ProcessQueue(QUEUE)
 
     def put(self, first: int, count: int) -> None:
         messages = [message_at(offset) for offset in range(first, first + count)]
-        self.consumer._ready.put(self.process_queue, self.process_queue.put(messages))
+        self.parts.ready.put(self.process_queue, self.process_queue.put(messages))
+
+    @property
+    def committable(self) -> int | None:
+        return self.parts.offsets.get(QUEUE)
 
     async def until_committable(self, offset: int) -> None:
-        await until(lambda: self.consumer._offsets.get(QUEUE) == offset)
+        await until(lambda: self.committable == offset)
 
 
 @asynccontextmanager
@@ -45,26 +48,25 @@ async def consuming(
     listener: Callable[[Any], object], *, threads: int = 4, in_batches: bool = False, **options: Any
 ) -> AsyncIterator[Rig]:
     config = PushConsumerConfig(consume_threads=threads, **options)
-    consumer = PushConsumer("group", "127.0.0.1:9876", config=config)
-    (consumer.listen_in_batches if in_batches else consumer.listen)(listener)
-    assert consumer._listener.call is not None
-    assert consumer._listener.threads is not None
-    consumer._instance.tasks = BackgroundTasks()
+    parts = ListenerParts(config)
+    (parts.listener.register_batch if in_batches else parts.listener.register)(listener)
+    assert parts.listener.call is not None
+    assert parts.listener.threads is not None
     consumption = ConcurrentConsumption(
-        consumer._listener.call,
+        parts.listener.call,
         config,
         clock=SystemClock(),
-        ready=consumer._ready,
-        acknowledgements=consumer._acknowledgements,
-        redeliverer=consumer._redeliverer,
+        ready=parts.ready,
+        acknowledgements=parts.acknowledgements,
+        redeliverer=parts.redeliverer,
     )
     consumption.start()
     try:
-        yield Rig(consumer, consumption)
+        yield Rig(parts, consumption)
     finally:
-        consumer._ready.close()
+        parts.ready.close()
         await consumption.close()
-        consumer._listener.threads.close()
+        parts.listener.threads.close()
 
 
 def test_threads_consume_every_message_once_and_all_is_committable() -> None:
@@ -81,7 +83,7 @@ def test_threads_consume_every_message_once_and_all_is_committable() -> None:
                 rig.put(first, 20)
                 await asyncio.sleep(0)
             await rig.until_committable(COUNT)
-            stats = rig.consumer._stats._topics["T"]
+            stats = rig.parts.stats.counts("T")
             assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
 
     asyncio.run(main())
@@ -102,7 +104,7 @@ def test_a_blocking_call_delays_its_own_commit_and_no_other_message() -> None:
         async with consuming(listen) as rig:
             rig.put(0, COUNT)
             await until(lambda: len(got) == COUNT - 2)
-            assert not rig.consumer._offsets.get(QUEUE)
+            assert not rig.committable
             released.set()
             await rig.until_committable(COUNT)
 
@@ -160,7 +162,7 @@ def test_a_hook_added_later_sees_every_message_from_then_on() -> None:
         async with consuming(lambda _: None) as rig:
             rig.put(0, 5)
             await rig.until_committable(5)
-            rig.consumer.add_hook(hook)
+            rig.parts.hooks.add(hook)
             rig.put(5, 5)
             await rig.until_committable(10)
 
@@ -210,7 +212,7 @@ def test_a_worker_survives_any_failure_of_its_listener(failure: str, way: str) -
         listener = listen_on_loop if way == "on the loop" else listen
         async with consuming(listener, threads=1, in_batches=way == "in batches") as rig:
             if way == "with a hook":
-                rig.consumer.add_hook(Hook())
+                rig.parts.hooks.add(Hook())
             rig.process_queue.advance(3)
             rig.put(0, 1)
             await until(lambda: got == [0])
@@ -274,13 +276,13 @@ def test_only_done_messages_are_committable_at_any_time() -> None:
             for first in range(0, 2 * COUNT, 10):
                 rig.put(first, 10)
                 await asyncio.sleep(0)
-                committable = rig.consumer._offsets.get(QUEUE) or 0
+                committable = rig.committable or 0
                 assert finished.issuperset(range(committable))
             await until(lambda: len(finished) == 2 * COUNT - 1)
             await rig.until_committable(COUNT)
             await until(lambda: len(rig.process_queue) == 1)
-            assert rig.consumer._offsets.get(QUEUE) == COUNT
-            assert list(rig.process_queue._started) == [COUNT]
+            assert rig.committable == COUNT
+            assert rig.process_queue.started == [COUNT]
 
     asyncio.run(main())
 
@@ -298,14 +300,14 @@ def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
         async with consuming(listen, threads=1, shutdown_timeout_ms=1) as rig:
             rig.put(0, 10)
             assert await asyncio.to_thread(began.wait, 10)
-        assert rig.consumer._offsets.get(QUEUE) == 3
+        assert rig.committable == 3
         rig.process_queue.drop()
         released.set()
-        assert rig.consumer._listener.threads is not None
-        await asyncio.to_thread(rig.consumer._listener.threads._executor.shutdown)
+        assert rig.parts.listener.threads is not None
+        await end_threads(rig.parts.listener.threads)
         assert ended.is_set()
         await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
-        assert rig.consumer._offsets.get(QUEUE) == 3
+        assert rig.committable == 3
 
     asyncio.run(main())
 
@@ -326,7 +328,7 @@ def test_messages_of_a_dropped_queue_are_not_delivered() -> None:
             rig.process_queue.drop()
             released.set()
         assert got == [0]
-        assert rig.consumer._offsets.get(QUEUE) is None
+        assert rig.committable is None
 
     asyncio.run(main())
 
@@ -349,10 +351,10 @@ def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_com
                 rig.put(first, 50)
             await until(lambda: len(got) == COUNT - 2)
             await rig.until_committable(40)
-            assert list(rig.process_queue._started) == [40, 43]
+            assert rig.process_queue.started == [40, 43]
             released.set()
             await rig.until_committable(COUNT)
-            stats = rig.consumer._stats._topics["T"]
+            stats = rig.parts.stats.counts("T")
             assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
 
     asyncio.run(main())
@@ -406,7 +408,7 @@ def test_messages_done_before_coroutines_were_cancelled_are_committable() -> Non
         async with consuming(listen, threads=1, shutdown_timeout_ms=1) as rig:
             rig.put(0, 10)
             await asyncio.sleep(0)
-        assert rig.consumer._offsets.get(QUEUE) == 3
-        assert rig.consumer._stats._topics["T"].failed == 1
+        assert rig.committable == 3
+        assert rig.parts.stats.counts("T").failed == 1
 
     asyncio.run(main())

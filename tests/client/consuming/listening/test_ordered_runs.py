@@ -20,12 +20,12 @@ from kourou.client.consuming.listening.consume_orderly import (
 )
 from kourou.client.consuming.listening.ordered_calls import OrderedCall
 from kourou.client.consuming.pulling.process_queue import ProcessQueue
-from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.user_functions import UserThreads
 from kourou.clock import SystemClock
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from tests.client.consuming.listening.threads_rig import Gate, Hook, until
+from kourou.testing.inspection import end_threads
+from tests.client.consuming.listening.threads_rig import Gate, Hook, ListenerParts, until
 from tests.client.consuming.messages import QUEUE, message_at
 
 P = ParamSpec("P")
@@ -74,9 +74,9 @@ class Rig:
     """An unconnected consumer whose ordered listener receives the messages that are put here."""
 
     def __init__(
-        self, consumer: PushConsumer, consumption: OrderlyConsumption, threads: Threads
+        self, parts: ListenerParts, consumption: OrderlyConsumption, threads: Threads
     ) -> None:
-        self.consumer = consumer
+        self.parts = parts
         self.threads = threads
         self.consumption = consumption
         self.process_queue = ProcessQueue(QUEUE)
@@ -87,7 +87,7 @@ class Rig:
 
     @property
     def committable(self) -> int | None:
-        return self.consumer._offsets.get(QUEUE)
+        return self.parts.offsets.get(QUEUE)
 
     async def until_committable(self, offset: int) -> None:
         await until(lambda: self.committable == offset)
@@ -99,19 +99,19 @@ async def consuming(
 ) -> AsyncIterator[Rig]:
     config = PushConsumerConfig(suspend_queue_ms=10, **options)
     threads = Threads(config.consume_threads)
-    consumer = PushConsumer("group", "127.0.0.1:9876", config=config, run_blocking=threads)
-    consumer.listen_orderly(listener)
-    assert isinstance(consumer._listener.call, OrderedCall)
+    parts = ListenerParts(config, threads)
+    parts.listener.register_ordered(listener)
+    assert isinstance(parts.listener.call, OrderedCall)
     consumption = OrderlyConsumption(
-        consumer._listener.call,
+        parts.listener.call,
         config,
         clock=SystemClock(),
         locks=Locks() if locks is None else locks,
-        acknowledgements=consumer._acknowledgements,
-        offsets=consumer._offsets,
+        acknowledgements=parts.acknowledgements,
+        offsets=parts.offsets,
     )
     try:
-        yield Rig(consumer, consumption, threads)
+        yield Rig(parts, consumption, threads)
     finally:
         await consumption.close()
         threads.close()
@@ -135,9 +135,9 @@ def test_messages_are_delivered_once_in_order_and_are_committable(is_coroutine: 
                 rig.put(first, 50)
                 await asyncio.sleep(0)
             await rig.until_committable(COUNT)
-            stats = rig.consumer._stats._topics["T"]
+            stats = rig.parts.stats.counts("T")
             assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
-            assert not rig.process_queue._started
+            assert not rig.process_queue.started
 
     asyncio.run(main())
     assert got == list(range(COUNT))
@@ -172,7 +172,7 @@ def test_a_failed_message_is_delivered_again_before_later_ones(
         async with consuming(listen_on_loop if is_coroutine else listen) as rig:
             rig.put(0, 6)
             await rig.until_committable(6)
-            stats = rig.consumer._stats._topics["T"]
+            stats = rig.parts.stats.counts("T")
             assert (stats.ok, stats.failed) == (6, 2)
 
     asyncio.run(main())
@@ -281,7 +281,7 @@ def test_a_run_delivers_one_message_without_time_and_none_without_a_lock(
 
     async def main() -> None:
         async with consuming(lambda message: got.append(message.queue_offset)) as rig:
-            call, order = rig.consumer._listener.call, QueueOrder(rig.process_queue)
+            call, order = rig.parts.listener.call, QueueOrder(rig.process_queue)
             assert isinstance(call, OrderedCall)
             order.put(rig.process_queue.put([message_at(0), message_at(1)]))
             runs = OrderedRuns(call.for_queue(QUEUE), order, SystemClock(), lambda: None)
@@ -303,7 +303,7 @@ def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
         assert not await rig.consumption.drain(rig.process_queue, 0)
         rig.process_queue.drop()
         gate.open()
-        await asyncio.to_thread(rig.threads._executor.shutdown)
+        await end_threads(rig.threads)
         await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
         assert await rig.consumption.drain(rig.process_queue, 0)
         assert gate.got == [0, 1, 2, 3]
@@ -320,7 +320,7 @@ def test_a_hook_added_during_a_run_sees_each_later_message() -> None:
         async with consuming(gate.listen) as rig:
             rig.put(0, 10)
             await gate.reached()
-            rig.consumer.add_hook(hook)
+            rig.parts.hooks.add(hook)
             gate.open()
             await rig.until_committable(10)
         assert gate.got == list(range(10))

@@ -16,6 +16,7 @@ from kourou.client.consuming.watching.consume_hooks import ConsumeContext
 from kourou.errors import UsageError
 from kourou.model.message import MessageExt
 from kourou.model.topic import dlq_topic
+from kourou.testing.inspection import stats_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording
 from tests.client.consuming.ordered_rig import Ordered
@@ -64,7 +65,7 @@ def test_hooks_and_statistics_see_the_outcome_of_each_ordered_call() -> None:
             consumer.add_hook(hook)
             async with consumer:
                 await w.until(lambda: len(hook.ended) == 4, timeout_s=70)
-                stats = consumer._stats._topics[TOPIC]
+                stats = stats_of(consumer).counts(TOPIC)
                 assert (stats.ok, stats.failed) == (3, 1)
             assert hook.began == 4
             assert hook.ended == [

@@ -6,8 +6,40 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from kourou.client.consuming.watching.consume_hooks import ConsumeContext
+from kourou.client.background import BackgroundTasks
+from kourou.client.consuming.acknowledging.acknowledgements import Acknowledgements, Redeliverer
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.listening.registered_listener import RegisteredListener
+from kourou.client.consuming.offsets.offset_store import RemoteOffsets
+from kourou.client.consuming.pulling.delivery import ReadyMessages
+from kourou.client.consuming.watching.consume_hooks import (
+    ConsumeContext,
+    ConsumeHooks,
+    ConsumeWatch,
+)
+from kourou.client.consuming.watching.consume_stats import ConsumerStats
+from kourou.client.instance import ClientInstance
 from kourou.model.message import MessageExt
+from kourou.remoting.runtime import Offload
+
+GROUP = "group"
+
+
+class ListenerParts:
+    """The parts of an unconnected push consumer that call its listener, composed as there."""
+
+    def __init__(self, config: PushConsumerConfig, run_blocking: Offload | None = None) -> None:
+        instance = ClientInstance("127.0.0.1:9876", config, None, kind="push consumer")
+        instance.tasks = BackgroundTasks()
+        self.hooks, self.stats = ConsumeHooks(), ConsumerStats()
+        watch = ConsumeWatch(GROUP, config.consume_timeout_ms, self.hooks, self.stats)
+        self.listener = RegisteredListener(GROUP, config.consume_threads, watch, run_blocking)
+        self.ready = ReadyMessages()
+        self.offsets = RemoteOffsets(instance, GROUP, config.request_timeout_ms)
+        self.acknowledgements = Acknowledgements(instance, GROUP, config, self.offsets)
+        self.redeliverer = Redeliverer(
+            instance, self.acknowledgements, self.ready, config.local_retry_delay_ms
+        )
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -107,13 +107,14 @@ def test_a_lock_s_validity_counts_from_before_its_request() -> None:
 
 def test_a_lock_released_during_its_renewal_stays_released() -> None:
     async def main() -> None:
-        async with recording() as w, locking(w) as locks:
+        async with recording() as w, w.consumer(group="bystanders") as member:
+            locks = QueueLocks(instance_of(member), GROUP, PushConsumerConfig())
             await locks.lock([QUEUE, OTHER])
             await asyncio.gather(locks.renew(), locks.unlock([QUEUE]))
             assert not locks.is_held(QUEUE)
             assert locks.is_held(OTHER)
             await locks.renew()
-            assert (holder(w), holder(w, OTHER)) == (None, locks._instance.client_id)
+            assert (holder(w), holder(w, OTHER)) == (None, member.client_id)
             await locks.close()
             assert holder(w, OTHER) is None
 

@@ -254,7 +254,7 @@ def test_a_broker_older_than_filters_is_reported_by_name(monkeypatch: pytest.Mon
     async def main() -> None:
         async with filtering() as w, w.cluster.pull_consumer() as reader:
             await send(w, 9)
-            monkeypatch.setattr("kourou.client.calls_consume._FILTERS_SINCE_VERSION", 10_000)
+            monkeypatch.setattr("kourou.client.calls_consume.FILTERS_SINCE_VERSION", 10_000)
             with pytest.raises(RequestNotSupportedError, match=r"older than 4\.1"):
                 await reader.pull(QUEUE, 0, sql="amount > 5")
             with pytest.raises(RequestNotSupportedError, match="upgrade it"):

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kourou.broker.config import FlushDiskType
+from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.offsets.offset_store import RemoteOffsets
 from kourou.client.consuming.offsets.start_offset import find_offset_in_bounds
 from kourou.model.group import ConsumeFromWhere
@@ -15,6 +16,7 @@ from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.command import RemotingCommand
 from kourou.testing.cluster import Cluster
+from kourou.testing.inspection import instance_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, recording
 
@@ -101,9 +103,11 @@ def test_a_queue_that_ends_before_our_offset_is_resumed_at_the_committed_offset(
             await w.send(*[b"%d" % number for number in range(5)])
             if committed is not None:
                 await reader.commit_offset(queue, committed)
-            offsets = RemoteOffsets(reader._instance, "g", 3_000)
+            offsets = RemoteOffsets(instance_of(reader), "g", 3_000)
 
-            found = await find_offset_in_bounds(reader._instance, offsets, queue, reader._config)
+            found = await find_offset_in_bounds(
+                instance_of(reader), offsets, queue, PullConsumerConfig()
+            )
 
             assert found == expected
 

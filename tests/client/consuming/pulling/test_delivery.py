@@ -20,7 +20,7 @@ def test_cancelled_takers_are_removed() -> None:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        assert not ready._takers
+        assert ready.taker_count == 0
 
     run_virtual(main())
 

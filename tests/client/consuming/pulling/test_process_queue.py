@@ -136,7 +136,7 @@ def test_messages_handled_one_by_one_leave_no_offsets_behind() -> None:
         message = message_at(offset)
         queue.put([message])
         assert queue.remove(message) == offset + 1
-    assert not queue._order
+    assert queue.ordered_count == 0
 
 
 def test_remove_all_equals_repeated_remove() -> None:
@@ -152,10 +152,10 @@ def test_remove_all_equals_repeated_remove() -> None:
         offsets = [one_by_one.remove(message) for message in (stranger, *those)]
         assert at_once.remove_all([stranger, *those]) == offsets[-1]
         assert at_once.size_bytes == one_by_one.size_bytes
-        assert at_once._started == one_by_one._started
+        assert at_once.started == one_by_one.started
         assert not any(at_once.start(message, 6) for message in those)
     assert at_once.committable() == 10
-    assert at_once.size_bytes == len(at_once._order) == 0
+    assert at_once.size_bytes == at_once.ordered_count == 0
 
 
 class DrainMachine(RuleBasedStateMachine):

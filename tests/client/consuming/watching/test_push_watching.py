@@ -247,7 +247,7 @@ def test_a_listener_that_blocks_the_loop_is_reported_once(
     async def main() -> None:
         async def block(_: MessageExt) -> None:
             loop = cast(VirtualTimeLoop, asyncio.get_running_loop())
-            loop._jumping.now_s += 10  # as a long computation or a blocking call would
+            loop.advance(10)  # as a long computation or a blocking call would
 
         async with recording(queues=1) as w:
             await w.send(b"0", b"1", b"2")

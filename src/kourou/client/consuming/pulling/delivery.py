@@ -64,6 +64,11 @@ class ReadyMessages:
         self._takers: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
 
+    @property
+    def taker_count(self) -> int:
+        """Number of takers that wait for a message."""
+        return len(self._takers)
+
     def put(self, process_queue: ProcessQueue, messages: Iterable[MessageExt]) -> None:
         """Add messages that `process_queue` holds. Ignored when closed."""
         if self._is_closed:

@@ -80,6 +80,16 @@ class ProcessQueue:
         """Distance between the lowest and the highest offset held; 0 when empty."""
         return self._highest - self._lowest() if self._messages else 0
 
+    @property
+    def started(self) -> list[int]:
+        """The offsets of deliveries that have started and are not done."""
+        return list(self._started)
+
+    @property
+    def ordered_count(self) -> int:
+        """Number of offsets kept in order, including stale ones not yet removed."""
+        return len(self._order)
+
     def put(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
         """Add `messages`; return those that were not held yet, in the given order.
 

@@ -43,7 +43,19 @@ class TopicStats:
     consume_failed_messages: int = 0
 
 
-class _Counts(NamedTuple):
+class TopicCounts(NamedTuple):
+    """Counters of a topic since the start of counting.
+
+    Attributes:
+        ok: messages whose listeners returned.
+        failed: messages whose listeners raised.
+        calls: listener calls.
+        call_ms: total time of the calls in ms.
+        pulled: messages pulled.
+        pulls: pulls that found messages.
+        pull_ms: total time of these pulls in ms.
+    """
+
     ok: int = 0
     failed: int = 0
     calls: int = 0
@@ -71,13 +83,13 @@ class _Topic:
     def __init__(self) -> None:
         self.ok = self.failed = self.calls = self.pulled = self.pulls = 0
         self.call_ms = self.pull_ms = 0.0
-        self.minute: deque[tuple[int, _Counts]] = deque(maxlen=_POINTS)
-        self.hour: deque[tuple[int, _Counts]] = deque(maxlen=_POINTS)
+        self.minute: deque[tuple[int, TopicCounts]] = deque(maxlen=_POINTS)
+        self.hour: deque[tuple[int, TopicCounts]] = deque(maxlen=_POINTS)
 
     @property
-    def counts(self) -> _Counts:
+    def counts(self) -> TopicCounts:
         """A snapshot of the counters."""
-        return _Counts(
+        return TopicCounts(
             self.ok,
             self.failed,
             self.calls,
@@ -146,6 +158,11 @@ class ConsumerStats:
             consume_failed_messages=hour.failed,
         )
 
+    def counts(self, topic: str) -> TopicCounts:
+        """Return the counters of one topic; all 0 for an unknown topic."""
+        entry = self._topics.get(topic)
+        return TopicCounts() if entry is None else entry.counts
+
     def all_topics(self) -> dict[str, TopicStats]:
         """Return the statistics of all topics, sorted by name."""
         return {topic: self.topic(topic) for topic in sorted(self._topics)}
@@ -159,10 +176,10 @@ class ConsumerStats:
         return entry
 
 
-def _growth(points: deque[tuple[int, _Counts]]) -> tuple[_Counts, float]:
+def _growth(points: deque[tuple[int, TopicCounts]]) -> tuple[TopicCounts, float]:
     """Return the counts between the ends of a window, and the window's length in seconds."""
     (began_ms, first), (ended_ms, last) = points[0], points[-1]
-    grown = _Counts(
+    grown = TopicCounts(
         last.ok - first.ok,
         last.failed - first.failed,
         last.calls - first.calls,
