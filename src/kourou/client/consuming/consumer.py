@@ -109,6 +109,19 @@ class Consumer(ABC):
         for listener in self._queues_changed:
             listener(topic, queues, own)
 
+    def _acquire_group(self, instance_name: str | None) -> None:
+        """Register this consumer as the process's member of its group.
+
+        Raises:
+            InvalidGroupError: as `ConsumerGroups.acquire`.
+        """
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.acquire(self, self.group, namesrv, instance_name)
+
+    def _release_group(self, instance_name: str | None) -> None:
+        namesrv = self._instance.namesrv_addresses
+        consumer_groups.release(self, self.group, namesrv, instance_name)
+
     def _start_sampling(self) -> None:
         async def sample() -> None:
             self._stats.sample(self._instance.runtime.clock.now_ms())

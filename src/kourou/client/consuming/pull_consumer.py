@@ -9,7 +9,7 @@ from kourou.auth.credentials import AnyCredentials
 from kourou.client.config import resolve_config
 from kourou.client.consuming.acknowledging.acknowledgements import store_dead_letter
 from kourou.client.consuming.client_requests import ClientRequests
-from kourou.client.consuming.consumer import Consumer, consumer_groups
+from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import PullConsumerConfig, Start, with_start
 from kourou.client.consuming.membership.rebalance_loop import RebalanceLoop
@@ -171,11 +171,11 @@ class PullConsumer(Lifetime, Consumer):
                 group with the same `instance_name`.
         """
         if self._mode is Mode.SUBSCRIBED:
-            self._acquire_group()
+            self._acquire_group(self._config.instance_name)
         try:
             self._instance.start()
         except BaseException:
-            self._release_group()
+            self._release_group(self._config.instance_name)
             raise
         try:
             await self._check_filters(self._subscriptions.values())
@@ -327,7 +327,7 @@ class PullConsumer(Lifetime, Consumer):
         if not self._instance.is_new:
             self._instance.check_open()
             if self._mode is Mode.NONE:
-                self._acquire_group()
+                self._acquire_group(self._config.instance_name)
         self._enter(Mode.SUBSCRIBED)
         self._unchecked.pop(topic, None)
         self._callbacks.replace(topic, callback)
@@ -754,18 +754,10 @@ class PullConsumer(Lifetime, Consumer):
         timeout_ms = self._config.request_timeout_ms
         await look_up_and_check(self._instance, self.group, subscriptions, timeout_ms)
 
-    def _acquire_group(self) -> None:
-        namesrv = self._instance.namesrv_addresses
-        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
-
     def _end(self) -> None:
         self._polled.abort()
         self._callbacks.close()
-        self._release_group()
-
-    def _release_group(self) -> None:
-        namesrv = self._instance.namesrv_addresses
-        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+        self._release_group(self._config.instance_name)
 
     # Callbacks of the client instance
 

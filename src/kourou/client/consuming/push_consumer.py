@@ -19,7 +19,7 @@ from kourou.client.consuming.acknowledging.acknowledgements import (
 )
 from kourou.client.consuming.acknowledging.redelivery import RetryLater
 from kourou.client.consuming.client_requests import ClientRequests
-from kourou.client.consuming.consumer import Consumer, consumer_groups
+from kourou.client.consuming.consumer import Consumer
 from kourou.client.consuming.consumer_answers import ConsumerAnswers
 from kourou.client.consuming.consumer_config import (
     LiveOptions,
@@ -427,7 +427,7 @@ class PushConsumer(Lifetime, Consumer):
             raise UsageError("subscribe to a topic before the start")
         self._instance.start()
         try:
-            self._acquire_group()
+            self._acquire_group(self._config.instance_name)
             await self._offsets.open()
             self._subscriptions.activate_all(is_retrying=not self._is_broadcasting)
             await self._subscriptions.look_up_routes(self._config.request_timeout_ms)
@@ -495,10 +495,6 @@ class PushConsumer(Lifetime, Consumer):
 
     # Joining and leaving
 
-    def _acquire_group(self) -> None:
-        namesrv = self._instance.namesrv_addresses
-        consumer_groups.acquire(self, self.group, namesrv, self._config.instance_name)
-
     def _begin(self) -> None:
         """Start the loops and the listener's workers."""
         config, tasks = self._config, self._instance.tasks
@@ -557,8 +553,7 @@ class PushConsumer(Lifetime, Consumer):
         self._held.drop_all()
         self._listener.close()
         self._offsets.close()
-        namesrv = self._instance.namesrv_addresses
-        consumer_groups.release(self, self.group, namesrv, self._config.instance_name)
+        self._release_group(self._config.instance_name)
         self._ended.set()
 
     def _check_new(self, action: str) -> None:
