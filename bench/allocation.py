@@ -10,7 +10,7 @@ to the sparse file, and the time to create the segment.
     fallocate   blocks reserved: each sync also marks the blocks as written
     zeros       written with zeros and synced: a sync writes only the data
     ahead       sparse; a batch with less than 256 KiB of zeros ahead of it is written with another
-                512 KiB of zeros, as the store does for small syncs, see `store.log.zeros_ahead`
+                512 KiB of zeros, as the store does for small syncs, see `store.log.commitlog`
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from kourou.store.log.zeros_ahead import ZEROS, ZerosAhead
+from kourou.store.log.commitlog import ZEROS, ZerosAhead
 
 SEGMENT_BYTES: Final = 64 << 20
 BATCHES: Final = (1_200, 12_000, 64_000, 160_000)

@@ -12,8 +12,7 @@ from kourou.errors import CorruptRecordError, InvalidGroupError
 from kourou.model.group import SubscriptionGroup
 from kourou.model.topic import TOOLS_GROUP
 from kourou.protocol.groups import decode_subscription_group_table
-from kourou.store.state.config_file import ConfigFile
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

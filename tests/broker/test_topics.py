@@ -24,8 +24,7 @@ from kourou.protocol.topic_table import (
     encode_register_body,
     encode_topic_config_table,
 )
-from kourou.store.state.config_file import ConfigFile
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kourou.errors import MalformedBodyError
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import unseal
 from kourou.testing.process import Outcome, Serving, run_command
 from tests.crash.conftest import assert_in_order
 

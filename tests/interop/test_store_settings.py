@@ -13,7 +13,7 @@ from typing import Any
 from kourou import AdminClient, Message, MessageQueue, Producer, PullConsumer
 from kourou.model.group import SubscriptionGroup
 from kourou.protocol import fastjson
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import unseal
 from kourou.testing.process import Serving
 from tests.interop.ledger import Ledger, read_all
 from tests.interop.peer import start_java

@@ -10,8 +10,7 @@ import pytest
 
 from kourou.errors import CorruptRecordError, RemoteSystemError
 from kourou.namesrv.kv_config import FILE_NAME, KvConfig, parse_kv_config
-from kourou.store.state.config_file import ConfigFile
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly
 

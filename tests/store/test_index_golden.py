@@ -9,8 +9,7 @@ import pytest
 
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.index.index_keys import KeyKind, key_hash
-from kourou.store.index.index_query import KeyQuery
-from kourou.store.index.key_index import IndexStep, KeyIndex
+from kourou.store.index.key_index import IndexStep, KeyIndex, KeyQuery
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.message_store import MessageStore
 from kourou.testing.disk import SimDisk

@@ -9,8 +9,7 @@ import pytest
 
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.index.index_keys import KeyKind
-from kourou.store.index.index_query import KeyQuery
-from kourou.store.index.key_index import IndexStep, KeyIndex
+from kourou.store.index.key_index import IndexStep, KeyIndex, KeyQuery
 from kourou.store.message_store import MessageStore
 from kourou.store.paths import ABORT, INDEX
 from kourou.store.state.store_state import StoreStateFile

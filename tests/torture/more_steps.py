@@ -12,8 +12,7 @@ from kourou.model.properties import KEYS
 from kourou.model.sysflag import INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.record.decode import decode_message
 from kourou.store.index.index_keys import KeyKind
-from kourou.store.index.index_query import KeyQuery
-from kourou.store.index.key_index import IndexStep
+from kourou.store.index.key_index import IndexStep, KeyQuery
 from kourou.store.message_store import GetRequest
 from kourou.store.retention import RetentionConfig
 from tests.store.rig import draft

@@ -33,7 +33,7 @@ from kourou.remoting.transport_config import TransportConfig
 from kourou.settings import load, values_of
 from kourou.store.config import StoreConfig
 from kourou.store.paths import ABORT, COMMITLOG
-from kourou.store.state.detected_sizes import detect_sizes
+from kourou.store.state.file_sizes import detect_sizes
 
 log = logging.getLogger(__name__)
 

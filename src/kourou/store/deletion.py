@@ -25,8 +25,8 @@ from collections import deque
 import msgspec
 
 from kourou.store.lifecycle import StoreFiles
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue, count_files
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 Pending = deque[tuple[ConsumeQueue | None, AppendedRecord | AppendedBatch]]
 """Records that readers do not see yet, in log order. The queue is None for records that are never

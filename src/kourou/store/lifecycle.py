@@ -31,8 +31,8 @@ from kourou.store.paths import (
     CONSUMEQUEUE,
     LOCK,
 )
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.recovery.queue_totals import begin_totals, with_file_count
 from kourou.store.recovery.recovery import Progress, Recovery, RecoveryReport
 from kourou.store.state.abort_file import LastRun, read_last_run, remove_abort, write_abort

@@ -25,10 +25,9 @@ from kourou.store.config import StoreConfig
 from kourou.store.deletion import TopicDeletion
 from kourou.store.expiry import Expiry
 from kourou.store.index.index_feed import SLICE_MAX
-from kourou.store.index.index_query import FoundMessages, KeyQuery, find_messages
-from kourou.store.index.key_index import IndexStep, KeyIndex
+from kourou.store.index.key_index import FoundMessages, IndexStep, KeyIndex, KeyQuery, find_messages
 from kourou.store.lifecycle import StoreFiles, open_files
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord, Arrival
 from kourou.store.reader import StoreReader
 from kourou.store.reading.fast_get import FastGetResult
 from kourou.store.reading.get_plan import GetPlan, GetStatus

@@ -7,17 +7,21 @@ The methods that never wait say so, for example `get_resident` and `entry_if_res
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from kourou.errors import MalformedMessageError
+from kourou.protocol.record.read import read_checked
 from kourou.store.config import BELIEVED_BYTES, StoreConfig
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.lifecycle import StoreFiles
+from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.record_reader import read_record_at, read_resident_ranges
 from kourou.store.queues.batch_queue import BatchQueue
+from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.extended_queue import ExtendedQueue
 from kourou.store.queues.queue_extension import ExtensionUnit, is_address
 from kourou.store.reading.batch_get import get_batches, get_batches_resident
 from kourou.store.reading.fast_get import FastGet, FastGetResult
-from kourou.store.reading.time_search import offset_by_time, store_time
 from kourou.store.reading.verified_get import (
     GetRequest,
     GetResult,
@@ -25,6 +29,10 @@ from kourou.store.reading.verified_get import (
     get_resident,
     get_verified,
 )
+
+_NO_TIME_RUN_MAX: Final = 1024
+"""The most consecutive entries without a time that are tried; a page holds 205 entries."""
+_REMOVED: Final = -1
 
 
 class StoreReader:
@@ -221,12 +229,12 @@ class StoreReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
-        return offset_by_time(self._log, queue, timestamp_ms, upper=upper)
+        return _offset_by_time(self._log, queue, timestamp_ms, upper=upper)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the message's store time in epoch milliseconds; -1 if there is no message."""
         entry = self.entry(topic, queue_id, offset)
-        return -1 if entry is None else store_time(self._log, entry)
+        return -1 if entry is None else _store_time(self._log, entry)
 
 
 def _with_unit_filters(
@@ -251,3 +259,67 @@ def _with_unit_filters(
         return tags_code is None or accepts(tags_code)
 
     return request._replace(accepts=accepts_unit)
+
+
+def _offset_by_time(
+    log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool = False
+) -> int:
+    """Return the first offset whose message is not older than the time.
+
+    `max_offset` if all messages are older. With `upper`, return the last offset whose message is
+    not newer; `min_offset` if all are newer.
+
+    A corrupt entry or a damaged record has no time: the search uses the next record after it, and
+    prefers a lower offset, so that no message is missed.
+
+    Source: ConsumeQueue.binarySearchInQueueByTime and BoundaryType.java, apache/rocketmq 5.5.0.
+
+    Raises:
+        OSError: the queue or the log cannot be read.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        at, at_ms = _next_time(log, queue, middle, min(high, middle + _NO_TIME_RUN_MAX))
+        if at_ms is not None and (at_ms < timestamp_ms or (upper and at_ms == timestamp_ms)):
+            low = at + 1
+        else:
+            high = middle
+    return max(low - 1, queue.min_offset) if upper else low
+
+
+def _next_time(
+    log: CommitLog, queue: ConsumeQueue, offset: int, stop: int
+) -> tuple[int, int | None]:
+    """Return the first offset whose message has a time, and the time; None if none has."""
+    for at in range(offset, stop):
+        entry = queue.entry(at)
+        at_ms = None if entry is None else _stored_at_ms(log, entry)
+        if at_ms is not None:
+            return at, at_ms
+    return offset, None
+
+
+def _store_time(log: CommitLog, entry: QueueEntry) -> int:
+    """Return the store time of the entry's record, in epoch milliseconds.
+
+    -1 if the record is removed or damaged, or the entry has no record.
+    """
+    at_ms = _stored_at_ms(log, entry)
+    return _REMOVED if at_ms is None else at_ms
+
+
+def _stored_at_ms(log: CommitLog, entry: QueueEntry) -> int | None:
+    """Return the record's store time; -1 if it is removed, None if it cannot be determined."""
+    position, size, _ = entry
+    if 0 <= position < log.min_position:
+        return _REMOVED
+    if not log.min_position <= position < position + size <= log.segment_end(position):
+        return None
+    try:
+        header = read_checked(log.read(position, size), 0)
+    except FileNotFoundError:
+        return _REMOVED
+    except MalformedMessageError:
+        return None
+    return header.store_at_ms if header.physical_offset == position else None

@@ -30,13 +30,12 @@ from kourou.store.config import StoreConfig
 from kourou.store.deletion import Pending, TopicDeletion
 from kourou.store.index.index_feed import IndexFeed
 from kourou.store.lifecycle import StoreFiles, close_files
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord, Arrival
+from kourou.store.queues.batch_queue import with_base
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord, Arrival
 from kourou.store.queues.extended_queue import BitMapOf
-from kourou.store.queues.inner_batch import with_base
 from kourou.store.reader import StoreReader
-from kourou.store.reading.repaired_entries import write_entries
-from kourou.store.reading.verified_get import RepairedEntry
+from kourou.store.reading.queue_repair import RepairedEntry, write_entries
 from kourou.store.sealed_run import SealedRun
 from kourou.store.state.abort_file import note_failed_sync
 from kourou.store.sync_plan import SyncPlan

@@ -13,8 +13,7 @@ from kourou.broker.consuming.consumer_offsets import (
     parse_consumer_offsets,
 )
 from kourou.errors import CorruptRecordError, MalformedBodyError
-from kourou.store.state.config_file import ConfigFile
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import ConfigFile, unseal
 from kourou.testing.clock import ManualClock
 from kourou.testing.disk import SimDisk
 from kourou.testing.runtime import call_directly

@@ -21,7 +21,7 @@ from kourou.broker.writing.index_follower import (
 from kourou.store.index.index_active import ActiveIndexFile
 from kourou.store.index.index_feed import IndexFeed
 from kourou.store.index.index_keys import KeyEntries, KeyKind
-from kourou.store.index.index_query import KeyQuery
+from kourou.store.index.key_index import KeyQuery
 from kourou.store.message_store import IndexStep
 from kourou.store.state.checkpoint import load_checkpoint
 from kourou.testing.clock import LoopClock

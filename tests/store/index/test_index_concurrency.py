@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from kourou.protocol.record.read import read_record
-from kourou.store.index import index_query
+from kourou.store.index import key_index
 from kourou.store.index.index_active import ActiveIndexFile
 from kourou.store.index.index_keys import KeyEntries, KeyKind, key_hash
-from kourou.store.index.index_query import KeyQuery, find_messages
-from kourou.store.index.key_index import IndexStep
+from kourou.store.index.key_index import IndexStep, KeyQuery, find_messages
 from kourou.store.log.record_reader import read_record_at
 from kourou.store.paths import INDEX
 from tests.store.index.test_key_index import LONG_MAX, START_MS, Indexed
@@ -145,7 +144,7 @@ def test_an_answer_has_the_newest_messages_that_fit_into_a_frame(
     query = KeyQuery("T", "g-1", KeyKind.KEY, 10, 0, LONG_MAX)
 
     def places(bytes_max: int) -> list[int]:
-        monkeypatch.setattr(index_query, "_ANSWER_BYTES_MAX", bytes_max)
+        monkeypatch.setattr(key_index, "_ANSWER_BYTES_MAX", bytes_max)
         log = indexed.log
         found = find_messages(
             query,

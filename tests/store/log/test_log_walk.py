@@ -6,7 +6,7 @@ import pytest
 
 from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
-from kourou.store.state.store_sizes import log_files
+from kourou.store.state.file_sizes import log_files
 from kourou.testing.disk import SimDisk
 from tests.store.rig import SEGMENT_BYTES, Rig
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kourou.errors import StoreError
-from kourou.store.log.zeros_ahead import SMALL_BYTES, ZEROS, ZerosAhead
+from kourou.store.log.commitlog import SMALL_BYTES, ZEROS, ZerosAhead
 from kourou.store.paths import COMMITLOG
 from kourou.testing.disk import SimDisk
 from tests.store.rig import CONFIG, Rig

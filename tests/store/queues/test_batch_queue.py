@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.batch_queue import BatchQueue, batch_entries
-from kourou.store.queues.dispatch import AppendedRecord
 from kourou.testing.disk import SimDisk
 
 PER_FILE = 4

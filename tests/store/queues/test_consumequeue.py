@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.store.formats import BLANK_ENTRY, ENTRY, ENTRY_BYTES, QueueEntry
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.testing.disk import SimDisk
 

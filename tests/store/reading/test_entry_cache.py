@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from kourou.store.formats import ENTRY, ENTRY_BYTES
-from kourou.store.queues.dispatch import AppendedRecord
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.entry_cache import EntryCache
+from kourou.store.reading.fast_get import EntryCache
 from kourou.testing.disk import SimDisk
 
 LONG_FILE_BYTES = 400 * ENTRY_BYTES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kourou.store.formats import ENTRY
-from kourou.store.queues.dispatch import AppendedRecord
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.store.reading.get_plan import Accepts, GetPlan, GetStatus, LogView, plan_get
 from kourou.testing.disk import SimDisk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.verified_ranges import VerifiedRanges
+from kourou.store.reading.fast_get import VerifiedRanges
 from kourou.testing.disk import SimDisk
 
 BELIEVED = 1600

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kourou.errors import CorruptRecordError
-from kourou.store.state.config_file import ConfigFile
-from kourou.store.state.config_seal import seal, unseal
+from kourou.store.state.config_file import ConfigFile, seal, unseal
 from kourou.testing.disk import SimDisk
 
 NAME = "config/topics.json"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.protocol import fastjson
-from kourou.store.state.config_seal import ConfigText, is_newer, seal, unseal
+from kourou.store.state.config_file import ConfigText, is_newer, seal, unseal
 
 OFFSETS = b'{\n\t"offsetTable":{"T@g":{0:7,1:5}}\n}'
 

@@ -45,7 +45,7 @@ from kourou.protocol.consumer_filter_file import (
 from kourou.protocol.record.read import read_record
 from kourou.remoting.runtime import Offload
 from kourou.store.message_store import MessageStore
-from kourou.store.queues.dispatch import AppendedRecord
+from kourou.store.queues.appended import AppendedRecord
 
 log = logging.getLogger(__name__)
 

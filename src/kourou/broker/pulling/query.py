@@ -42,7 +42,7 @@ from kourou.protocol.pulling import (
 )
 from kourou.remoting.connection import Request
 from kourou.store.index.index_keys import KeyKind
-from kourou.store.index.index_query import TAIL_BYTES_MAX, KeyQuery
+from kourou.store.index.key_index import SEARCHED_BYTES_MAX, KeyQuery
 
 SEARCHES_MAX: Final = 4
 """Limit on concurrent searches; more are refused, so that they cannot use up the read threads."""
@@ -91,7 +91,7 @@ class MessageQueryHandler:
         if not found.records:
             text = "can not find message, maybe time range not correct"
             lag_bytes = self._store.index_lag_bytes
-            if lag_bytes > TAIL_BYTES_MAX:
+            if lag_bytes > SEARCHED_BYTES_MAX:
                 text += f"; the key index is being made, {lag_bytes} bytes of the log are left"
             return _none(command, text)
         header = QueryMessageResponseHeader(found.index_at_ms, found.index_offset)

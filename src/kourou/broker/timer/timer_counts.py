@@ -1,7 +1,7 @@
 """Counts of scheduled messages: waiting, by topic, and put into and taken out of the wheel.
 
 As in Java, the waiting messages are saved in `config/timermetrics`. After a kill, and after Java,
-whose counts drift, they are counted again if that is quick (`kourou.store.timer.topic_counts`).
+whose counts drift, they are counted again if that is quick (`count_by_topic`).
 
 Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 """
@@ -9,7 +9,9 @@ Source: TimerMetrics.java, apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile
@@ -21,12 +23,20 @@ from kourou.protocol.brokers import TimerMetric, TimerMetrics
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
 from kourou.remoting.steady_time import steady_ms
+from kourou.store.timer.layouts import KIND_DELETE
+from kourou.store.timer.timer_files import TimerFiles
 from kourou.store.timer.timer_record import TimerRecord
 
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "config/timermetrics"
 _SAMPLE_MS: Final = 1_000
+
+COUNTED_MAX: Final = 200_000
+"""Messages above which a start does not count: it would take longer than half a second."""
+
+TopicOf = Callable[[int], str | None]
+"""Returns the target topic of the timer record at a commit log position; None if unknown."""
 
 
 class TimerCounts:
@@ -152,3 +162,31 @@ def parse_timer_metrics(text: bytes) -> TimerMetrics:
         MalformedBodyError: it is not such a file.
     """
     return decode_record(TimerMetrics, text)
+
+
+def count_by_topic(files: TimerFiles, topic_of: TopicOf) -> dict[str, int] | None:
+    """Return the number of scheduled messages by topic, including recalled ones.
+
+    None if there are more than `COUNTED_MAX`. Units have only the hash of the topic: topics with
+    equal hashes are counted as one.
+
+    Raises:
+        OSError: the timer log cannot be read.
+    """
+    if files.wheel.count > COUNTED_MAX:
+        return None
+    names: dict[int, str | None] = {}
+    counts: Counter[str] = Counter()
+    for slot in files.wheel.slots():
+        with suppress(CorruptRecordError):  # reported when the slot is due
+            for _, unit in files.log.chain(slot.last):
+                if unit.kind & KIND_DELETE:
+                    continue
+                name = names.get(unit.topic_hash)
+                if name is None:
+                    name = names[unit.topic_hash] = topic_of(unit.physical_offset)
+                    if not unit.topic_hash:
+                        del names[0]  # hash 0 means absent: other topics' units have it too
+                if name is not None:
+                    counts[name] += 1
+    return dict(counts)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.timer.timer_counts import TimerCounts
+from kourou.broker.timer.timer_counts import TimerCounts, count_by_topic
 from kourou.errors import CorruptRecordError, MalformedMessageError
 from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.brokers import TimerCheckPoint
@@ -21,7 +21,6 @@ from kourou.store.timer.slot_choice import roll_window_ms
 from kourou.store.timer.timer_files import FlushPlan, TimerFiles
 from kourou.store.timer.timer_rebuild import find_waiting, rebuild_timers, remove_timer_files
 from kourou.store.timer.timer_record import RecallKey, read_timer_record
-from kourou.store.timer.topic_counts import count_by_topic
 
 log = logging.getLogger(__name__)
 

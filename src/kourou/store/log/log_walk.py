@@ -32,7 +32,7 @@ from kourou.protocol.record.layout import (
 from kourou.protocol.record.read import read_checked
 from kourou.protocol.record.scan import candidates
 from kourou.store.paths import COMMITLOG, file_name
-from kourou.store.state.store_sizes import LogFile
+from kourou.store.state.file_sizes import LogFile
 
 Progress = Callable[[int, int], None]
 """Called at intervals with (bytes of the log read, bytes of all its files)."""

@@ -12,7 +12,7 @@ from kourou.model.topic import SCHEDULE_TOPIC
 from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import walk_log
 from kourou.store.paths import COMMITLOG
-from kourou.store.state.store_sizes import log_files
+from kourou.store.state.file_sizes import log_files
 
 
 def position_before(disk: Disk, segment_bytes: int, at_ms: int) -> int:

@@ -3,21 +3,30 @@
 An entry contains its first offset and the number of its messages; entries are found by binary
 search. Offsets without an entry are those of lost records; there are no blanks.
 
-Source: BatchConsumeQueue.java, apache/rocketmq 5.5.0.
+Source: BatchConsumeQueue.java (assignQueueOffset for `with_base`), apache/rocketmq 5.5.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 from kourou.disk import Disk
+from kourou.errors import InvalidMessageError
+from kourou.model.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    decode_properties,
+    encode_properties,
+)
+from kourou.protocol.record.encode import RecordDraft
 from kourou.protocol.record.keys import INNER_MESSAGES_MAX
 from kourou.store.formats import BATCH_ENTRY, BATCH_ENTRY_BYTES, BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import batch_queue_directory
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import AppendedRecord
 
 _NOT_COMPACTED: Final = -1
 _UNWRITTEN: Final = QueueEntry(0, 0, 0)
@@ -217,3 +226,29 @@ def _first_after(
         else:
             high = middle
     return low
+
+
+def with_base(draft: RecordDraft, queue: ConsumeQueue) -> RecordDraft:
+    """Return an inner batch with the queue's next offset as its base offset.
+
+    An inner batch is a batch of messages stored as one record. The property `INNER_NUM` is the
+    number of messages in the body, as counted by the broker. `INNER_BASE` is the offset of the
+    first one, which the append assigns.
+
+    Raises:
+        InvalidMessageError: the queue is not a batch queue, or the batch has no count or one that
+            an entry cannot hold.
+    """
+    if not isinstance(queue, BatchQueue):
+        raise InvalidMessageError(
+            f"topic {queue.topic} has no batch queues and cannot store inner batches"
+        )
+    properties = decode_properties(draft.properties)
+    count = properties.get(INNER_NUM, "")
+    if not (count.isdecimal() and 0 < int(count) <= INNER_MESSAGES_MAX):
+        raise InvalidMessageError(
+            f"an inner batch has 1 to {INNER_MESSAGES_MAX} messages; its property {INNER_NUM} is "
+            f"{count!r}"
+        )
+    properties[INNER_BASE] = str(queue.next_offset)
+    return replace(draft, properties=encode_properties(properties))

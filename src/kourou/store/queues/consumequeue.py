@@ -23,7 +23,7 @@ from typing import ClassVar
 from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY_SIZE, QueueEntry
 from kourou.store.log.segment_list import SegmentList
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 
 _SEARCH_ENTRIES = 1024
 _FEW_ENTRIES = 64

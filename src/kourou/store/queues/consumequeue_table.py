@@ -16,13 +16,13 @@ from kourou.store.paths import (
     CONSUMEQUEUE_EXT,
     is_safe_topic,
 )
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.batch_queue import BatchQueue
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.queues.extended_queue import BitMapOf, ExtendedQueue
-from kourou.store.queues.queue_kinds import batch_topics
 from kourou.store.queues.queue_tails import QueueTails
 from kourou.store.queues.simple_queue import SimpleQueue
+from kourou.store.queues.topic_table import batch_topics
 
 log = logging.getLogger(__name__)
 

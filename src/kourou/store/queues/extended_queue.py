@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from kourou.disk import Disk
 from kourou.store.config import StoreConfig
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 from kourou.store.queues.queue_extension import ExtensionUnit, QueueExtension, is_address
 from kourou.store.queues.simple_queue import SimpleQueue
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from kourou.disk import Disk
 from kourou.store.log.damage import DamagedSpan
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 NEW_FILES_PER_FLUSH: Final = 8
 """The most files that one flush creates; one with its directory takes a third of a millisecond."""

@@ -15,8 +15,8 @@ from kourou.disk import Disk
 from kourou.store.formats import BLANK_ENTRY, BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import queue_directory
+from kourou.store.queues.appended import AppendedBatch, AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue, has_record
-from kourou.store.queues.dispatch import AppendedBatch, AppendedRecord
 
 _pack = ENTRY.pack
 

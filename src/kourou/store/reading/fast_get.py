@@ -10,6 +10,7 @@ verified recently. In any other case it returns None, and the general path
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -21,14 +22,22 @@ from kourou.store.formats import ENTRY_BYTES
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.simple_queue import SimpleQueue
-from kourou.store.reading.entry_cache import EntryCache
 from kourou.store.reading.get_plan import get_bytes_max
-from kourou.store.reading.verified_ranges import VerifiedRanges
 
 _COUNT_MAX: Final = 64
 _SPAN_MAX: Final = 1 << 20
 """The most bytes of the log from the first record to the last. For records further apart, each page
 would have to be checked for residency."""
+_BLOCK_ENTRIES: Final = 256
+_BLOCKS_MAX: Final = 512
+"""The most cached blocks, one a queue, 5 KB each; the least recently read is dropped first."""
+_PARTS: Final = 16
+"""A range is extended until one such part of `believed_bytes` was written or verified since its
+begin, because a range expires as a whole."""
+_RANGES_MAX: Final = 2 * _PARTS
+"""The most ranges of one queue; the oldest is dropped first."""
+_RANGE_QUEUES_MAX: Final = 1024
+"""The most queues with ranges; those of the least recently verified queue are dropped first."""
 
 
 class FastGetResult(NamedTuple):
@@ -59,6 +68,127 @@ def _entries(count: int) -> struct.Struct:
 def _codes(count: int) -> struct.Struct:
     """Return the layout of `count` queue entries: the tags code of each."""
     return struct.Struct(">" + "12xq" * count)
+
+
+class EntryCache:
+    """Reads queue entries from memory only; caches them for consumers that catch up.
+
+    One read serves several pulls: a system call for 32 entries takes as long as one for 256, which
+    is 5 to 8 us, a tenth of such a pull. Entries in files do not change, except a corrupt one that
+    is repaired: a caller that finds an invalid entry must call `drop`.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[SimpleQueue, tuple[int, bytes]] = OrderedDict()
+
+    def read(self, queue: SimpleQueue, offset: int, count: int) -> tuple[bytes, int] | None:
+        """Return bytes that contain the entries, and the offset in them at which they begin.
+
+        None if the read might wait, or the entries are not all in one file and the queue's tail.
+
+        Raises:
+            OSError: the queue's file cannot be read.
+        """
+        block = self._blocks.get(queue)
+        if block is not None:
+            start, data = block
+            at = (offset - start) * ENTRY_BYTES
+            if 0 <= at <= len(data) - count * ENTRY_BYTES:
+                self._blocks.move_to_end(queue)
+                return data, at
+        if offset + count > queue.file_end:  # caught up: entries in the tail cost no system call
+            return _if_complete(queue.read_resident(offset, count), count)
+        found = _if_complete(queue.read_resident(offset, _BLOCK_ENTRIES), count)
+        if found is None:
+            return _if_complete(queue.read_resident(offset, count), count)
+        self._blocks[queue] = (offset, found[0])
+        if len(self._blocks) > _BLOCKS_MAX:
+            self._blocks.popitem(last=False)
+        return found
+
+    def drop(self, queue: SimpleQueue) -> None:
+        """Drop the queue's block, so that its entries are read again."""
+        self._blocks.pop(queue, None)
+
+
+def _if_complete(data: bytes | None, count: int) -> tuple[bytes, int] | None:
+    if data is None or len(data) < count * ENTRY_BYTES:
+        return None
+    return data, 0
+
+
+class _Range:
+    """A range of verified offsets.
+
+    Attributes:
+        age_from: the bytes written and verified in all when its first message was verified.
+    """
+
+    __slots__ = ("age_from", "begin", "end")
+
+    def __init__(self, begin: int, end: int, age_from: int) -> None:
+        self.begin = begin
+        self.end = end
+        self.age_from = age_from
+
+
+class VerifiedRanges:
+    """The recently verified messages of all queues, so that the next reader need not verify them.
+
+    Verification detects data that came back from the device corrupt, so the data must have left
+    memory before. A record that was just verified is still in memory, like one that was just
+    written, and is trusted for the same number of bytes, `believed_bytes` (see `verified_get`). For
+    written records the bytes written since are counted; here the bytes verified since count as
+    well, because reading them from the device may have evicted others. So groups that catch up
+    together, or shortly after one another, pay for one verification. A group that comes later
+    verifies again, because the records may have been read from the device again.
+
+    The number of stored ranges is bounded.
+
+    Args:
+        believed_bytes: the bytes that may be written and verified until a range expires.
+    """
+
+    def __init__(self, believed_bytes: int) -> None:
+        self._believed_bytes = believed_bytes
+        self._verified_bytes = 0
+        self._queues: OrderedDict[SimpleQueue, list[_Range]] = OrderedDict()
+
+    def covers(self, queue: SimpleQueue, begin: int, end: int, written: int) -> bool:
+        """Tell whether all messages of a range of offsets were verified recently.
+
+        Args:
+            queue: the queue of the messages.
+            begin: the first offset.
+            end: the offset after the last one.
+            written: the end of the log.
+        """
+        oldest = self._oldest(written)
+        for verified in self._queues.get(queue, ()):
+            if verified.begin <= begin and end <= verified.end and verified.age_from >= oldest:
+                return True
+        return False
+
+    def add(self, queue: SimpleQueue, begin: int, end: int, written: int, size: int) -> None:
+        """Record that these messages, of `size` bytes in all, have just been verified."""
+        now = written + self._verified_bytes
+        self._verified_bytes += size
+        ranges = self._queues.setdefault(queue, [])
+        self._queues.move_to_end(queue)
+        if len(self._queues) > _RANGE_QUEUES_MAX:
+            self._queues.popitem(last=False)
+        for verified in ranges:
+            if verified.end == begin and (now - verified.age_from) * _PARTS < self._believed_bytes:
+                verified.end = end
+                return
+        oldest = self._oldest(written)
+        ranges[:] = [verified for verified in ranges if verified.age_from >= oldest][
+            1 - _RANGES_MAX :
+        ]
+        ranges.append(_Range(begin, end, now))
+
+    def _oldest(self, written: int) -> int:
+        return written + self._verified_bytes - self._believed_bytes
 
 
 class FastGet:

@@ -1,4 +1,4 @@
-"""Repair of corrupt queue entries: finds the queue's records in the log.
+"""Repair of corrupt queue entries: finds the queue's records in the log, and writes the entries.
 
 Queue entries are derived data: the correct values follow from the log, between the records of the
 nearest valid entries on both sides. The search walks that part of the log by the records' sizes,
@@ -11,14 +11,17 @@ past damage as well, at about 1 us a record, and verifies each record of the que
     not found, no valid entry before it,   its segment was removed    the entry is skipped
     and the log is whole from its begin
 
-Nothing is written here. Runs on any thread while another thread writes.
+The search writes nothing and runs on any thread while another thread writes; `write_entries` writes
+its results to the files, on the store's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from kourou.disk import Disk
 from kourou.errors import MalformedMessageError
 from kourou.protocol.record.check import ExpectedRecord, RecordCheck
 from kourou.protocol.record.keys import LIGHT_TOPIC_PREFIX
@@ -28,6 +31,9 @@ from kourou.protocol.record.scan import LOG_HEAD, candidates, may_be_record
 from kourou.store.formats import ENTRY, ENTRY_BYTES, QueueEntry
 from kourou.store.log.commitlog import CommitLog
 from kourou.store.queues.consumequeue import ConsumeQueue
+from kourou.store.queues.consumequeue_table import ConsumeQueueTable
+
+log = logging.getLogger(__name__)
 
 SEARCH_BYTES_MAX: Final = 1024 * 1024 * 1024
 """The most bytes of the log searched for one run of entries: some seconds."""
@@ -47,6 +53,15 @@ class Damage(NamedTuple):
     file: str
     file_offset: int
     reason: str
+
+
+class RepairedEntry(NamedTuple):
+    """A repaired queue entry, to be written to its file."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    entry: QueueEntry
 
 
 class SearchResult(NamedTuple):
@@ -306,3 +321,60 @@ class _Walk:
             return self._log.read(position, size)
         except OSError:
             return b""
+
+
+def write_entries(disk: Disk, queues: ConsumeQueueTable, repaired: Iterable[RepairedEntry]) -> None:
+    """Write the entries whose files still exist, and log them.
+
+    Must run on the store's thread, so that no file is written that was removed meanwhile.
+    Consecutive entries take one write. Nothing is synced: an entry is derived data, and if a crash
+    loses the repair, the next read repairs it again.
+
+    Args:
+        disk: the disk that holds the queues' files.
+        queues: all queues.
+        repaired: the entries, in offset order within each queue.
+
+    Raises:
+        OSError: some entries are not written, or one is written in part.
+    """
+    for run in _runs(repaired):
+        topic, queue_id, *_ = run[0]
+        queue = queues.get(topic, queue_id)
+        if queue is None:
+            continue  # the topic was deleted meanwhile
+        file_bytes = queue.segments.file_bytes
+        # An expired file must not be created again.
+        is_in_files = range(queue.segments.first, queue.file_end * ENTRY_BYTES)
+        by_file: dict[int, list[RepairedEntry]] = {}
+        for repair in run:
+            byte = repair.queue_offset * ENTRY_BYTES
+            if byte in is_in_files:
+                by_file.setdefault(byte // file_bytes, []).append(repair)
+        for entries in by_file.values():
+            byte = entries[0].queue_offset * ENTRY_BYTES
+            name, file_offset = queue.segments.name(byte), byte % file_bytes
+            if not disk.exists(name):
+                continue
+            disk.write(
+                name, file_offset, [b"".join(ENTRY.pack(*repair.entry) for repair in entries)]
+            )
+            log.warning(
+                "consumequeue.entries_mended file=%s byte=%d count=%d topic=%s queue_id=%d "
+                "queue_offset=%d",
+                name, file_offset, len(entries), topic, queue_id, entries[0].queue_offset,
+            )  # fmt: skip
+
+
+def _runs(repaired: Iterable[RepairedEntry]) -> Iterator[list[RepairedEntry]]:
+    """Yield lists of consecutive entries of one queue."""
+    run: list[RepairedEntry] = []
+    for repair in repaired:
+        if run:
+            last = run[-1]
+            if repair[:3] != (last.topic, last.queue_id, last.queue_offset + 1):
+                yield run
+                run = []
+        run.append(repair)
+    if run:
+        yield run

@@ -39,7 +39,7 @@ from kourou.store.reading.get_plan import (
     ReadEntries,
     plan_get,
 )
-from kourou.store.reading.queue_repair import SEARCH_BYTES_MAX, Damage, QueueRepair
+from kourou.store.reading.queue_repair import SEARCH_BYTES_MAX, Damage, QueueRepair, RepairedEntry
 
 _COLUMN_CHECK: Final = ColumnCheck()
 _TOGETHER_MIN: Final = 4
@@ -61,15 +61,6 @@ class GetRequest(NamedTuple):
     max_bytes: int
     accepts: Accepts | None
     may_match: Callable[[ExtensionUnit], bool] | None = None
-
-
-class RepairedEntry(NamedTuple):
-    """A repaired queue entry, to be written to its file."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    entry: QueueEntry
 
 
 class GetResult(NamedTuple):

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,10 +47,9 @@ from kourou.store.log.commitlog import CommitLog
 from kourou.store.log.damage import DamagedSpan
 from kourou.store.log.log_scan import LogScan, used_bytes
 from kourou.store.paths import COMMITLOG, CONSUMEQUEUE
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import AppendedRecord
-from kourou.store.recovery.deletions import finish_deletions
 from kourou.store.recovery.queue_totals import has_other_begins, lacks_files
 from kourou.store.recovery.replay import Replay
 from kourou.store.recovery.scan_start import clean_start, last_entry, unclean_start
@@ -180,7 +179,7 @@ class Recovery:
         )
         damaged = self._queues.load()
         damaged += check_queue_sizes(self._disk, self._queues, are_recorded=are_recorded)
-        finish_deletions(self._queues, self._deleted_topics)
+        _finish_deletions(self._queues, self._deleted_topics)
         if lacks_files(self._queues, self._checkpoint, self._state):
             log.warning("consumequeue.loss_found directory=%s", CONSUMEQUEUE)
             return False
@@ -396,3 +395,37 @@ def _points_at_damage(
         return False
     spans.append(damaged[at])
     return entry.size > 0
+
+
+def _finish_deletions(queues: ConsumeQueueTable, deleted_below: Mapping[str, int]) -> None:
+    """Remove the remaining files of topics whose deletion was noted but not completed.
+
+    A crash interrupted these deletions; see `kourou.store.deletion`.
+
+    Args:
+        queues: the loaded queues.
+        deleted_below: by topic, the log position below which its records are deleted.
+
+    Raises:
+        OSError: a file cannot be read or removed.
+    """
+    for topic, below in deleted_below.items():
+        existing = queues.of_topic(topic)
+        outdated = [queue for queue in existing if _is_outdated(queue, below)]
+        if len(outdated) < len(existing):  # the topic was created again
+            for queue in outdated:
+                queues.remove(queue)
+        elif queues.has_files(topic):
+            log.info("topic.deletion_finished name=%s queues=%d", topic, len(outdated))
+            queues.forget(topic)
+            queues.remove_files(topic)
+
+
+def _is_outdated(queue: ConsumeQueue, physical_offset: int) -> bool:
+    """Tell whether the queue's files begin with a record below that position.
+
+    True for files without an entry: they remain from a removal, or belong to a newer queue, which
+    the scan rebuilds.
+    """
+    entry = queue.first_entry()
+    return entry is None or entry.physical_offset < physical_offset

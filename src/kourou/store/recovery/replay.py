@@ -24,9 +24,9 @@ from kourou.protocol.record.scan import Fields, ScannedRecord
 from kourou.store.config import StoreConfig
 from kourou.store.log.damage import DamagedSpan
 from kourou.store.log.log_scan import LogScan
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import AppendedRecord
 
 log = logging.getLogger(__name__)
 

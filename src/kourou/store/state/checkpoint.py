@@ -41,9 +41,9 @@ from kourou.store.formats import (
     encode_checkpoint_copy,
 )
 from kourou.store.paths import CHECKPOINT
+from kourou.store.queues.appended import AppendedRecord
 from kourou.store.queues.consumequeue import count_files
 from kourou.store.queues.consumequeue_table import ConsumeQueueTable
-from kourou.store.queues.dispatch import AppendedRecord
 from kourou.store.state.abort_file import read_last_run
 from kourou.store.sync_plan import SyncPlan
 

@@ -11,10 +11,21 @@ A save keeps the old contents as `<name>.bak`. One of the two files is complete 
         is written                                                 writes `.bak`
 
 A load returns the newest good contents of the two. A file is bad if it is empty, truncated, does
-not parse, or does not match its seal (`config_seal`). A file that is older than its backup was put
-there by hand, and the backup is used. The log says which file was used and why. If both are bad,
-the load raises: only the operator may decide to start without their contents, such as offsets and
-deleted topics.
+not parse, or does not match its seal. A file that is older than its backup was put there by hand,
+and the backup is used. The log says which file was used and why. If both are bad, the load raises:
+only the operator may decide to start without their contents, such as offsets and deleted topics.
+
+A seal is the last member of the file's object. It reveals damage, and orders a file and its backup
+by age:
+
+    {..., "kourouSeal":{"sequence":12,"crc32":"0a1b2c3d"}}
+
+    sequence    number of this save of the file, from 1
+    crc32       of all bytes before its own digits; the bytes after them are constant
+
+If the object's closing brace is on its own line, the seal is too. JSON alone does not reveal a
+flipped digit, for example an offset of 5 instead of 7. Java ignores the member and drops it when it
+saves the file; then only `dataVersion` shows which file is newer.
 
 Source: ConfigManager.persist and load, MixAll.string2File, apache/rocketmq 5.5.0. Unlike there, the
 new contents are synced before the rename.
@@ -23,14 +34,17 @@ new contents are synced before the rename.
 from __future__ import annotations
 
 import logging
+import re
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from kourou.disk import Disk, replace
 from kourou.errors import CorruptRecordError, MalformedBodyError
-from kourou.store.state.config_seal import ConfigText, is_newer, seal, unseal
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +54,30 @@ bytes, since the file is trusted and no request is held up while it is parsed.""
 
 _MISSING: Final = "is missing"
 _REMEDY: Final = "restore it from a copy, or remove both to start without their contents"
+
+_SEAL_KEY: Final = "kourouSeal"
+_SEAL_BEGIN: Final = b'"kourouSeal":{'
+_SEAL_END: Final = re.compile(rb'"sequence":([0-9]{1,18}),"crc32":"([0-9a-f]{8})"\}(\n?)\}')
+_SEAL_BYTES_MAX: Final = 80
+"""The end of the file that is searched for a seal, which has 65 bytes at most."""
+_DATA_VERSION: Final = re.compile(rb'"dataVersion"\s*:\s*(\{[^{}]*\})')
+
+
+class ConfigText(NamedTuple):
+    """A config file's contents without the seal, and the number of the save.
+
+    Attributes:
+        sequence: 0 for a file without a seal, written by Java or an earlier Kourou.
+    """
+
+    data: bytes
+    sequence: int
+
+
+class _DataVersion(msgspec.Struct, rename="camel", frozen=True):
+    state_version: int = 0
+    counter: int = 0
+    timestamp: int = 0
 
 
 @dataclass(slots=True)
@@ -176,3 +214,64 @@ class ConfigFile:
             rest = f"no backup {other.name}" if is_alone else f"{other.name} {other.problem}"
             reason = f"{bad.problem}, and {rest}; {_REMEDY}"
             raise CorruptRecordError(bad.name, 0, reason)
+
+
+def seal(data: bytes, sequence: int) -> bytes:
+    """Return the JSON object `data` with the seal as its last member.
+
+    Raises:
+        ValueError: `data` does not end like a JSON object.
+    """
+    if not data.endswith(b"}"):
+        raise ValueError("a config file must be one JSON object, which ends in '}'")
+    newline, tab = (b"\n", b"\t") if data.endswith(b"\n}") else (b"", b"")
+    members = data[: -1 - len(newline)]
+    comma = b"" if members.rstrip().endswith(b"{") else b","
+    begin = b"%b%b%b%b" % (comma, newline, tab, _SEAL_BEGIN)
+    text = b'%b%b"sequence":%d,"crc32":"' % (members, begin, sequence)
+    return b'%b%08x"}%b}' % (text, zlib.crc32(text), newline)
+
+
+def unseal(text: bytes) -> ConfigText:
+    """Return the text without its seal; the text itself if it has none.
+
+    Raises:
+        MalformedBodyError: the seal is malformed or its checksum is wrong.
+    """
+    at = text.rfind(_SEAL_BEGIN, max(0, len(text) - _SEAL_BYTES_MAX))
+    if at < 0:
+        return ConfigText(text, 0)
+    match = _SEAL_END.fullmatch(text, at + len(_SEAL_BEGIN))
+    if match is None or int(match[2], 16) != zlib.crc32(memoryview(text)[: match.start(2)]):
+        raise MalformedBodyError(
+            "its checksum is wrong: the file was damaged, or edited by hand (then remove its last "
+            f"member, {_SEAL_KEY})"
+        )
+    members = text[:at].removesuffix(match[3] and b"\n\t").removesuffix(b",")
+    return ConfigText(b"%b%b}" % (members, match[3]), int(match[1]))
+
+
+def is_newer(one: ConfigText, other: ConfigText) -> bool:
+    """Return whether `one` was certainly saved after `other`.
+
+    Compares the sequences of their seals; if one has no seal, their `dataVersion`: no part of it
+    may be lower than the other's, because a clock may be set and a counter may restart.
+    """
+    if one.sequence and other.sequence:
+        return one.sequence > other.sequence
+    first, second = _data_version(one.data), _data_version(other.data)
+    if first is None or second is None or first == second:
+        return False
+    return all(mine >= its for mine, its in zip(first, second, strict=True))
+
+
+def _data_version(text: bytes) -> tuple[int, int, int] | None:
+    """Return (state version, counter, time); None if the text has none."""
+    match = _DATA_VERSION.search(text)
+    if match is None:
+        return None
+    try:
+        found = msgspec.json.decode(match[1], type=_DataVersion)
+    except msgspec.DecodeError:
+        return None
+    return found.state_version, found.counter, found.timestamp

@@ -25,7 +25,7 @@ from kourou.model.topic import TIMER_TOPIC
 from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import Progress, walk_log
 from kourou.store.paths import COMMITLOG
-from kourou.store.state.store_sizes import log_files
+from kourou.store.state.file_sizes import log_files
 from kourou.store.timer.delivered import target_topic
 from kourou.store.timer.layouts import PRECISION_MS
 from kourou.store.timer.slot_choice import choose_slot

@@ -7,7 +7,7 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.store.paths import extension_directory
 from kourou.store.queues.queue_extension import UNIT_BYTES_MAX, decode_unit, unit_position
-from kourou.store.state.store_sizes import log_files
+from kourou.store.state.file_sizes import log_files
 from kourou.store.tools.findings import Finding
 
 _READ_BYTES: Final = 16 * UNIT_BYTES_MAX

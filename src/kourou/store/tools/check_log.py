@@ -15,7 +15,7 @@ from kourou.store.formats import QueueEntry
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.log.segment_list import SegmentList
 from kourou.store.paths import is_safe_topic
-from kourou.store.state.store_sizes import LogFile
+from kourou.store.state.file_sizes import LogFile
 from kourou.store.tools.check_batch_queue import BatchQueueCheck
 from kourou.store.tools.check_queue import QueueCheck
 from kourou.store.tools.findings import Finding

@@ -33,8 +33,7 @@ from kourou.store.recovery.recovery import Progress
 from kourou.store.retention import RetentionConfig
 from kourou.store.state.abort_file import note_failed_sync, read_last_run, write_abort
 from kourou.store.state.checkpoint import create_checkpoint, save_checkpoint
-from kourou.store.state.detected_sizes import detect_sizes
-from kourou.store.state.store_sizes import find_sizes
+from kourou.store.state.file_sizes import detect_sizes, find_sizes
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.slot_choice import ROLL_WINDOW_SLOTS, roll_window_ms
 from kourou.store.timer.timer_log import LOG_FILE_BYTES

@@ -28,8 +28,7 @@ from kourou.store.formats import (
 from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log
 from kourou.store.paths import parse_file_name
 from kourou.store.state.config_file import BARE_KEYS_BYTES_MAX
-from kourou.store.state.detected_sizes import detect_sizes
-from kourou.store.state.store_sizes import LogFile, find_sizes
+from kourou.store.state.file_sizes import LogFile, detect_sizes, find_sizes
 from kourou.store.tools.dump_units import UNIT_LAYOUTS, dump_index, dump_units, dump_units_ext
 
 Row = dict[str, Any]

@@ -52,7 +52,7 @@ from kourou.protocol.record.layout import RecordHeader
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.checkpoint import load_checkpoint
-from kourou.store.state.store_sizes import find_sizes, log_files
+from kourou.store.state.file_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 
 _STORES_OWN: Final = (CRC32, INNER_MULTI_QUEUE_OFFSET)

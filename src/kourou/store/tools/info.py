@@ -23,7 +23,7 @@ from kourou.store.paths import (
     queue_directory,
 )
 from kourou.store.state.abort_file import LastRun, read_last_run
-from kourou.store.state.store_sizes import (
+from kourou.store.state.file_sizes import (
     LogFile,
     StoreSizes,
     find_sizes,

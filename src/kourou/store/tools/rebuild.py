@@ -36,8 +36,8 @@ from kourou.store.paths import (
     is_safe_topic,
     queue_directory,
 )
-from kourou.store.queues.topic_names import named_topics
-from kourou.store.state.store_sizes import find_sizes, log_files
+from kourou.store.queues.topic_table import named_topics
+from kourou.store.state.file_sizes import find_sizes, log_files
 from kourou.store.state.store_state import StoreStateFile
 from kourou.store.timer.timer_rebuild import WaitingTimers
 from kourou.store.tools.closed_store import (

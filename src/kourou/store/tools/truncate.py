@@ -26,7 +26,7 @@ from kourou.store.formats import Checkpoint
 from kourou.store.log.log_walk import LogPiece, PieceKind, Progress, walk_log, with_damage
 from kourou.store.paths import COMMITLOG
 from kourou.store.state.checkpoint import load_checkpoint
-from kourou.store.state.store_sizes import LogFile, find_sizes, log_files
+from kourou.store.state.file_sizes import LogFile, find_sizes, log_files
 from kourou.store.timer.timer_rebuild import remove_timer_files
 from kourou.store.tools.closed_store import (
     locked,

@@ -21,7 +21,7 @@ from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
 from kourou.protocol.offsets import decode_reset_offsets
 from kourou.remoting.runtime import Runtime
-from kourou.store.state.config_seal import unseal
+from kourou.store.state.config_file import unseal
 from kourou.testing.disk import SimDisk
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import TOPIC, Recording, recording

@@ -1,7 +1,7 @@
-"""Determines the topics with batch consume queues from the files of a store.
+"""Reads the topic table of a store without a broker: its topics, and which have batch queues.
 
-The broker's topic table declares the kind (attribute `queue.type`), which never changes while a
-topic exists. A topic with files of batch queues has that kind even if the table lacks it.
+The table declares the kind of a topic's queues (attribute `queue.type`), which never changes while
+a topic exists. A topic with files of batch queues has that kind even if the table lacks it.
 
 Source: QueueTypeUtils.getCQType, apache/rocketmq 5.5.0.
 """
@@ -31,16 +31,30 @@ def batch_topics(disk: Disk) -> set[str]:
     return {*disk.list(BATCH_CONSUMEQUEUE), *_declared(disk)}
 
 
+def named_topics(disk: Disk) -> frozenset[str] | None:
+    """Return the names in `config/topics.json`; None if it is missing or cannot be parsed.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    topics = _topics(disk)
+    return None if topics is None else frozenset(map(str, topics))
+
+
 def _declared(disk: Disk) -> set[str]:
+    topics = _topics(disk) or {}
+    return {str(name) for name, topic in topics.items() if _has_batches(topic)}
+
+
+def _topics(disk: Disk) -> dict[object, object] | None:
+    """Return the configs by topic; None if the table is missing or cannot be parsed."""
     try:
         data = ConfigFile(disk, TOPICS, _parse).load()
     except KourouError:
-        return set()
+        return None
     table = _parse(data) if data is not None else None
     topics = table.get("topicConfigTable") if isinstance(table, dict) else None
-    if not isinstance(topics, dict):
-        return set()
-    return {str(name) for name, topic in topics.items() if _has_batches(topic)}
+    return topics if isinstance(topics, dict) else None
 
 
 def _has_batches(topic: object) -> bool:
