@@ -21,6 +21,7 @@ from kourou.protocol.topic_table import (
     encode_register_body,
 )
 from kourou.remoting.connection import Connection
+from kourou.testing.inspection import registration_of
 from kourou.testing.loop import run_virtual
 from kourou.testing.peers import FakePeer
 from tests.registering import BOTH, FIRST, SECOND, World, now_s
@@ -231,12 +232,10 @@ def test_a_remote_name_server_gets_the_address_from_which_the_broker_connects() 
     async def main() -> None:
         world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
         await world.broker.start()
-        running = world.broker._running
-        assert running is not None
-        assert running._registration is not None
+        registration = registration_of(world.broker)
         peer = FakePeer()
         peer.local_address = ("10.1.2.3", 40_000)
-        assert running._registration.address_for(cast(Connection, peer)) == "10.1.2.3:10911"
+        assert registration.address_for(cast(Connection, peer)) == "10.1.2.3:10911"
         await world.stop()
 
     run_virtual(main())

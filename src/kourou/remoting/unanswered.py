@@ -30,6 +30,11 @@ class Unanswered:
         self._count = 0
         self._bytes = 0
 
+    @property
+    def count(self) -> int:
+        """Number of unanswered requests."""
+        return self._count
+
     def add(self, size: int, count: int = 1) -> bool:
         """Count requests whose frames have `size` bytes in all; False, uncounted, above a limit.
 

@@ -1,6 +1,6 @@
-"""Access of tests to components inside clients.
+"""Access of tests to components inside clients and brokers.
 
-The only module outside of `kourou.client` that names private attributes of clients.
+The only module outside of theirs that names private attributes of clients and brokers.
 """
 
 from __future__ import annotations
@@ -8,6 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kourou.broker.registration import Registration
+from kourou.broker.server import Broker
+from kourou.broker.transactions.op_writer import OpWriter
+from kourou.broker.transactions.transactions import Transactions
 from kourou.client.administration.admin import AdminClient
 from kourou.client.administration.admin_calls import Server
 from kourou.client.consuming.consumer_config import PushConsumerConfig
@@ -89,3 +93,15 @@ async def end_threads(threads: UserThreads) -> None:
 def unwrapped(client: Any) -> Any:  # noqa: ANN401 - clients of both kinds
     """Return the asyncio client that a client of `kourou.blocking` wraps, or the client itself."""
     return getattr(client, "_client", client)
+
+
+def registration_of(broker: Broker) -> Registration:
+    """Return the registration of a running broker with its name servers."""
+    assert broker._running is not None, "the broker is not running"
+    assert broker._running._registration is not None, "the broker is not started"
+    return broker._running._registration
+
+
+def op_writer_of(transactions: Transactions) -> OpWriter:
+    """Return the writer of op messages."""
+    return transactions._op_writer

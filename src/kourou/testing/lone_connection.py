@@ -8,7 +8,7 @@ from typing import Any
 
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.frame import decode_frame, encode_frame
-from kourou.remoting.connection import Connection, FastPath
+from kourou.remoting.connection import Connection, FastPath, Request
 from kourou.remoting.connections import Connections
 from kourou.remoting.dispatch import Dispatcher, Handler
 from kourou.remoting.limits import ConnectionLimits
@@ -61,7 +61,7 @@ class LoneConnection:
     """One connection without a peer; create it inside a running loop.
 
     Args:
-        handlers: request code to handler.
+        handlers: request code to handler, or a function that receives all requests.
         fast_path: tried before the handlers.
         is_accepted: whether it is a server's side.
         timer: see `Connections`.
@@ -70,7 +70,7 @@ class LoneConnection:
 
     def __init__(
         self,
-        handlers: Mapping[int, Handler],
+        handlers: Mapping[int, Handler] | Callable[[Request], None],
         fast_path: FastPath | None = None,
         timer: Callable[[], float] = lambda: 0.0,
         /,
@@ -79,7 +79,7 @@ class LoneConnection:
         **limits: int,
     ) -> None:
         self._connections = Connections(
-            Dispatcher(handlers),
+            handlers if callable(handlers) else Dispatcher(handlers),
             ConnectionLimits(**limits),
             is_accepting=is_accepted,
             fast_path=fast_path,

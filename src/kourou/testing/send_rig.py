@@ -17,6 +17,7 @@ from kourou.protocol.command import RemotingCommand
 from kourou.protocol.record.decode import decode_messages
 from kourou.protocol.sending import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from kourou.remoting.dispatch import Handler
+from kourou.remoting.runtime import Offload
 from kourou.store.message_store import GetRequest
 from kourou.testing.disk import SimDisk
 from kourou.testing.lone_connection import LoneConnection
@@ -127,13 +128,14 @@ def run_sends(
     test: Callable[[SendRig], Awaitable[None]],
     *,
     seed: int = 0,
+    offload: Offload | None = None,
     **options: Any,  # noqa: ANN401 - any option of BrokerConfig
 ) -> None:
     """Run `test` on a broker with these options, and stop the broker."""
 
     async def main() -> None:
         config = BrokerConfig(**{"advertise": JAVA_HOST} | options)
-        broker = SimulatedBroker(SimDisk(seed), seed=seed, config=config)
+        broker = SimulatedBroker(SimDisk(seed), seed=seed, config=config, offload=offload)
         await test(SendRig(broker))
         broker.flusher.release()
         await broker.stop()

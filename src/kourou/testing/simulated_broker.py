@@ -31,6 +31,7 @@ from kourou.protocol.pulling import PullMessageRequestHeader
 from kourou.protocol.record.encode import RecordDraft
 from kourou.remoting.dispatch import Handler
 from kourou.remoting.network import format_address
+from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import AppendedRecord, Arrival, MessageStore
@@ -73,6 +74,7 @@ def run_with_broker(
     config: BrokerConfig | None = None,
     later_ms: int = 0,
     is_delivering: bool = False,
+    offload: Offload | None = None,
 ) -> SimDisk:
     """Run `test` with a broker in virtual time, stop it cleanly, check the store.
 
@@ -82,6 +84,7 @@ def run_with_broker(
         config: None for `small_config()`.
         later_ms: wall-clock time at the start, in ms since `EPOCH_MS`.
         is_delivering: whether delayed and scheduled messages are delivered; creates a topic T.
+        offload: see `SimulatedBroker`.
 
     Returns:
         The disk, for a restart.
@@ -89,7 +92,7 @@ def run_with_broker(
     the_disk = disk or SimDisk()
 
     async def main() -> None:
-        broker = SimulatedBroker(the_disk, config=config, later_ms=later_ms)
+        broker = SimulatedBroker(the_disk, config=config, later_ms=later_ms, offload=offload)
         if is_delivering:
             await broker.start_deliveries()
         try:
@@ -120,6 +123,7 @@ class SimulatedBroker:
         seed: int = 0,
         config: BrokerConfig | None = None,
         later_ms: int = 0,
+        offload: Offload | None = None,
     ) -> None:
         """Open the store and load the tables.
 
@@ -128,13 +132,17 @@ class SimulatedBroker:
             seed: of random choices and of the duration of syncs.
             config: None for `small_config()`.
             later_ms: wall-clock time in ms since `EPOCH_MS`, for a restart.
+            offload: runs calls that may wait for the device; None: as in `sim_runtime`.
         """
         config = config or small_config()
         if config.advertise is None:
             config = replace(config, advertise=format_address(BROKER))
         self.config = config
         self.disk = disk
-        self.runtime = runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
+        runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
+        if offload is not None:
+            runtime = replace(runtime, offload=offload)
+        self.runtime = runtime
         self.arrivals: list[AppendedRecord] = []
         self.answer_client: Callable[[Peer, RemotingCommand], RemotingCommand] | None = None
         store = MessageStore.open(disk, config.store_config, runtime.clock.now_ms(), pid=1)

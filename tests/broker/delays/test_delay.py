@@ -110,14 +110,14 @@ def test_many_messages_are_delivered_once_each_and_in_order() -> None:
 def test_an_idle_broker_rarely_checks_its_levels() -> None:
     async def test(broker: SimulatedBroker) -> None:
         looks = 0
-        look = broker.delay._run
+        look = broker.delay.deliver_due
 
         def counted() -> None:
             nonlocal looks
             looks += 1
             look()
 
-        broker.delay._run = counted  # type: ignore[method-assign]
+        broker.delay.deliver_due = counted  # type: ignore[method-assign]
         await asyncio.sleep(10 * CHECK_INTERVAL_MS / 1000)
         assert looks <= 11
 

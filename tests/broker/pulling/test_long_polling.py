@@ -204,9 +204,7 @@ def test_every_pull_is_removed_once_and_completely(
         assert len(polling) == len(inside)
 
     polling.take_expired(10_000)
-    assert polling._by_queue == {}
-    assert polling._by_tick == {}
-    assert polling._by_owner == {}
+    assert polling.index_count == 0
 
 
 def test_memory_of_held_pulls_is_limited_and_released() -> None:

@@ -113,14 +113,14 @@ def test_queries_that_read_the_log_run_off_the_event_loop() -> None:
 
     async def test(bench: SendRig) -> None:
         query = QueryBench(bench)
-        query.handlers._offload = offload
         await send_three(bench)
+        left.clear()
         await query.search(EPOCH_MS)
         await query.ask(32, GetEarliestMsgStoretimeRequestHeader("T", 0))
         await query.ask(33, ViewMessageRequestHeader(0))
         assert left == ["offset_by_time", "store_time", "read_record"]
 
-    run_sends(test)
+    run_sends(test, offload=offload)
 
 
 def test_a_message_is_found_by_its_physical_offset(golden: Golden) -> None:

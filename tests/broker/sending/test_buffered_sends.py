@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kourou.broker.config import FlushDiskType
-from kourou.broker.sending.fast_send import FastSend
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Request
 from kourou.store.tools.check import check_store
@@ -64,7 +63,7 @@ class ProducersRig:
 
     def assert_nothing_waits(self) -> None:
         """Assert that no limit counts a pending send."""
-        assert self.broker.commit.pending_bytes == len(self.broker.commit._pending) == 0
+        assert self.broker.commit.pending_bytes == self.broker.commit.pending_puts[0] == 0
         for lone in self.lones:
             unanswered = lone.connection.unanswered
             assert unanswered.has_room(ALL_BYTES, ALL_REQUESTS) or not lone.connection.is_open
@@ -307,15 +306,21 @@ def test_a_frame_returned_to_a_paused_connection_waits_until_it_resumes() -> Non
     run_producers(test)
 
 
-def test_reads_beyond_the_buffer_limit_are_processed_at_once() -> None:
+def test_reads_beyond_the_buffer_limit_are_processed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(rig: ProducersRig) -> None:
-        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
-        path._buffered_bytes = 1 << 30  # as if from thousands of producers
+        path = rig.rig.fast_send
         rig.send_each(plain_frames(2))
-        assert not path._buffered
-        path._buffered_bytes = 0
+        assert path.buffered_bytes > 0
         await asyncio.sleep(1)
         assert rig.codes()[:2] == [[0], [0]]
+        # The real limit needs thousands of producers.
+        monkeypatch.setattr("kourou.broker.sending.fast_send.BUFFERED_BYTES_MAX", -1)
+        rig.send_each(plain_frames(2))
+        assert path.buffered_bytes == 0
+        await asyncio.sleep(1)
+        assert rig.codes()[:2] == [[0, 0], [0, 0]]
 
     run_producers(test)
 
@@ -324,10 +329,10 @@ def test_an_internal_error_for_one_producer_closes_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(rig: ProducersRig) -> None:
-        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
+        path = rig.rig.fast_send
         rig.lones[0].receive_bytes(plain_frames(1)[0])
         await asyncio.sleep(1)
-        path._shapes = dict(path._shapes)  # type: ignore[assignment]  # any other shape raises KeyError
+        path.shapes = dict(path.shapes)  # type: ignore[assignment]  # any other shape raises KeyError
         other = encode_frame(message(b"x", f"UNIQ_KEY\x01{1:032X}\x02TAGS\x01Other\x02"))
         rig.send_each([plain_frames(1)[0], other, plain_frames(3)[2]])
         await asyncio.sleep(1)
@@ -344,7 +349,7 @@ def test_an_internal_error_for_all_buffered_sends_closes_their_connections_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(rig: ProducersRig) -> None:
-        (path,) = (path for path in rig.rig.fast_path._paths.values() if type(path) is FastSend)
+        path = rig.rig.fast_send
         rig.send_each(plain_frames(2))
         path.clock = BrokenClock()
         await asyncio.sleep(1)
@@ -370,8 +375,7 @@ def test_an_internal_error_on_the_general_path_affects_no_other_producer(
         broker = SimulatedBroker(SimDisk(), config=small_config())
         rig = ProducersRig(broker)
         await rig.make_queues()
-        lone = LoneConnection({}, rig.rig.fast_path)
-        lone.connection._dispatch = broken
+        lone = LoneConnection(broken, rig.rig.fast_path)
         rig.lones[0] = lone
         rig.send_each([UNUSUAL, UNUSUAL, plain_frames(3)[2]])
         await asyncio.sleep(1)

@@ -408,15 +408,15 @@ def test_shapes_and_layouts_are_bounded() -> None:
         columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
         assert columns.records.bodies == (b"b" * number,) * 2
-    assert len(reader._shapes) + len(reader._shapes.older) <= 2048
-    assert max(len(reader._forms), len(reader._cuts)) <= 1024
+    assert reader.shape_count <= 2048
+    assert reader.layout_count <= 1024
     for size in range(1, 3000):
         text = f"UNIQ_KEY\x01{'A' * 32}\x02user\x01{'v' * size}\x02".encode()
         items = [BatchItem(0, b"b", text), BatchItem(0, b"bb", text)]
         columns = reader.read(memoryview(encode_batch(items)), b"\x01T", 1000)
         assert columns is not None
         assert columns.records.bodies == (b"b", b"bb")
-    assert max(len(reader._forms), len(reader._cuts)) <= 1024
+    assert reader.layout_count <= 1024
 
 
 def test_decoding_of_a_batchs_properties_is_bounded_on_the_fast_path() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from kourou.broker.sending.fast_send import FastSend
 from kourou.broker.sending.plain_sends import PlainSends
 from kourou.broker.sending.send_answers import SendAnswers
 from kourou.broker.statistics.stats import BrokerStats
@@ -221,8 +220,7 @@ def test_long_properties_are_not_cached(size: int) -> None:
             text = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02a\x01{number}{'v' * size}\x02"
             lone.receive_bytes(encode_frame(message(properties=text)))
         await asyncio.sleep(1)
-        (sends,) = (path for path in rig.fast_path._paths.values() if isinstance(path, FastSend))
-        assert sum(map(len, sends._shapes)) < 1000
+        assert sum(map(len, rig.fast_send.shapes)) < 1000
         await broker.stop()
 
     run_virtual(main())
@@ -235,7 +233,7 @@ def test_a_batch_with_too_large_an_answer_takes_the_general_path(
     assert taken([frame]) == len(frame)
 
     # The real limit needs half a million messages.
-    monkeypatch.setattr("kourou.broker.sending.fast_batch._ANSWER_BYTES_MAX", 33 * 600)
+    monkeypatch.setattr("kourou.broker.sending.fast_batch.ANSWER_BYTES_MAX", 33 * 600)
     assert taken([frame]) == 0
     assert_same([QUEUES, frame])
 
@@ -278,7 +276,7 @@ def test_a_failing_answer_to_one_producer_does_not_affect_others(
         end(sends)
         end(sends)
 
-        assert [lone.connection.unanswered._count for lone in (broken, other)] == [0, 0]
+        assert [lone.connection.unanswered.count for lone in (broken, other)] == [0, 0]
         assert [command.opaque for command in other.sent()] == [7]
         assert caplog.records
 

@@ -63,7 +63,7 @@ class Outcome:
         self.stats.append(broker.transactions.counts.open_by_topic())
         unanswered = connection.connection.unanswered
         self.is_all_answered = unanswered.has_room(ALL_BYTES, ALL_REQUESTS)
-        self.pending = len(broker.commit._pending), broker.commit.pending_bytes
+        self.pending = broker.commit.pending_puts[0], broker.commit.pending_bytes
         self._disk = disk
 
     def files(self) -> dict[str, bytes]:

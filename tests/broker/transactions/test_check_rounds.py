@@ -11,6 +11,7 @@ from kourou.model.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.record.decode import decode_message
 from kourou.testing.clock import LoopClock
+from kourou.testing.inspection import op_writer_of
 from tests.broker.transactions.transaction_rig import (
     COMMIT,
     ROLLBACK,
@@ -333,7 +334,7 @@ def test_an_idle_broker_writes_nothing_and_sets_no_timer() -> None:
         for _ in range(10):
             await rig.round(after_s=30)
         assert rig.broker.store.reader.written_position == written
-        assert rig.transactions._op_writer._timer is None
+        assert not op_writer_of(rig.transactions).is_scheduled
 
     run(test)
 

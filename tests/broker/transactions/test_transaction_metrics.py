@@ -92,16 +92,17 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
         lone.receive_bytes(b"".join(half_frame(n) for n in range(1_000)))
         await asyncio.sleep(5)
 
+    delays_s: list[float] = []
+
+    async def slowly(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for delay_s in delays_s:
+            await asyncio.sleep(delay_s)
+        return call(*args, **kwargs)
+
     async def meanwhile(broker: SimulatedBroker) -> None:
         rig = TransactionRig(broker)
         half = await rig.half(b"before the others are looked for")
-        offload = broker.runtime.offload
-
-        async def slowly(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-            await asyncio.sleep(1)
-            return await offload(call, *args, **kwargs)
-
-        broker.transactions._offload = slowly
+        delays_s.append(0.1)
         broker.transactions.start()
         lone = rig.sends.connect(is_fast=True)
         lone.receive_bytes(half_frame(7) + half_frame(8))
@@ -114,7 +115,7 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
 
     disk = run(many)
     config = small_config(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
-    run_with_broker(meanwhile, disk, config=config, later_ms=10_000)
+    run_with_broker(meanwhile, disk, config=config, later_ms=10_000, offload=slowly)
 
 
 def test_records_that_a_check_stores_again_count_as_puts_of_half_messages() -> None:

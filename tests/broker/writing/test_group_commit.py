@@ -72,6 +72,7 @@ def run(
     *,
     disk: SimDisk | None = None,
     seed: int = 0,
+    on_arrivals: Callable[[list[Arrival]], None] | None = None,
     **options: Any,
 ) -> SimDisk:
     """Run `test` on a group commit that is closed at the end, store and all."""
@@ -84,10 +85,10 @@ def run(
         flusher = SimFlusher(loop, seed)
         events: list[str] = []
 
-        def on_arrivals(arrivals: list[Arrival]) -> None:
+        def note_arrivals(arrivals: list[Arrival]) -> None:
             events.append(f"wake {len(arrivals)}")
 
-        commit = GroupCommit(store, flusher, loop, config, on_arrivals)
+        commit = GroupCommit(store, flusher, loop, config, on_arrivals or note_arrivals)
         bench = Bench(disk, config, store, flusher, commit, events)
         disk.on_operation = lambda operation, name: (
             events.append(operation)
@@ -393,18 +394,17 @@ def test_an_abandoned_group_commit_answers_no_put() -> None:
 def test_a_reply_or_wake_up_that_raises_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test(bench: Bench) -> None:
-        def fail(_: object) -> None:
-            raise RuntimeError("a bug")
+    def fail(_: object) -> None:
+        raise RuntimeError("a bug")
 
-        bench.commit._on_arrivals = fail
+    async def test(bench: Bench) -> None:
         bench.commit.put([draft()], EPOCH_MS, fail)
         bench.put()
         await asyncio.sleep(0.1)
 
         assert bench.statuses == [PutStatus.OK]
 
-    run(test)
+    run(test, on_arrivals=fail)
     assert [r.getMessage() for r in caplog.records if r.exc_info] == [
         "arrivals.wake_failed count=2",
         "put.reply_failed",
@@ -511,10 +511,10 @@ def test_acknowledged_messages_survive_a_crash_at_any_time(
             disk.free = 3 * 4096
         flusher = SimFlusher(loop, seed)
 
-        def on_arrivals(arrivals: list[Arrival]) -> None:
+        def note_arrivals(arrivals: list[Arrival]) -> None:
             shown.update({a.queue_offset: a.size for a in arrivals})
 
-        commit = GroupCommit(store, flusher, loop, config, on_arrivals)
+        commit = GroupCommit(store, flusher, loop, config, note_arrivals)
 
         async def send() -> None:
             for size in bodies:

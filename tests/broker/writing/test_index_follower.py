@@ -200,9 +200,9 @@ def test_short_steps_grow() -> None:
             broker.store, broker.runtime.offload, broker.clock, time_s=lambda: 0.0
         )
         for _ in range(5):
-            index._slice()
+            index.run_slice()
             broker.store.index_upkeep(broker.clock.now_ms())
-        assert index._step_records == STEP_RECORDS_MAX
+        assert index.step_records == STEP_RECORDS_MAX
         await index.stop()
 
     run_with_broker(test)

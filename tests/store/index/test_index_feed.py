@@ -183,7 +183,7 @@ def test_the_log_is_not_read_for_fed_records() -> None:
     appends = Appends(1, IndexFeed())
     index = new_index(appends, LAYOUTS[1], appends.feed)
     appends.run(50)
-    (last, *_, unique_id, _) = appends.feed._items[-1]
+    (last, *_, unique_id, _) = appends.feed.items[-1]
     assert isinstance(unique_id, str)
     appends.sync()
     appends.disk.write("commitlog/00000000000000000000", 0, [bytes(last)])
@@ -201,7 +201,7 @@ def test_records_behind_the_synced_position_are_not_taken() -> None:
     appends.run(20)
     follow(index, appends.log.synced_position)
     assert index.position == appends.log.synced_position < appends.log.appended_position
-    assert len(appends.feed._items) == 40
+    assert len(appends.feed.items) == 40
 
 
 def record(number: int, size: int = 100) -> FedRecord:
@@ -224,12 +224,12 @@ def test_a_full_feed_keeps_its_records_until_they_are_indexed(count: int) -> Non
         else:
             feed.begin_run()
             feed.add_batch(batch(number * count, count))
-    assert len(feed._items) == 40
+    assert len(feed.items) == 40
     assert feed.fullness == 1
     assert feed.next_from(20 * count * 100, 1 << 30) == 20 * count * 100
     assert feed.fullness == 0.5
     feed.begin_run().append(record(3_000))
-    assert len(feed._items) == 21
+    assert len(feed.items) == 21
 
 
 def taken(feed: IndexFeed, position: int, until: int) -> tuple[int, int] | None:

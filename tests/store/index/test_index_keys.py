@@ -303,5 +303,4 @@ def test_the_caches_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         properties = one.properties + (b"x" if number % 2 else b"")
         record = LogRecord(0, 0, 0, 0, one.topic, properties)
         assert hashes.of_record(record) == [entry[0] for entry in expected_entries(one, 0, 0)]
-    assert len(hashes._by_tags) <= 20
-    assert len(hashes._by_topic) <= 20
+    assert hashes.cached_topics <= 20

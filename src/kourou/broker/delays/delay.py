@@ -238,7 +238,7 @@ class DelayDelivery:
             self._clamp(level)
         self._is_started = True
         if self._store.recovery.last_run.was_clean:
-            self._run()
+            self.deliver_due()
             return
         for level in self._levels:
             level.is_busy = True
@@ -300,7 +300,7 @@ class DelayDelivery:
             if passed.get(level.queue_id, 0) > level.queue_offset:
                 self._advance(level, passed[level.queue_id])
         if self._is_started:
-            self._run()
+            self.deliver_due()
         await self._saver.save_soon()  # else another crash soon would repeat the whole search
 
     # Timer
@@ -316,9 +316,9 @@ class DelayDelivery:
                 return
             self._timer.cancel()
         self._timer_at_s = at_s
-        self._timer = asyncio.get_running_loop().call_at(at_s, self._run)
+        self._timer = asyncio.get_running_loop().call_at(at_s, self.deliver_due)
 
-    def _run(self) -> None:
+    def deliver_due(self) -> None:
         """Deliver the messages that are due at the levels that are to be checked."""
         self._timer = None
         steady = steady_ms()

@@ -119,6 +119,11 @@ class LongPolling(Generic[PullT]):
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def index_count(self) -> int:
+        """Number of queues, ticks and owners that the table has entries for."""
+        return len(self._by_queue) + len(self._by_tick) + len(self._by_owner)
+
     def hold(self, held: Held[PullT]) -> bool:
         """Add the pull and return True; False if the table is full."""
         held_bytes = self._held_bytes + held.size_bytes

@@ -104,6 +104,16 @@ class BatchReader:
         self._forms: dict[tuple[bytes, bytes, bytes], _Form] = {}
         self._shapes = Shapes(_shape)
 
+    @property
+    def shape_count(self) -> int:
+        """Number of cached shapes, of both generations."""
+        return len(self._shapes) + len(self._shapes.older)
+
+    @property
+    def layout_count(self) -> int:
+        """Number of cached forms or cuts, whichever is greater."""
+        return max(len(self._forms), len(self._cuts))
+
     def read(self, body: memoryview, topic_bytes: bytes, messages_max: int) -> BatchColumns | None:
         """Return the messages of the body; None if the general path must decode it.
 

@@ -51,7 +51,7 @@ _START_END: Final = _START_AT + len(_START)
 _SIZES: Final = struct.Struct(">II").unpack_from
 _PACK_SIZES: Final = struct.Struct(">II").pack
 _ID_CHARS_MAX: Final = 255
-_ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
+ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
 """Leaves room for a remark if the sync is late. A longer answer holds half a million ids."""
 
 _BatchProperties = tuple[str | None, str]
@@ -220,7 +220,7 @@ class FastBatch:
         answer = (
             f"{to_ids}{ids}{to_offset}{offset}{to_unique_id}{unique_id}{to_opaque}{opaque}{to_end}"
         ).encode()
-        if len(answer) > _ANSWER_BYTES_MAX:
+        if len(answer) > ANSWER_BYTES_MAX:
             return False
         append_records(columns, positions, run.position + total, target, run)
         batches.replies.append(_PACK_SIZES(len(answer) + 4, len(answer)) + answer)

@@ -84,7 +84,7 @@ _FRAME_BYTES_MIN: Final = 128
 """Lower bound of a frame that this path accepts: the header fields alone take more."""
 _BUFFERED_READ_BYTES_MAX: Final = 8 * 1024
 """Largest read that is buffered: below this size, the copy costs less than buffering saves."""
-_BUFFERED_BYTES_MAX: Final = 1024 * 1024
+BUFFERED_BYTES_MAX: Final = 1024 * 1024
 """Once more bytes than this are buffered, further reads are processed at once."""
 
 _Read = tuple[Connection, bytearray, int, int]
@@ -173,7 +173,7 @@ class FastSend:
             suffix, len(suffix) + SEAL_BYTES, config.max_message_size_bytes,
         )  # fmt: skip
         takes_halves = half_refusal(config) is None
-        self._shapes = Shapes(partial(_shape, takes_halves=takes_halves))
+        self.shapes = Shapes(partial(_shape, takes_halves=takes_halves))
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve or buffer the leading sends; return the position after them."""
@@ -183,7 +183,7 @@ class FastSend:
         if size <= _BUFFERED_READ_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
             if self._is_returning:
                 return start
-            if self._buffered_bytes <= _BUFFERED_BYTES_MAX:
+            if self._buffered_bytes <= BUFFERED_BYTES_MAX:
                 if not self._buffered:
                     self._commit.call_before_write(self._serve_buffered)
                 self._buffered.append((connection, buffer[start:end], 0, size))
@@ -192,6 +192,11 @@ class FastSend:
                 return end
         left = self._serve([(connection, buffer, start, end)], size, size // _FRAME_BYTES_MIN)
         return left[0][2] if left else end
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Size of the reads that wait for the next write of the log."""
+        return self._buffered_bytes
 
     def _serve_buffered(self) -> None:
         """Serve the buffered frames; return those that this path refuses to their connections."""
@@ -267,7 +272,7 @@ class FastSend:
             The rest of each read that this path did not accept as a whole.
         """
         cache, topic_of, topics, sys_flags, numbers, suffix, own_bytes, body_max = self._locals
-        shapes, peers = self._shapes, cache.peers
+        shapes, peers = self.shapes, cache.peers
         queue_of, pending, buffers = run.queues.get, run.pending, run.buffers
         position, limit, store_at_ms = run.position, run.limit, run.store_at_ms
         records, keyed, declined = sends.records, run.keyed, self.declined

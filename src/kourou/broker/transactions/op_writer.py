@@ -92,6 +92,11 @@ class OpWriter:
         for entry in split_op(buffered, self._config.current.transactions.op_bytes_max):
             self._put(entry)
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether a timer is set for the next write."""
+        return self._timer is not None
+
     def close(self) -> None:
         """Store all buffered ends; later ones are not stored."""
         self.flush()

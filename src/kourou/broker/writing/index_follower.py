@@ -72,7 +72,7 @@ class IndexFollower:
     ) -> None:
         self._store = store
         self._time_s = time_s
-        self._step_records = STEP_RECORDS_MAX // 4
+        self.step_records = STEP_RECORDS_MAX // 4
         self._ended_s = 0.0  # end of the previous slice, or of the wait for work
         self._offload = offload
         self._clock = clock
@@ -143,7 +143,7 @@ class IndexFollower:
         """Index the synced part of the log, and save the index when that is due."""
         store = self._store
         self._ended_s = self._time_s()
-        while not self._stopping.is_set() and (step := self._slice()) is not IndexStep.IDLE:
+        while not self._stopping.is_set() and (step := self.run_slice()) is not IndexStep.IDLE:
             if step is IndexStep.BLOCKED:
                 await self._offload(store.index_upkeep, self._clock.now_ms())
             else:
@@ -151,7 +151,7 @@ class IndexFollower:
             await self._save_if_due()
         await self._save_if_due()
 
-    def _slice(self) -> IndexStep:
+    def run_slice(self) -> IndexStep:
         """Run steps until the slice's time is over, and adapt their number of records."""
         time_s = self._time_s
         now_s = time_s()
@@ -161,13 +161,13 @@ class IndexFollower:
         end_s = now_s + min(allowed_s, SLICE_MAX_MS / 1000)
         while True:
             began_s = now_s
-            step = self._store.index_step(self._step_records)
+            step = self._store.index_step(self.step_records)
             now_s = time_s()
             took_ms = (now_s - began_s) * 1000
             if took_ms > STEP_MS:
-                self._step_records = max(self._step_records // 2, STEP_RECORDS_MIN)
+                self.step_records = max(self.step_records // 2, STEP_RECORDS_MIN)
             elif took_ms < STEP_MS / 3:
-                self._step_records = min(self._step_records * 2, STEP_RECORDS_MAX)
+                self.step_records = min(self.step_records * 2, STEP_RECORDS_MAX)
             if step is not IndexStep.MORE or now_s + (now_s - began_s) / 2 >= end_s:
                 self._ended_s = now_s
                 return step

@@ -166,6 +166,11 @@ class IndexFeed:
     def _used_bytes(self) -> int:
         return _RECORD_BYTES * (len(self._items) - self._batches) + self._batch_bytes
 
+    @property
+    def items(self) -> Sequence[FedRecord | FedBatch]:
+        """The records and batches that are not indexed yet, oldest first; a view."""
+        return self._items
+
     def begin_run(self) -> list[FedRecord | FedBatch]:
         """Return the list to which a run of appends adds its records; do not use it after the run.
 

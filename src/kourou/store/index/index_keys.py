@@ -133,6 +133,11 @@ class KeyHashes:
         # By the hash of `topic#` and an id's head: the hash of both, times 31 ** 8.
         self._by_head: dict[tuple[int, bytes], int] = {}
 
+    @property
+    def cached_topics(self) -> int:
+        """Size of the larger of the caches by topic, and by topic and tags."""
+        return max(len(self._by_tags), len(self._by_topic))
+
     def of_record(self, record: LogRecord) -> list[int]:
         """Return the hashes of all keys of a record, in the order of their entries."""
         return list(self._one_by_one([record])[0].hashes)
