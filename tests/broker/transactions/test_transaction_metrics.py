@@ -102,7 +102,7 @@ def test_half_messages_stored_during_recovery_are_counted() -> None:
     async def meanwhile(broker: SimulatedBroker) -> None:
         rig = TransactionRig(broker)
         half = await rig.half(b"before the others are looked for")
-        delays_s.append(0.1)
+        delays_s.append(1)
         broker.transactions.start()
         lone = rig.sends.connect(is_fast=True)
         lone.receive_bytes(half_frame(7) + half_frame(8))

@@ -151,6 +151,8 @@ class TransactionRecovery:
         while offset < end:
             records, next_offset = await self._read(TRANS_HALF_TOPIC, offset)
             for half_offset, record in records:
+                if half_offset >= end:
+                    break  # stored since the start: counted when it was stored
                 if ledger.next_open(half_offset, end) != half_offset:
                     continue
                 try:
