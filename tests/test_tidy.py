@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,6 +15,14 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 MODULE_CODE_LINES_MAX = 400  # without docstrings, comments and blank lines
 HAND_INLINED = "fast_send.py"  # exception: one long loop, inlined by hand for speed
 ONE_TREE = "errors.py"  # exception: all error classes in one module, to register their codes
+SHARD_CODE_LINES = 60  # a module below, with one importer, needs a reason
+SHARDS = {
+    "kourou.auth.signature": "servers will verify what clients sign",
+    "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
+    "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
+    "kourou.console.exposition": "imported only if prometheus_client is installed",
+    "kourou.properties_file": "a file format",
+}
 FUNCTION_LINES_MAX = 50
 HOMELESS = {"base", "common", "helpers", "impl", "manager", "misc", "service", "util", "utils"}
 LEFTOVERS = ("FIXME", "TO" + "DO", "XX" + "X ")
@@ -89,6 +98,22 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     except CycleError as error:
         circle = error.args[1]
     assert not circle, "imports in a circle"
+
+
+def test_every_shard_has_a_reason() -> None:
+    """A small module with one importer is a part of that importer, unless a reason is listed."""
+    paths = {module_name(path): path for path in MODULES}
+    importers: Counter[str] = Counter()
+    for name, path in paths.items():
+        importers.update(imported_modules(path, paths) - {name})
+    shards: set[str] = set()
+    for name, path in paths.items():
+        text = path.read_text(encoding="utf-8")
+        is_small = code_lines(text, ast.parse(text)) < SHARD_CODE_LINES
+        if is_small and path.name != "__init__.py" and importers[name] == 1:
+            shards.add(name)
+
+    assert shards == SHARDS.keys()
 
 
 def test_only_the_clock_module_reads_the_time() -> None:
