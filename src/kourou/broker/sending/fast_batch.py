@@ -19,20 +19,19 @@ Source: see `send.py` beside it, `kourou.protocol.message_batch`, `kourou.protoc
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kourou.broker.context import BrokerContext
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
-from kourou.broker.sending.batch_records import (
-    Target,
-    append_records,
-    message_ids,
-    positions_from,
-)
+from kourou.broker.sending.batch_layouts import layouts
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, BatchFields, decode_batch
 from kourou.broker.sending.plain_sends import CachedPeer, PlainSends, SendCache, is_number
 from kourou.broker.sending.plain_shapes import UNIQ_KEY, UNIQ_KEY_CHARS, Shapes
@@ -40,10 +39,12 @@ from kourou.broker.sending.verdicts import batch_flag_refusal, waits_for_sync
 from kourou.model import properties as names
 from kourou.model.properties import decode_properties
 from kourou.protocol.frame import FRAME_SIZE_MAX
-from kourou.protocol.record.encode import pack_shared
+from kourou.protocol.record.encode import encode_batch_records, pack_shared
 from kourou.protocol.record.layout import SEAL_BYTES
 from kourou.remoting.connection import Connection
-from kourou.store.message_store import SealedRun
+from kourou.store.index.index_feed import FedBatch
+from kourou.store.message_store import AppendedBatch, SealedRun
+from kourou.store.queues.consumequeue import ConsumeQueue
 
 _START: Final = b'{"code":320,'
 _START_AT: Final = 8
@@ -56,6 +57,25 @@ ANSWER_BYTES_MAX: Final = FRAME_SIZE_MAX - 4096
 
 _BatchProperties = tuple[str | None, str]
 """Values from the properties of a whole batch: its unique id, None for none, and its type."""
+
+
+class _Target(NamedTuple):
+    """Destination of a batch, and the values that its records share.
+
+    Attributes:
+        topic_bytes: size and name of the topic as encoded in a record.
+        common: the shared bytes of the records' heads, packed by `pack_shared`.
+        unique_id: unique id of the batch; None if the request has none.
+        kind: message type of the batch.
+    """
+
+    topic: str
+    topic_bytes: bytes
+    queue_id: int
+    queue: ConsumeQueue
+    common: bytes
+    unique_id: str | None
+    kind: str
 
 
 class _Batches(PlainSends):
@@ -192,7 +212,7 @@ class FastBatch:
     def _append(
         self,
         columns: BatchColumns,
-        target: Target,
+        target: _Target,
         peer: CachedPeer,
         run: SealedRun,
         batches: _Batches,
@@ -210,9 +230,9 @@ class FastBatch:
             or not self._commit.has_room(batches.owner, put_bytes, puts)
         ):
             return False
-        positions = positions_from(run.position, columns.records.sizes)
+        positions = _positions_from(run.position, columns.records.sizes)
         offset = target.queue.next_offset
-        ids = message_ids(peer.id_prefix, positions)
+        ids = _message_ids(peer.id_prefix, positions)
         unique_id = target.unique_id or self._unique_ids.next(batches.began_ms)
         to_ids, to_offset, to_unique_id, to_opaque, to_end = peer.answers.get(
             target.queue_id
@@ -222,7 +242,7 @@ class FastBatch:
         ).encode()
         if len(answer) > ANSWER_BYTES_MAX:
             return False
-        append_records(columns, positions, run.position + total, target, run)
+        _append_records(columns, positions, run.position + total, target, run)
         batches.replies.append(_PACK_SIZES(len(answer) + 4, len(answer)) + answer)
         batches.batches.append((target.topic, target.queue_id, target.kind, count, total))
         batches.put_bytes = put_bytes
@@ -235,7 +255,7 @@ class FastBatch:
         properties: _BatchProperties,
         peer: CachedPeer,
         run: SealedRun,
-    ) -> Target | None:
+    ) -> _Target | None:
         """Return the batch's destination; None if the general path must serve it."""
         cache = self._cache
         topic = cache.topics.get(fields.b)
@@ -261,7 +281,7 @@ class FastBatch:
             sys_flag, int(fields.g), peer.born_address, peer.born_port, run.store_at_ms,
             peer.store_address, peer.store_port, 0, 0,
         )  # fmt: skip
-        return Target(fields.b, topic.topic_bytes, queue_key[0], queue, common, *properties)
+        return _Target(fields.b, topic.topic_bytes, queue_key[0], queue, common, *properties)
 
     def _batch_properties(self, text: str) -> _BatchProperties | None:
         """Return the values of a whole batch's properties; None if these are unusual.
@@ -293,3 +313,62 @@ def _parse_batch_properties(text: str) -> _BatchProperties | None:
     ) or not waits_for_sync(properties):
         return None
     return properties.get(names.UNIQ_KEY), message_type(properties)
+
+
+def _positions_from(position: int, sizes: Sequence[int]) -> Sequence[int]:
+    """Return the start positions of consecutive records of these sizes, beginning at `position`."""
+    size, count = sizes[0], len(sizes)
+    if sizes.count(size) == count:
+        return range(position, position + size * count, size)
+    return list(accumulate(sizes[:-1], initial=position))
+
+
+def _message_ids(id_prefix: str, positions: Sequence[int]) -> str:
+    """Return the offset message ids of the records at `positions`, joined by commas.
+
+    `id_prefix` is the broker's part of each id. One `hex` of all positions takes half the time
+    of one format operation per message.
+    """
+    texts = layouts(len(positions)).pack_longs(*positions).hex(",", 8).upper()
+    return id_prefix + texts.replace(",", "," + id_prefix)
+
+
+def _append_records(
+    columns: BatchColumns, positions: Sequence[int], end: int, target: _Target, run: SealedRun
+) -> None:
+    """Append the messages to the log. No step can fail once state has changed.
+
+    Args:
+        columns: the messages.
+        positions: log position at which each record begins.
+        end: log position at which the last record ends.
+        target: their destination.
+        run: receives the records; it must have room for them.
+    """
+    sizes, queue = columns.records.sizes, target.queue
+    count = len(sizes)
+    first_offset = queue.next_offset
+    records = encode_batch_records(
+        columns.records, positions, target.queue_id, first_offset, target.common
+    )
+    of_count = layouts(count)
+    entries = [0] * (3 * count)
+    entries[::3], entries[1::3], entries[2::3] = positions, sizes, columns.codes
+    appended = AppendedBatch(
+        positions[0], first_offset, end - positions[0], target.topic, target.queue_id,
+        run.store_at_ms, count, of_count.pack_entries(*entries),
+    )  # fmt: skip
+    run.buffers.append(records)
+    run.pending.append((queue, appended))
+    if columns.id_tails:
+        starts = array("q", of_count.pack_longs(*positions))  # a quarter of the time of `extend`
+        if sys.byteorder == "little":
+            starts.byteswap()
+        run.feed.add_batch(
+            FedBatch(
+                positions[0], end, run.store_at_ms, target.topic, starts, columns.tags,
+                columns.id_head, columns.id_tails, columns.keys,
+            )
+        )  # fmt: skip
+    queue.next_offset += count
+    run.position = end
