@@ -112,7 +112,7 @@ def test_submit_futures_are_thread_safe(namesrv: str) -> None:
 
 def test_plain_listener_runs_on_threads(namesrv: str) -> None:
     sent = send(namesrv, "Listened", 4)
-    got: list[MessageExt] = []
+    received: list[MessageExt] = []
     threads: set[str] = set()
     all_received = threading.Event()
 
@@ -122,14 +122,14 @@ def test_plain_listener_runs_on_threads(namesrv: str) -> None:
     @consumer.listen
     def take(message: MessageExt) -> None:
         threads.add(threading.current_thread().name)
-        got.append(message)
-        if len(got) == 4:
+        received.append(message)
+        if len(received) == 4:
             all_received.set()
 
     with consumer:
         assert all_received.wait(60)
 
-    assert sorted(m.msg_id for m in got) == sorted(sent)
+    assert sorted(m.msg_id for m in received) == sorted(sent)
     assert "kourou-blocking" not in threads
 
 
@@ -137,19 +137,19 @@ def test_iteration_acknowledges_the_previous_message(
     namesrv: str,
 ) -> None:
     send(namesrv, "Looped", 3)
-    got = []
+    received = []
 
     consumer = blocking.PushConsumer("looping", namesrv, config=FROM_FIRST)
     consumer.subscribe("Looped")
     with consumer:
         for message in consumer:
-            got.append(message.body)
-            if len(got) == 3:
+            received.append(message.body)
+            if len(received) == 3:
                 break
 
     with blocking.AdminClient(namesrv) as admin:
         lag = admin.describe_group("looping").lag
-    assert sorted(got) == [b"0", b"1", b"2"]
+    assert sorted(received) == [b"0", b"1", b"2"]
     assert lag == 1, "the message at the break was not acknowledged"
 
 
@@ -179,7 +179,7 @@ def test_loop_gives_back_a_failed_message(namesrv: str) -> None:
 
 def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
     sent = send(namesrv, "Turned", 3)
-    got: list[str] = []
+    received: list[str] = []
     threads: set[str] = set()
     all_received = threading.Event()
     consumer = blocking.PullConsumer("turning", namesrv)
@@ -187,9 +187,9 @@ def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
     def take(queue: MessageQueue) -> int | None:
         threads.add(threading.current_thread().name)
         result = consumer.pull(queue, consumer.committed(queue) or 0)
-        got.extend(message.msg_id for message in result.messages)
+        received.extend(message.msg_id for message in result.messages)
         consumer.commit_offset(queue, result.next_offset)
-        if len(got) == 3:
+        if len(received) == 3:
             all_received.set()
         return 10
 
@@ -197,7 +197,7 @@ def test_plain_queue_callback_runs_on_a_thread(namesrv: str) -> None:
     with consumer:
         assert all_received.wait(60)
 
-    assert sorted(got) == sorted(sent)
+    assert sorted(received) == sorted(sent)
     assert "kourou-blocking" not in threads
 
 
@@ -209,11 +209,11 @@ def test_poll_returns_messages(namesrv: str) -> None:
         consumer.assign(queues)
         for queue in queues:
             consumer.seek_to_beginning(queue)
-        got: list[MessageExt] = []
-        while len(got) < 5:
-            got += consumer.poll(timeout_ms=60_000)
+        received: list[MessageExt] = []
+        while len(received) < 5:
+            received += consumer.poll(timeout_ms=60_000)
 
-    assert sorted(m.body for m in got) == [b"%d" % n for n in range(5)]
+    assert sorted(m.body for m in received) == [b"%d" % n for n in range(5)]
 
 
 def test_errors_are_those_of_the_asyncio_client() -> None:

@@ -47,7 +47,7 @@ def consumer_of(namesrv: str, group: str, topic: str, **options: int) -> blockin
 
 def test_messages_of_a_key_are_delivered_in_order_one_at_a_time(namesrv: str) -> None:
     send(namesrv, "Accounts", 200, keys=5)
-    got: defaultdict[str, list[int]] = defaultdict(list)
+    received: defaultdict[str, list[int]] = defaultdict(list)
     busy: set[int] = set()
     all_received = threading.Event()
     consumer = consumer_of(namesrv, "booking", "Accounts")
@@ -56,20 +56,20 @@ def test_messages_of_a_key_are_delivered_in_order_one_at_a_time(namesrv: str) ->
     def book(message: MessageExt) -> None:
         assert message.queue_id not in busy
         busy.add(message.queue_id)
-        got[message.keys[0]].append(int(message.body))
+        received[message.keys[0]].append(int(message.body))
         busy.discard(message.queue_id)
-        if sum(map(len, got.values())) == 200:
+        if sum(map(len, received.values())) == 200:
             all_received.set()
 
     with consumer:
         assert all_received.wait(60)
 
-    assert dict(got) == {f"a{key}": list(range(key, 200, 5)) for key in range(5)}
+    assert dict(received) == {f"a{key}": list(range(key, 200, 5)) for key in range(5)}
 
 
 def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> None:
     send(namesrv, "Ledger", 30, keys=1)
-    got: list[int] = []
+    received: list[int] = []
     rolled_back = threading.Event()
     all_received = threading.Event()
     batches = consumer_of(namesrv, "in-batches", "Ledger", consume_batch_size=7)
@@ -78,45 +78,45 @@ def test_ordered_batches_and_manual_commits_work_on_threads(namesrv: str) -> Non
     @batches.listen_orderly_in_batches
     def take(messages: list[MessageExt]) -> None:
         assert len(messages) <= 7
-        got.extend(int(message.body) for message in messages)
+        received.extend(int(message.body) for message in messages)
         if messages[0].body == b"0" and not messages[0].reconsume_times:
             raise DeadLetter("never", messages=messages[:1])
-        if got[-1] == 29:
+        if received[-1] == 29:
             all_received.set()
 
     with batches:
         assert all_received.wait(60)
-    assert got == list(range(30))
-    got.clear()
+    assert received == list(range(30))
+    received.clear()
     all_received.clear()
 
     @commits.listen_orderly_and_commit
     def commit(messages: list[MessageExt], context: OrderlyContext) -> None:
-        got.extend(int(message.body) for message in messages)
+        received.extend(int(message.body) for message in messages)
         if not rolled_back.is_set():
             rolled_back.set()
             context.rollback(delay_ms=10)
             return
         context.commit()
-        if got[-1] == 29:
+        if received[-1] == 29:
             all_received.set()
 
     with commits:
         assert all_received.wait(60)
-    again = got.index(0, 1)
-    assert got[:again] == list(range(again))
-    assert got[again:] == list(range(30))
+    again = received.index(0, 1)
+    assert received[:again] == list(range(again))
+    assert received[again:] == list(range(30))
 
 
 def test_close_does_not_wait_for_a_blocked_listener_and_keeps_its_lock(namesrv: str) -> None:
     send(namesrv, "Hanging", 10, keys=1)
-    got: list[bytes] = []
+    received: list[bytes] = []
     reached, released = threading.Event(), threading.Event()
     consumer = consumer_of(namesrv, "hanging", "Hanging", shutdown_timeout_ms=50)
 
     @consumer.listen_orderly
     def hang(message: MessageExt) -> None:
-        got.append(message.body)
+        received.append(message.body)
         if message.body == b"3":
             reached.set()
             assert released.wait(60)
@@ -134,4 +134,4 @@ def test_close_does_not_wait_for_a_blocked_listener_and_keeps_its_lock(namesrv: 
         assert offsets[queue].consumer_offset == 3, "only processed messages are committed"
     finally:
         released.set()
-    assert got == [b"0", b"1", b"2", b"3"]
+    assert received == [b"0", b"1", b"2", b"3"]

@@ -56,7 +56,7 @@ def test_commands_with_credentials_work_with_servers_that_do_not_verify(
     file.chmod(0o600)
     for environ in (by_file, address | KEYS):
         assert command("send", "signed-orders", "one", environ=environ).code == 0
-        got = command(
+        received = command(
             "receive", "signed-orders", "--from", "earliest", "--count", "1", environ=environ
         )
-        assert [row["body"] for row in got.rows] == ["one"]
+        assert [row["body"] for row in received.rows] == ["one"]

@@ -34,12 +34,12 @@ def all_lines(stream: BinaryIO, line_bytes_max: int = 1000) -> list[bytes]:
 def test_lines_survive_any_fragmentation(lines: list[bytes], step: int, is_ended: bool) -> None:
     text = b"\n".join(lines) + (b"\n" if is_ended else b"")
     splitter = LineSplitter(100)
-    got: list[bytes] = []
+    received: list[bytes] = []
     for at in range(0, len(text), step):
-        got += splitter.feed(text[at : at + step])
-    got += splitter.close()
+        received += splitter.feed(text[at : at + step])
+    received += splitter.close()
 
-    assert got == [line for line in (line.removesuffix(b"\r") for line in lines) if line]
+    assert received == [line for line in (line.removesuffix(b"\r") for line in lines) if line]
 
 
 def test_stream_is_read_to_its_end() -> None:

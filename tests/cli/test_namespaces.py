@@ -42,10 +42,10 @@ def test_commands_accept_and_print_names_without_namespace(
     assert f"{NS}%n-orders" in whole
     assert f"{NS}%n-billing" in whole
 
-    got = inside(
+    received = inside(
         *("receive", "n-orders", "--group", "n-billing", "--from", "earliest", "--count", "2")
     )
-    assert [(row["topic"], row["body"]) for row in got.rows] == [
+    assert [(row["topic"], row["body"]) for row in received.rows] == [
         ("n-orders", "one"),
         ("n-orders", "two"),
     ]

@@ -35,7 +35,7 @@ async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
         found = [m.body for queue in queues for m in (await pulling.pull(queue, 0)).messages]
         assert set(BODIES) <= set(found)
 
-    got: list[bytes] = []
+    received: list[bytes] = []
     all_received = asyncio.Event()
     pushed = PushConsumer(
         "push", namesrv, config=PushConsumerConfig(tls=tls, consume_from_where=FIRST)
@@ -44,13 +44,13 @@ async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
 
     @pushed.listen
     async def take(message: MessageExt) -> None:
-        got.append(message.body)
-        if len(got) == len(BODIES) + 1:
+        received.append(message.body)
+        if len(received) == len(BODIES) + 1:
             all_received.set()
 
     async with pushed, asyncio.timeout(60):
         await all_received.wait()
-    assert set(got) == {*BODIES, bytes(3_000_000)}
+    assert set(received) == {*BODIES, bytes(3_000_000)}
 
 
 async def send_one(namesrv: str, config: ProducerConfig) -> None:

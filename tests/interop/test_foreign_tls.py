@@ -52,9 +52,11 @@ def exchange(kourou: Serving, version: str) -> None:
     topic = f"OverTls-{version}".replace(".", "_")
 
     sent = client.run("produce", kourou.namesrv, topic, COUNT)
-    got = client.run("consume", kourou.namesrv, f"{topic}-group", topic, "*", COUNT, 0, 60)
+    received = client.run("consume", kourou.namesrv, f"{topic}-group", topic, "*", COUNT, 0, 60)
 
     assert {line[1] for line in sent if line[0] == "sent"} == {"SEND_OK"}
     assert not [line for line in sent if line[0] == "failed"]
-    assert ["done", "true"] in got
-    assert sorted(line[1] for line in got if line[0] == "got") == [f"key-{n}" for n in range(COUNT)]
+    assert ["done", "true"] in received
+    assert sorted(line[1] for line in received if line[0] == "got") == [
+        f"key-{n}" for n in range(COUNT)
+    ]

@@ -41,19 +41,19 @@ async def send(server: JavaServer, topic: str, count: int) -> None:
 
 
 def consumer_of(
-    server: JavaServer, group: str, topic: str, got: asyncio.Queue[MessageExt]
+    server: JavaServer, group: str, topic: str, received: asyncio.Queue[MessageExt]
 ) -> PushConsumer:
     config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PushConsumer(group, server.namesrv_addr, config=config)
     consumer.subscribe(topic)
-    consumer.listen(got.put)
+    consumer.listen(received.put)
     return consumer
 
 
-async def until_got(got: asyncio.Queue[MessageExt], count: int) -> None:
+async def until_got(received: asyncio.Queue[MessageExt], count: int) -> None:
     async with asyncio.timeout(WAIT_S):
         for _ in range(count):
-            await got.get()
+            await received.get()
 
 
 def test_group_is_described_reset_and_queried_with_and_without_members(
@@ -63,16 +63,16 @@ def test_group_is_described_reset_and_queried_with_and_without_members(
         topic, group = "AdminMoves", "admin_moves"
         await admin.create_topic(topic, queues=1)
         await send(java_server, topic, COUNT)
-        got: asyncio.Queue[MessageExt] = asyncio.Queue()
-        async with consumer_of(java_server, group, topic, got) as consumer:
-            await until_got(got, COUNT)
+        received: asyncio.Queue[MessageExt] = asyncio.Queue()
+        async with consumer_of(java_server, group, topic, received) as consumer:
+            await until_got(received, COUNT)
             found = await admin.consumer_connection(group)
             assert [one.client_id for one in found.connections] == [consumer.client_id]
             assert found.connections[0].language is LanguageCode.PYTHON
             info = await admin.running_info(group, consumer.client_id)
             assert topic in {queue.topic for queue in info.queues}
             await admin.reset_offset(group, topic, to="earliest")
-            await until_got(got, COUNT)
+            await until_got(received, COUNT)
         moves = await admin.reset_offset(group, topic, to="earliest")
         assert [(move.old_offset, move.new_offset) for move in moves] == [(COUNT, 0)]
         assert (await admin.describe_group(group)).lag == COUNT
@@ -126,20 +126,20 @@ def test_broker_reports_its_runtime_groups_and_clients(java_server: JavaServer) 
         topic, group = "AdminReads", "admin_reads"
         broker = java_server.broker_addr
         await admin.create_topic(topic, queues=1)
-        got: asyncio.Queue[MessageExt] = asyncio.Queue()
+        received: asyncio.Queue[MessageExt] = asyncio.Queue()
         async with (
-            consumer_of(java_server, group, topic, got),
+            consumer_of(java_server, group, topic, received),
             Producer("admin_producers", java_server.namesrv_addr) as producer,
         ):
             await producer.send(Message(topic, b"x"))
-            message = await asyncio.wait_for(got.get(), WAIT_S)
+            message = await asyncio.wait_for(received.get(), WAIT_S)
             assert (await admin.producers(broker))["admin_producers"]
             (one,) = await admin.producer_connection("admin_producers", topic)
             assert one.client_id == producer.client_id
             (member,) = (await admin.consumer_connection(group)).connections
             again = await admin.consume_directly(group, member.client_id, message.offset_msg_id)
             assert again.consume_result is ConsumeResult.SUCCESS
-            await until_got(got, 1)
+            await until_got(received, 1)
         assert (await admin.runtime_info(broker))["brokerVersionDesc"] == "V5_5_0"
         assert (await admin.broker_config(broker))["brokerName"] == "broker-a"
         assert group in (await admin.broker_consume_stats(broker)).stats

@@ -50,9 +50,11 @@ def test_java_consumer_receives_messages_of_kourou_from_the_java_broker(
     )
 
     assert ["done", "true"] in lines
-    got = {int(line[7]): line for line in lines if line[0] == "got"}
-    assert sorted(got) == list(range(24))
-    assert all(int(got[n][6]) > 5000 for n in range(0, 24, 8)), "compressed bodies arrive inflated"
+    received = {int(line[7]): line for line in lines if line[0] == "got"}
+    assert sorted(received) == list(range(24))
+    assert all(int(received[n][6]) > 5000 for n in range(0, 24, 8)), (
+        "compressed bodies arrive inflated"
+    )
 
 
 def test_kourou_consumes_from_the_java_broker_with_redeliveries(
@@ -128,7 +130,7 @@ def test_kourou_polls_and_broadcasts_from_the_java_broker(
 
     async def broadcast(count: int) -> Counter[str]:
         """Return the messages of one member, up to a second after the first `count`."""
-        got: Counter[str] = Counter()
+        received: Counter[str] = Counter()
         config = PushConsumerConfig(
             message_model=MessageModel.BROADCASTING,
             instance_name="member",
@@ -137,12 +139,12 @@ def test_kourou_polls_and_broadcasts_from_the_java_broker(
         )
         consumer = PushConsumer("python-broadcast", namesrv_addr, config=config)
         consumer.subscribe("JavaPolled")
-        consumer.listen(lambda message: got.update(message.keys))
+        consumer.listen(lambda message: received.update(message.keys))
         async with consumer, asyncio.timeout(60):
-            while sum(got.values()) < count:  # noqa: ASYNC110 - counted on a thread
+            while sum(received.values()) < count:  # noqa: ASYNC110 - counted on a thread
                 await asyncio.sleep(0.1)
             await asyncio.sleep(1)
-        return got
+        return received
 
     async def run() -> None:
         await _send(namesrv_addr, "JavaPolled", 24)

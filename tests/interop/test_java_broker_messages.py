@@ -122,12 +122,12 @@ def test_namespace_works_with_the_java_broker(java_server: JavaServer) -> None:
         config = ProducerConfig(namespace="pyns")
         async with Producer("py-named", namesrv, config=config) as producer:
             await producer.send(Message("PyNamed", b"1"), timeout_ms=15_000)
-        got: list[tuple[str, int]] = []
+        received: list[tuple[str, int]] = []
         is_back = asyncio.Event()
 
         async def listen(message: MessageExt) -> None:
-            got.append((message.topic, message.reconsume_times))
-            if len(got) == 1:
+            received.append((message.topic, message.reconsume_times))
+            if len(received) == 1:
                 raise ValueError("once more")
             is_back.set()
 
@@ -140,7 +140,7 @@ def test_namespace_works_with_the_java_broker(java_server: JavaServer) -> None:
         consumer.listen(listen)
         async with consumer:
             await is_back.wait()
-        assert got == [("PyNamed", 0), ("PyNamed", 1)]
+        assert received == [("PyNamed", 0), ("PyNamed", 1)]
         v2 = ProducerConfig(namespace_v2="pyns")
         async with Producer("py-named", namesrv, config=v2) as producer:
             receipt = await producer.send(Message("PyPlain", b"1"), timeout_ms=15_000)

@@ -36,14 +36,14 @@ TLS = TlsClientConfig(is_server_verified=False)  # the Java broker generates a c
 
 async def _consume(namesrv_addr: str, group: str, topic: str, count: int) -> list[MessageExt]:
     """Return the first `count` messages that a new group gets."""
-    got: list[MessageExt] = []
+    received: list[MessageExt] = []
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PullConsumer(group, namesrv_addr, config=config)
     consumer.subscribe(topic)
     async with consumer, asyncio.timeout(60):
-        while len(got) < count:
-            got += await consumer.poll(10_000)
-    return got
+        while len(received) < count:
+            received += await consumer.poll(10_000)
+    return received
 
 
 @pytest.mark.parametrize("kind", list(CompressionType), ids=lambda kind: kind.name)
@@ -59,11 +59,11 @@ def test_compressed_body_arrives_unchanged(
             for number, body in enumerate(bodies):
                 message = Message(topic, body, keys=[str(number)], properties={"number": "0"})
                 await producer.send(message, timeout_ms=15_000)
-        got = await _consume(java_server.namesrv_addr, f"by-{kind.name}", topic, len(bodies))
-        assert {m.keys[0]: m.body for m in got} == {
+        received = await _consume(java_server.namesrv_addr, f"by-{kind.name}", topic, len(bodies))
+        assert {m.keys[0]: m.body for m in received} == {
             str(number): body for number, body in enumerate(bodies)
         }
-        assert {m.keys[0]: m.store_size < len(m.body) for m in got} == {
+        assert {m.keys[0]: m.store_size < len(m.body) for m in received} == {
             "0": False, "1": True, "2": True
         }  # fmt: skip
 
@@ -175,8 +175,8 @@ def test_lingering_messages_are_sent_in_batches_with_their_own_offsets(
             sent = await send(producer, range(1, 101))
         assert sum(attempts.sizes) == 100
         assert len(attempts.sizes) <= 20
-        got = await _consume(namesrv_addr, "lingered", "Lingering", 101)
-        stored = {(m.msg_id, m.queue_id, m.queue_offset): m for m in got}
+        received = await _consume(namesrv_addr, "lingered", "Lingering", 101)
+        stored = {(m.msg_id, m.queue_id, m.queue_offset): m for m in received}
         assert sorted(int(stored[place].body) for place in sent) == list(range(1, 101))
 
     asyncio.run(run())

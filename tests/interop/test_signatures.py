@@ -101,12 +101,12 @@ def test_signed_clients_send_consume_commit_and_trace(
     secured: JavaServer, kind: SerializeType
 ) -> None:
     topic, namesrv = f"Signed-{kind.name}", secured.namesrv_addr
-    got: list[bytes] = []
+    received: list[bytes] = []
     asked: list[str] = []
     bodies = {b"again", *(b"%d" % number for number in range(2, 8))}
 
     def listen(message: MessageExt) -> None:
-        got.append(message.body)
+        received.append(message.body)
         if message.body == b"again" and not message.reconsume_times:
             raise RuntimeError("not yet")
 
@@ -141,9 +141,11 @@ def test_signed_clients_send_consume_commit_and_trace(
             await producer.send_in_transaction(
                 Message(topic, b"7"), lambda _: TransactionState.UNKNOWN
             )
-            await until(lambda: set(got) >= bodies and got.count(b"again") == 2)
+            await until(lambda: set(received) >= bodies and received.count(b"again") == 2)
             assert not consumer.health().problems
-        assert set(got) == bodies  # Java stores a message twice if a check and a commit coincide
+        assert (
+            set(received) == bodies
+        )  # Java stores a message twice if a check and a commit coincide
         assert asked
         config = PullConsumerConfig(credentials=ROOT, serialize_type=kind)
         async with PullConsumer(f"by-{kind.name}", namesrv, config=config) as reader:
@@ -246,8 +248,8 @@ def test_commands_sign_by_environment_or_file(secured: JavaServer, tmp_path: Pat
     by_file = address | {"KOUROU_CREDENTIALS_FILE": str(file)}
     assert run_command("send", "Commanded", "hello", environ=by_file).code == 0
     count = ("--from", "earliest", "--count", "1", "--json")
-    got = run_command("receive", "Commanded", *count, environ=by_file)
-    assert json.loads(got.out)["body"] == "hello"
+    received = run_command("receive", "Commanded", *count, environ=by_file)
+    assert json.loads(received.out)["body"] == "hello"
     refused = run_command("send", "Commanded", "hello", environ=address)
     assert refused.code == 1
     assert "KOUROU_ACCESS_KEY" in refused.err

@@ -48,16 +48,16 @@ def test_java_consumer_stops_at_damage_and_continues_when_it_is_skipped(
     def consume(namesrv_addr: str, count: int, seconds: int) -> tuple[list[str], bool]:
         words = ("assign", namesrv_addr, "java-damaged", TOPIC, count, seconds)
         lines = java_client.run(*words)
-        got = [line[1] for line in lines if line[0] == "got"]
-        return got, ["done", "true"] in lines
+        received = [line[1] for line in lines if line[0] == "got"]
+        return received, ["done", "true"] in lines
 
     keys = [f"key-{number}" for number in range(COUNT)]
     with Serving.start(store) as serving:
-        got, is_done = consume(serving.namesrv, COUNT, 5)
-        assert (got, is_done) == (keys[:DAMAGED], False), "never beyond it, nothing of it"
+        received, is_done = consume(serving.namesrv, COUNT, 5)
+        assert (received, is_done) == (keys[:DAMAGED], False), "never beyond it, nothing of it"
         asyncio.run(_skip(serving))
-        got, is_done = consume(serving.namesrv, COUNT - 1, 60)
-        assert (got, is_done) == (keys[:DAMAGED] + keys[DAMAGED + 1 :], True)
+        received, is_done = consume(serving.namesrv, COUNT - 1, 60)
+        assert (received, is_done) == (keys[:DAMAGED] + keys[DAMAGED + 1 :], True)
         outcome = serving.stop()
     assert outcome.code == 0, outcome.err
     assert "record.damaged" in outcome.err

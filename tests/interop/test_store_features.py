@@ -86,14 +86,14 @@ class Luggage:
 
 async def _filtered(namesrv_addr: str, tag: str, count: int) -> set[str]:
     """Return the keys that a group with a tag filter receives."""
-    got: list[MessageExt] = []
+    received: list[MessageExt] = []
     config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     consumer = PullConsumer(f"wants-{tag}-{next(_NUMBERS)}", namesrv_addr, config=config)
     consumer.subscribe(TOPIC, tags=tag)
     async with consumer, asyncio.timeout(60):
-        while len(got) < count:
-            got += await consumer.poll(10_000)
-    return {message.keys[0] for message in got}
+        while len(received) < count:
+            received += await consumer.poll(10_000)
+    return {message.keys[0] for message in received}
 
 
 async def _keys(namesrv_addr: str, topic: str) -> set[str]:

@@ -64,11 +64,11 @@ class Sent:
             **more,
         )
 
-    def check(self, got: MessageExt) -> None:
+    def check(self, received: MessageExt) -> None:
         """Assert that a delivered message equals this one."""
-        assert got.body == self.body
-        assert (got.tags, tuple(got.keys)) == (self.tags, self.keys)
-        assert {name: got.properties.get(name) for name in self.properties} == self.properties
+        assert received.body == self.body
+        assert (received.tags, tuple(received.keys)) == (self.tags, self.keys)
+        assert {name: received.properties.get(name) for name in self.properties} == self.properties
 
 
 LifeCycle = Callable[[Cluster, Sent], Awaitable[MessageExt]]
@@ -163,11 +163,11 @@ async def is_scheduled(cluster: Cluster, sent: Sent) -> MessageExt:
 
 
 async def is_scheduled_beyond_the_window(cluster: Cluster, sent: Sent) -> MessageExt:
-    got = await consumed(
+    received = await consumed(
         cluster, sent, sending(cluster, sent, delay_ms=4_500 * _WINDOW_S), acknowledge
     )
-    assert int(got.properties["TIMER_ROLL_TIMES"]) > 1
-    return got
+    assert int(received.properties["TIMER_ROLL_TIMES"]) > 1
+    return received
 
 
 async def is_committed(cluster: Cluster, sent: Sent) -> MessageExt:

@@ -101,9 +101,9 @@ def check_full(
     async def life_cycle(cluster: Cluster, _: Sent) -> MessageExt:
         sent, properties = full(less, **system(cluster.runtime.clock.now_ms()))
         await store(cluster, topic, properties, queue_id=queue_id)
-        got = await live(cluster, sent)
-        sent.check(got)
-        return got
+        received = await live(cluster, sent)
+        sent.check(received)
+        return received
 
     run_life_cycle(life_cycle, SENT)
 
@@ -229,10 +229,10 @@ def test_a_full_half_message_delays_no_other_check(less: int, answers: int) -> N
         await store(
             cluster, TRANS_HALF_TOPIC, first, {"UNIQ_KEY": "1" * 32, "id": "other", **marks}
         )
-        got: dict[str, MessageExt] = {}
+        received: dict[str, MessageExt] = {}
 
         def listener(message: MessageExt) -> None:
-            got[message.properties["id"]] = message
+            received[message.properties["id"]] = message
 
         async with (
             cluster.transaction_producer(check) as producer,
@@ -241,8 +241,8 @@ def test_a_full_half_message_delays_no_other_check(less: int, answers: int) -> N
             await producer.fetch_publish_message_queues(SENT.topic)
             await asyncio.sleep(400)
         assert sorted(asked) == ["full"] * answers + ["other"] * answers
-        sent.check(got["full"])
-        return got["other"]
+        sent.check(received["full"])
+        return received["other"]
 
     run_life_cycle(are_committed, SENT)
 

@@ -245,9 +245,9 @@ def test_a_level_above_the_highest_has_its_delay(level: int, waits_s: int) -> No
                 raise RetryLater(level=level)
 
         send = sending(cluster, sent, delay_level=level)
-        got = await consumed(cluster, sent, send, listener)
+        received = await consumed(cluster, sent, send, listener)
         assert times[1] - times[0] == pytest.approx(waits_s, abs=1)
-        return got
+        return received
 
     run_life_cycle(is_delayed, Sent(), message_delay_level="1s " * 16 + "3s 4s")
 
@@ -324,8 +324,8 @@ def test_a_message_of_a_batch_in_one_record_can_be_retried(delay_ms: int | None)
         async with consumer_of(cluster, batched, note):
             await send()
             await asyncio.sleep(300)
-        [got] = [message for message in taken if message.body != b"other"]
+        [received] = [message for message in taken if message.body != b"other"]
         assert others == [b"other"]
-        return got
+        return received
 
     run_life_cycle(is_retried, CASES["properties"])

@@ -95,8 +95,8 @@ def test_a_search_by_time_has_the_same_result(
             (0, by_time[f"{boundary}_at_0"]),
             (1 << 62, by_time[f"{boundary}_at_max"]),
         ):
-            got = store.reader.offset_by_time(topic, id_, time, upper=boundary == "upper")
-            assert got == expected
+            received = store.reader.offset_by_time(topic, id_, time, upper=boundary == "upper")
+            assert received == expected
 
 
 def test_each_record_is_found_by_its_position(golden: Golden, store: MessageStore) -> None:

@@ -50,14 +50,14 @@ class Run:
         body = b"%06d" % len(self.appended) + b"x" * (number * 37 % 1500)
         note = {"TAGS": "a", "NOTE": "y" * (number * 53 % 1300 + 1)}
         message = draft(body, topic=topic, queue_id=queue_id, properties=note)
-        got = self.store.writer.append(message, self.now_ms)
-        self.note(body, got)
+        received = self.store.writer.append(message, self.now_ms)
+        self.note(body, received)
 
-    def note(self, body: bytes, got: AppendedRecord) -> None:
+    def note(self, body: bytes, received: AppendedRecord) -> None:
         """Record an appended message."""
-        self.appended.append(((got.topic, got.queue_id), body))
-        self.ends.append(got.end)
-        self.places.append(got)
+        self.appended.append(((received.topic, received.queue_id), body))
+        self.ends.append(received.end)
+        self.places.append(received)
 
     def write(self, number: int) -> None:
         self.store.writer.write()

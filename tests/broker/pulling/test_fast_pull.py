@@ -167,7 +167,7 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
             nonlocal fast_count
             dice, path = random.Random(seed), fast_path(broker)
             await fill(broker, dice, 60)
-            got: list[bytes | None] = []
+            received: list[bytes | None] = []
             for number in range(180):
                 if number == 60:
                     subscribe(broker)
@@ -176,8 +176,8 @@ def test_random_pulls_have_the_same_outcome_on_both_paths(seed: int) -> None:
                 data = frame(differing(dice), opaque=number)
                 answer = serve_fast(broker, data, path=path) if is_fast else None
                 fast_count += answer is not None
-                got.append(await serve(broker, data) if answer is None else answer)
-            answers.append(got)
+                received.append(await serve(broker, data) if answer is None else answer)
+            answers.append(received)
             left.append(state_of(broker))
 
         return test

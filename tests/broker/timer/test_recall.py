@@ -28,13 +28,13 @@ REFUSED = TimerConfig(recall_message_enable=False)
 
 
 async def _bodies(cluster: Cluster, wait_s: float) -> list[bytes]:
-    got: list[bytes] = []
+    received: list[bytes] = []
     consumer = cluster.push_consumer("c")
     consumer.subscribe("T")
-    consumer.listen(lambda message: got.append(message.body))
+    consumer.listen(lambda message: received.append(message.body))
     async with consumer:
         await asyncio.sleep(wait_s)
-    return got
+    return received
 
 
 def test_a_recalled_message_is_never_delivered() -> None:

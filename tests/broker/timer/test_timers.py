@@ -67,19 +67,19 @@ def test_a_message_for_a_removed_queue_goes_to_an_existing_one() -> None:
 
 def test_a_consumer_gets_a_producers_scheduled_message_at_its_time() -> None:
     async def main() -> None:
-        got: list[tuple[bytes, int]] = []
+        received: list[tuple[bytes, int]] = []
         async with Cluster() as cluster, cluster.producer() as producer:
             clock = cluster.runtime.clock
             await producer.send(Message("T", b"now"))
             consumer = cluster.push_consumer("c")
             consumer.subscribe("T")
-            consumer.listen(lambda message: got.append((message.body, clock.now_ms())))
+            consumer.listen(lambda message: received.append((message.body, clock.now_ms())))
             async with consumer:
                 due_at_ms = clock.now_ms() + 30_250
                 receipt = await producer.send(Message("T", b"later", deliver_at_ms=due_at_ms))
                 assert receipt.recall_handle is not None
                 await asyncio.sleep(60)
-        assert [body for body, _ in got] == [b"now", b"later"]
-        assert 0 <= got[1][1] - due_at_ms <= 200
+        assert [body for body, _ in received] == [b"now", b"later"]
+        assert 0 <= received[1][1] - due_at_ms <= 200
 
     run_virtual(main())

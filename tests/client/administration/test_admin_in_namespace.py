@@ -102,9 +102,9 @@ def test_groups_and_offsets_are_limited_to_the_namespace() -> None:
             await admin.update_group(GROUP, retry_max_times=5)
             assert f"{NS}%{GROUP}" in {one.group_name for one in await outside.group_list()}
             await send(w, b"1", b"2")
-            got: list[bytes] = []
-            async with member(w, lambda one: got.append(one.body)) as consumer:
-                await w.until(lambda: len(got) == 2)
+            received: list[bytes] = []
+            async with member(w, lambda one: received.append(one.body)) as consumer:
+                await w.until(lambda: len(received) == 2)
                 await asyncio.sleep(65)
                 assert await admin.topic_groups(TOPIC) == [GROUP]
                 found = await admin.describe_group(GROUP)
@@ -162,10 +162,10 @@ def test_running_info_has_plain_names_within_the_namespace() -> None:
 def test_message_is_delivered_directly_with_its_plain_topic() -> None:
     async def main() -> None:
         async with within() as (w, admin, _):
-            got: list[tuple[str, bytes]] = []
+            received: list[tuple[str, bytes]] = []
             await send(w, b"1")
-            async with member(w, lambda one: got.append((one.topic, one.body))) as consumer:
-                await w.until(lambda: len(got) == 1)
+            async with member(w, lambda one: received.append((one.topic, one.body))) as consumer:
+                await w.until(lambda: len(received) == 1)
                 message = await admin.message_at(QUEUE, 0)
                 assert message.topic == TOPIC
                 [same] = await admin.messages_by_key(TOPIC, "k")
@@ -175,7 +175,7 @@ def test_message_is_delivered_directly_with_its_plain_topic() -> None:
                     GROUP, consumer.client_id, message.offset_msg_id
                 )
                 assert done.consume_result is ConsumeResult.SUCCESS
-            assert got == [(TOPIC, b"1")] * 2
+            assert received == [(TOPIC, b"1")] * 2
 
     run_virtual(main())
 
@@ -183,10 +183,10 @@ def test_message_is_delivered_directly_with_its_plain_topic() -> None:
 def test_live_members_follow_an_offset_reset() -> None:
     async def reset(*, by_broker: bool) -> None:
         async with within(use_server_side_reset_offset=by_broker) as (w, admin, _):
-            got: list[bytes] = []
+            received: list[bytes] = []
             await send(w, b"1", b"2", b"3")
-            async with member(w, lambda one: got.append(one.body)):
-                await w.until(lambda: len(got) == 3)
+            async with member(w, lambda one: received.append(one.body)):
+                await w.until(lambda: len(received) == 3)
                 await asyncio.sleep(6)  # until offsets are committed
                 planned = await admin.reset_offset(GROUP, TOPIC, to="earliest", dry_run=True)
                 assert {(one.queue, one.moved) for one in planned} == {
@@ -195,11 +195,11 @@ def test_live_members_follow_an_offset_reset() -> None:
                 }
                 moved = await admin.reset_offset(GROUP, TOPIC, to="earliest")
                 assert {one.queue.topic for one in moved} == {TOPIC}
-                await w.until(lambda: len(got) == 6)
+                await w.until(lambda: len(received) == 6)
                 await asyncio.sleep(6)
                 if by_broker:
                     await admin.reset_offset(GROUP, TOPIC, queue=QUEUE, offset=2)
-                    await w.until(lambda: len(got) == 7)
+                    await w.until(lambda: len(received) == 7)
             await send(w, b"4")
             await admin.skip_backlog(GROUP, TOPIC)
             await admin.clone_offsets(GROUP, "copies", TOPIC)
@@ -213,10 +213,10 @@ def test_live_members_follow_an_offset_reset() -> None:
 def test_members_report_offsets_by_qualified_names() -> None:
     async def main() -> None:
         async with within() as (w, _, outside):
-            got: list[bytes] = []
-            async with member(w, lambda one: got.append(one.body)) as consumer:
+            received: list[bytes] = []
+            async with member(w, lambda one: received.append(one.body)) as consumer:
                 await send(w, b"1", b"2")
-                await w.until(lambda: len(got) == 2)
+                await w.until(lambda: len(received) == 2)
                 header = GetConsumerStatusRequestHeader(INSIDE, f"{NS}%{GROUP}")
                 code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
                 body = await server_of(outside, "127.0.0.1:10911").request_body(code, header)
@@ -230,12 +230,12 @@ def test_members_report_offsets_by_qualified_names() -> None:
 def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
     async def main() -> None:
         async with within() as (w, _, outside):
-            got: list[bytes] = []
+            received: list[bytes] = []
             consumer = member(w)
-            consumer.listen_orderly(lambda one: got.append(one.body))
+            consumer.listen_orderly(lambda one: received.append(one.body))
             async with consumer:
                 await send(w, b"1", b"2")
-                await w.until(lambda: got == [b"1", b"2"])
+                await w.until(lambda: received == [b"1", b"2"])
                 locks = w.cluster.broker().components.queue_locks
                 mine = [MessageQueue(INSIDE, "broker-0", n) for n in range(2)]
                 assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == []
@@ -249,12 +249,12 @@ def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
 def test_brokers_assign_queues_and_store_modes_within_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
-            got: list[bytes] = []
+            received: list[bytes] = []
             async with member(
-                w, lambda one: got.append(one.body), client_rebalance=False
+                w, lambda one: received.append(one.body), client_rebalance=False
             ) as consumer:
                 await send(w, b"1")
-                await w.until(lambda: got == [b"1"])
+                await w.until(lambda: received == [b"1"])
                 assert {one.topic for one in consumer.queues} == {TOPIC, f"%RETRY%{GROUP}"}
             await admin.set_request_mode(TOPIC, GROUP, is_pop=False)
             [told] = (await admin.request_modes()).values()
@@ -284,12 +284,12 @@ def test_dead_letters_are_listed_and_redriven_within_the_namespace() -> None:
             assert await admin.redrive(GROUP, first.message) is not None
             assert await admin.redrive_all(GROUP) == Redrive(sent=1, skipped=1)
             assert await outside.redrive_all(f"{NS}%{GROUP}") == Redrive()
-            got: list[MessageExt] = []
-            async with member(w, got.append):
-                await w.until(lambda: len(got) == 2)
+            received: list[MessageExt] = []
+            async with member(w, received.append):
+                await w.until(lambda: len(received) == 2)
                 await asyncio.sleep(30)
-            assert sorted(one.body for one in got) == [b"1", b"2"]
-            assert {one.topic for one in got} == {TOPIC}
+            assert sorted(one.body for one in received) == [b"1", b"2"]
+            assert {one.topic for one in received} == {TOPIC}
             assert await admin.redrive(GROUP, second.message, to_topic=True) is not None
 
     run_virtual(main())

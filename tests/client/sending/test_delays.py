@@ -41,9 +41,9 @@ def test_delayed_compressed_message_arrives_unchanged(level: int, delay_ms: int)
         async with recording() as w, w.consumer(), w.cluster.producer() as producer:
             receipt = await producer.send(message)
             await w.until_got(body)
-            (got,) = w.deliveries
-            assert (got.msg_id, got.tags, got.keys) == (receipt.msg_id, "t", ["k"])
-            assert (got.flag, got.reconsume_times) == (7, 0)
-            assert got.store_size < 2_000
+            (received,) = w.deliveries
+            assert (received.msg_id, received.tags, received.keys) == (receipt.msg_id, "t", ["k"])
+            assert (received.flag, received.reconsume_times) == (7, 0)
+            assert received.store_size < 2_000
 
     run_virtual(main())

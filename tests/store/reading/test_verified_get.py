@@ -242,9 +242,9 @@ def test_a_segment_removed_during_a_read_hides_no_remaining_message() -> None:
 
     found = rig.store.reader.get("T", 0, GetRequest(0, 32, 1 << 20, None))
 
-    got = bodies(found)
-    assert 0 < len(got) < 30
-    assert got == expected(*range(30 - len(got), 30))
+    received = bodies(found)
+    assert 0 < len(received) < 30
+    assert received == expected(*range(30 - len(received), 30))
 
 
 def test_the_search_for_a_record_is_bounded() -> None:

@@ -47,19 +47,19 @@ async def take_first(consumer: PushConsumer) -> MessageExt:
 
 def test_a_message_given_back_is_redelivered_at_its_time_and_others_continue() -> None:
     async def main() -> None:
-        got: list[tuple[bytes, int]] = []
+        received: list[tuple[bytes, int]] = []
         asked_s = 0.0
         async with recording(queues=1) as w, iterated(w) as consumer:
             await w.send(b"0", b"1", b"2")
             async for message in consumer:
-                got.append((message.body, message.reconsume_times))
+                received.append((message.body, message.reconsume_times))
                 if message.body == b"1" and not message.reconsume_times:
                     asked_s = now_s()
                     await consumer.give_back(message, RetryLater(delay_ms=90_000))
-                if len(got) == 4:
+                if len(received) == 4:
                     assert now_s() - asked_s == pytest.approx(90, abs=2)
                     break
-            assert got == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
+            assert received == [(b"0", 0), (b"1", 0), (b"2", 0), (b"1", 1)]
 
     run_virtual(main())
 
@@ -115,18 +115,18 @@ def test_give_back_handles_errors_as_listeners_do(
 
 def test_a_message_no_broker_accepts_is_redelivered_by_the_same_consumer() -> None:
     async def main() -> None:
-        got = []
+        received = []
         async with recording(queues=1) as w, iterated(w) as consumer:
             await w.send(b"x")
             async for message in consumer:
-                got.append(message.body)
-                if len(got) == 2:
+                received.append(message.body)
+                if len(received) == 2:
                     break
                 await w.cluster.crash_broker()
                 await consumer.give_back(message)
                 assert await asyncio.wait_for(anext(aiter(consumer)), 60) is message
                 await w.cluster.restart_broker()
-        assert got == [b"x", b"x"]
+        assert received == [b"x", b"x"]
 
     run_virtual(main())
 
@@ -135,24 +135,24 @@ def test_a_cancelled_give_back_delivers_the_message_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, iterated(w) as consumer:
             await w.send(b"x", b"y")
-            got = []
+            received = []
             async for message in consumer:
-                got.append(message.body)
-                if len(got) == 3:
+                received.append(message.body)
+                if len(received) == 3:
                     break
-                if len(got) == 1:
+                if len(received) == 1:
                     giving = asyncio.create_task(consumer.give_back(message))
                     await asyncio.sleep(0)
                     giving.cancel()
                     await asyncio.gather(giving, return_exceptions=True)
-            assert got == [b"x", b"x", b"y"]
+            assert received == [b"x", b"x", b"y"]
 
     run_virtual(main())
 
 
 def test_a_poller_gets_given_back_messages_if_it_subscribes_to_the_retry_topic() -> None:
     async def main() -> None:
-        got: list[tuple[str, bytes, int]] = []
+        received: list[tuple[str, bytes, int]] = []
         config = PullConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
         async with recording(queues=1) as w:
             await w.send(b"bad", b"later", b"good")
@@ -161,7 +161,7 @@ def test_a_poller_gets_given_back_messages_if_it_subscribes_to_the_retry_topic()
             poller.subscribe(retry_topic(GROUP))
             async with poller:
                 async for message in poller:
-                    got.append((message.topic, message.body, message.reconsume_times))
+                    received.append((message.topic, message.body, message.reconsume_times))
                     if message.body == b"bad":
                         await poller.give_back(message, DeadLetter("no such account"))
                     if message.body == b"later" and message.reconsume_times < 2:
@@ -171,7 +171,7 @@ def test_a_poller_gets_given_back_messages_if_it_subscribes_to_the_retry_topic()
                         break
                 with pytest.raises(UsageError, match="names other messages"):
                     await poller.give_back(message, RetryLater(messages=[]))
-            assert got == [
+            assert received == [
                 (TOPIC, b"bad", 0),
                 (TOPIC, b"later", 0),
                 (TOPIC, b"good", 0),

@@ -35,13 +35,13 @@ def test_requesting_the_next_message_acknowledges_the_one_before() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
-            got = []
+            received = []
             async with iterated(w) as consumer:
                 async for message in consumer:
-                    got.append(message.body)
-                    if len(got) == 5:
+                    received.append(message.body)
+                    if len(received) == 5:
                         break
-            assert got == BODIES[:5]
+            assert received == BODIES[:5]
             assert await w.committed() == 4
 
     run_virtual(main())
@@ -51,20 +51,20 @@ def test_the_message_of_a_left_loop_is_first_in_the_next_loop() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
-            got = []
+            received = []
             async with iterated(w) as consumer:
                 async for message in consumer:
-                    got.append(message.body)
-                    if len(got) == 3:
+                    received.append(message.body)
+                    if len(received) == 3:
                         break
                 with pytest.raises(ValueError, match="declined"):
                     await decline(consumer, b"2")
-                got.append(b"declined")
+                received.append(b"declined")
                 async for message in consumer:
-                    got.append(message.body)
-                    if len(got) == 6:
+                    received.append(message.body)
+                    if len(received) == 6:
                         break
-            assert got == [b"0", b"1", b"2", b"declined", b"2", b"3"]
+            assert received == [b"0", b"1", b"2", b"declined", b"2", b"3"]
 
     run_virtual(main())
 
@@ -88,19 +88,19 @@ def test_several_tasks_share_the_messages() -> None:
     async def main() -> None:
         async with recording() as w:
             await w.send(*BODIES)
-            got = []
+            received = []
 
             async def work(consumer: PushConsumer) -> None:
                 async for message in consumer:
                     await asyncio.sleep(0.5)
-                    got.append(message.body)
+                    received.append(message.body)
 
             async with iterated(w) as consumer:
                 workers = [asyncio.create_task(work(consumer)) for _ in range(3)]
-                await w.until(lambda: len(got) == len(BODIES))
+                await w.until(lambda: len(received) == len(BODIES))
                 assert asyncio.get_running_loop().time() < 5, "three concurrently, not one"
             await asyncio.gather(*workers)
-            assert Counter(got) == Counter(BODIES)
+            assert Counter(received) == Counter(BODIES)
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
@@ -112,18 +112,18 @@ def test_close_in_another_task_waits_for_the_loop_body_and_ends_the_loop() -> No
             await w.send(*BODIES)
             consumer = iterated(w)
             await consumer.start()
-            got = []
+            received = []
 
             async def work() -> None:
                 async for message in consumer:
                     await asyncio.sleep(2)
-                    got.append(message.body)
+                    received.append(message.body)
 
             worker = asyncio.create_task(work())
             await asyncio.sleep(3)
             await consumer.close()
             await worker
-            assert got == BODIES[:2]
+            assert received == BODIES[:2]
             assert await w.committed() == 2
 
     run_virtual(main())

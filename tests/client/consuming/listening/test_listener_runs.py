@@ -70,11 +70,11 @@ async def consuming(
 
 
 def test_threads_consume_every_message_once_and_all_is_committable() -> None:
-    got: list[int] = []
+    received: list[int] = []
     names: set[str] = set()
 
     def listen(message: MessageExt) -> None:
-        got.append(message.queue_offset)
+        received.append(message.queue_offset)
         names.add(threading.current_thread().name)
 
     async def main() -> None:
@@ -87,23 +87,23 @@ def test_threads_consume_every_message_once_and_all_is_committable() -> None:
             assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
 
     asyncio.run(main())
-    assert Counter(got) == Counter(range(COUNT))
+    assert Counter(received) == Counter(range(COUNT))
     assert all(name.startswith("kourou-group") for name in names)
 
 
 def test_a_blocking_call_delays_its_own_commit_and_no_other_message() -> None:
     released = threading.Event()
-    got: list[int] = []
+    received: list[int] = []
 
     def listen(message: MessageExt) -> None:
         if message.queue_offset in {0, 3}:
             assert released.wait(10)
-        got.append(message.queue_offset)
+        received.append(message.queue_offset)
 
     async def main() -> None:
         async with consuming(listen) as rig:
             rig.put(0, COUNT)
-            await until(lambda: len(got) == COUNT - 2)
+            await until(lambda: len(received) == COUNT - 2)
             assert not rig.committable
             released.set()
             await rig.until_committable(COUNT)
@@ -198,12 +198,12 @@ def _raise(error: BaseException) -> object:
 @pytest.mark.parametrize("way", ["in runs", "in batches", "with a hook", "on the loop"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_worker_survives_any_failure_of_its_listener(failure: str, way: str) -> None:
-    got: list[int] = []
+    received: list[int] = []
 
     def listen(argument: MessageExt | list[MessageExt]) -> object:
         offset = (argument[0] if isinstance(argument, list) else argument).queue_offset
-        got.append(offset)
-        return FAILURES[failure]() if offset == 0 and got.count(0) == 1 else None
+        received.append(offset)
+        return FAILURES[failure]() if offset == 0 and received.count(0) == 1 else None
 
     async def listen_on_loop(message: MessageExt) -> object:
         return listen(message)
@@ -215,9 +215,9 @@ def test_a_worker_survives_any_failure_of_its_listener(failure: str, way: str) -
                 rig.parts.hooks.add(Hook())
             rig.process_queue.advance(3)
             rig.put(0, 1)
-            await until(lambda: got == [0])
+            await until(lambda: received == [0])
             rig.put(1, 2)
-            await until(lambda: got[-1] == 2)
+            await until(lambda: received[-1] == 2)
 
     asyncio.run(main())
 
@@ -314,10 +314,10 @@ def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
 
 def test_messages_of_a_dropped_queue_are_not_delivered() -> None:
     began, released = threading.Event(), threading.Event()
-    got: list[int] = []
+    received: list[int] = []
 
     def listen(message: MessageExt) -> None:
-        got.append(message.queue_offset)
+        received.append(message.queue_offset)
         began.set()
         assert released.wait(10)
 
@@ -327,14 +327,14 @@ def test_messages_of_a_dropped_queue_are_not_delivered() -> None:
             assert await asyncio.to_thread(began.wait, 10)
             rig.process_queue.drop()
             released.set()
-        assert got == [0]
+        assert received == [0]
         assert rig.committable is None
 
     asyncio.run(main())
 
 
 def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_commit() -> None:
-    got: list[int] = []
+    received: list[int] = []
 
     async def main() -> None:
         released = asyncio.Event()
@@ -344,12 +344,12 @@ def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_com
                 await released.wait()
             elif message.queue_offset % 7 == 0:
                 await asyncio.sleep(0)
-            got.append(message.queue_offset)
+            received.append(message.queue_offset)
 
         async with consuming(listen) as rig:
             for first in range(0, COUNT, 50):
                 rig.put(first, 50)
-            await until(lambda: len(got) == COUNT - 2)
+            await until(lambda: len(received) == COUNT - 2)
             await rig.until_committable(40)
             assert rig.process_queue.started == [40, 43]
             released.set()
@@ -358,7 +358,7 @@ def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_com
             assert (stats.ok, stats.failed, stats.calls) == (COUNT, 0, COUNT)
 
     asyncio.run(main())
-    assert Counter(got) == Counter(range(COUNT))
+    assert Counter(received) == Counter(range(COUNT))
 
 
 def test_a_coroutine_s_done_messages_are_committable_during_its_next_call() -> None:
@@ -382,15 +382,15 @@ def test_a_coroutine_that_never_waits_yields_to_other_tasks() -> None:
     turns: list[int] = []
 
     async def main() -> None:
-        got: list[int] = []
+        received: list[int] = []
 
         async def listen(message: MessageExt) -> None:
-            got.append(message.queue_offset)
+            received.append(message.queue_offset)
 
         async with consuming(listen, threads=1) as rig:
             rig.put(0, 100)
-            while len(got) < 100:
-                turns.append(len(got))
+            while len(received) < 100:
+                turns.append(len(received))
                 await asyncio.sleep(0)
             await rig.until_committable(100)
 

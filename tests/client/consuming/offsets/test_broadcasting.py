@@ -35,7 +35,7 @@ def member(
     w: Recording,
     name: str | None,
     disk: SimDisk,
-    got: list[bytes],
+    received: list[bytes],
     **options: Any,
 ) -> PushConsumer:
     config = PushConsumerConfig(
@@ -49,7 +49,7 @@ def member(
     consumer.subscribe(TOPIC)
 
     async def listen(message: MessageExt) -> None:
-        got.append(message.body)
+        received.append(message.body)
         if message.body == b"bad":
             raise ValueError("never")
 
@@ -82,10 +82,10 @@ def test_the_offset_file_has_java_s_format() -> None:
     async def main() -> None:
         async with recording(queues=2) as w:
             disk = SimDisk(1)
-            got: list[bytes] = []
-            async with member(w, "one", disk, got):
+            received: list[bytes] = []
+            async with member(w, "one", disk, received):
                 await w.send(*BODIES)
-                await w.until(lambda: len(got) == len(BODIES))
+                await w.until(lambda: len(received) == len(BODIES))
             text = unseal(disk.read(NAME, 0, disk.size(NAME))).data.decode()
             first, second = (
                 f'{{"brokerName":"broker-0","queueId":{number},"topic":"T"}}' for number in (0, 1)
@@ -105,20 +105,20 @@ def test_a_crash_repeats_only_messages_not_saved_yet() -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
             disk = SimDisk(1)
-            got: list[bytes] = []
-            consumer = member(w, "one", disk, got)
+            received: list[bytes] = []
+            consumer = member(w, "one", disk, received)
             await consumer.start()
             await w.send(*BODIES[:6])
             await asyncio.sleep(5.5)
             await w.send(*BODIES[6:])
-            await w.until(lambda: len(got) == len(BODIES))
+            await w.until(lambda: len(received) == len(BODIES))
             consumer.abort()
             disk.crash()
 
-            got.clear()
-            async with member(w, "one", disk, got):
+            received.clear()
+            async with member(w, "one", disk, received):
                 await asyncio.sleep(2)
-            assert got == BODIES[6:]
+            assert received == BODIES[6:]
 
     run_virtual(main())
 
@@ -126,12 +126,12 @@ def test_a_crash_repeats_only_messages_not_saved_yet() -> None:
 def test_failed_messages_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with recording(queues=1) as w:
-            got: list[bytes] = []
+            received: list[bytes] = []
             disk = SimDisk(1)
-            async with member(w, "one", disk, got):
+            async with member(w, "one", disk, received):
                 await w.send(b"bad", b"good")
                 await asyncio.sleep(120)
-            assert got == [b"bad", b"good"]
+            assert received == [b"bad", b"good"]
             assert any("message.dropped" in record.msg for record in caplog.records)
             offsets = LocalOffsets(disk, "127.0.0.1@one", "consumers", call_directly)
             await offsets.open()

@@ -26,18 +26,18 @@ def poller(w: Recording, name: str) -> PullConsumer:
     return consumer
 
 
-async def poll(consumer: PullConsumer, got: list[bytes], ends: asyncio.Event) -> None:
+async def poll(consumer: PullConsumer, received: list[bytes], ends: asyncio.Event) -> None:
     """Poll until `ends` is set, then close with all messages acknowledged."""
     async with consumer:
         while not ends.is_set():
-            got += [message.body for message in await consumer.poll()]
+            received += [message.body for message in await consumer.poll()]
             await asyncio.sleep(0.1)
         await consumer.commit()
 
 
 def test_pollers_that_join_and_leave_return_each_message_once() -> None:
     async def main() -> None:
-        got: list[bytes] = []
+        received: list[bytes] = []
         ends = asyncio.Event()
         async with recording(queues=8) as w, asyncio.TaskGroup() as tasks:
 
@@ -48,18 +48,18 @@ def test_pollers_that_join_and_leave_return_each_message_once() -> None:
                         await asyncio.sleep(0.02)
 
             sending = tasks.create_task(send())
-            tasks.create_task(poll(poller(w, "m"), got, ends))
+            tasks.create_task(poll(poller(w, "m"), received, ends))
             for name in ("a", "z"):
                 await asyncio.sleep(1)
                 leaves = asyncio.Event()
-                passing = tasks.create_task(poll(poller(w, name), got, leaves))
+                passing = tasks.create_task(poll(poller(w, name), received, leaves))
                 await asyncio.sleep(5)
                 leaves.set()
                 await passing
             await sending
-            await w.until(lambda: len(set(got)) == COUNT, timeout_s=20)
+            await w.until(lambda: len(set(received)) == COUNT, timeout_s=20)
             ends.set()
-        assert Counter(got) == Counter(b"%d" % number for number in range(COUNT))
+        assert Counter(received) == Counter(b"%d" % number for number in range(COUNT))
 
     run_virtual(main())
 
@@ -71,10 +71,10 @@ def test_a_member_that_does_not_poll_delays_a_move_by_half_a_second() -> None:
             async with poller(w, "a") as slow, poller(w, "b") as quick:
                 given = await slow.poll(timeout_ms=5_000)
                 assert given
-                got: list[bytes] = []
+                received: list[bytes] = []
                 async with asyncio.timeout(8):
-                    while len(quick.queues) < 1 or not got:
-                        got += [message.body for message in await quick.poll()]
+                    while len(quick.queues) < 1 or not received:
+                        received += [message.body for message in await quick.poll()]
                 assert {one.queue_id for one in quick.queues if one.topic == TOPIC} == {1}
 
     run_virtual(main())

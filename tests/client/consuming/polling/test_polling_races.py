@@ -42,7 +42,7 @@ def test_a_cancelled_assignment_leaves_no_queue_unpulled() -> None:
             await w.send(*BODIES)
             async with poller(w) as consumer:
                 await consumer.assign([Q0])
-                got = await poll_bodies(consumer, 10)
+                received = await poll_bodies(consumer, 10)
                 assert await consumer.poll(0) is not None
                 cut_short = asyncio.create_task(consumer.assign([Q1]))
                 await asyncio.sleep(0)
@@ -50,10 +50,10 @@ def test_a_cancelled_assignment_leaves_no_queue_unpulled() -> None:
                 cut_short.cancel()
                 await asyncio.gather(cut_short, return_exceptions=True)
                 await consumer.assign([Q0, Q1])
-                while set(got) < set(BODIES):
+                while set(received) < set(BODIES):
                     messages = await consumer.poll()
                     assert messages
-                    got += [message.body for message in messages]
+                    received += [message.body for message in messages]
 
     run_virtual(main())
 
@@ -120,9 +120,9 @@ def test_a_reset_of_a_member_with_held_messages_applies() -> None:
                 await consumer.commit()
                 await admin.reset_offset("consumers", TOPIC, to="earliest")
                 await asyncio.sleep(2)
-                got = first + await poll_bodies(consumer, 30)
-                assert Counter(got) >= Counter(BODIES)
-                assert got.count(b"0") == 2, "it starts over"
+                received = first + await poll_bodies(consumer, 30)
+                assert Counter(received) >= Counter(BODIES)
+                assert received.count(b"0") == 2, "it starts over"
                 await consumer.commit()
                 assert await w.committed() == 30
 

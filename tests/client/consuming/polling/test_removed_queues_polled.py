@@ -33,11 +33,11 @@ async def resize(admin: AdminClient, queues: int) -> None:
 
 async def polled(reader: PullConsumer, count: int, timeout_s: float = 60) -> list[bytes]:
     """Poll until `count` messages have arrived, and return their bodies, sorted."""
-    got: list[bytes] = []
+    received: list[bytes] = []
     async with asyncio.timeout(timeout_s):
-        while len(got) < count:
-            got += [message.body for message in await reader.poll(timeout_ms=1_000)]
-    return sorted(got)
+        while len(received) < count:
+            received += [message.body for message in await reader.poll(timeout_ms=1_000)]
+    return sorted(received)
 
 
 def test_a_subscribed_poller_continues_in_the_remaining_queues() -> None:
@@ -111,24 +111,24 @@ def test_a_pull_of_a_missing_queue_is_an_error() -> None:
 def test_an_ordered_consumer_continues_in_the_remaining_queues() -> None:
     async def main() -> None:
         async with recording(queues=4) as w, w.cluster.admin() as admin:
-            got: list[bytes] = []
+            received: list[bytes] = []
             consumer = w.cluster.push_consumer(
                 "ordered", PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
             )
             consumer.subscribe(TOPIC)
-            consumer.listen_orderly(lambda message: got.append(message.body))
+            consumer.listen_orderly(lambda message: received.append(message.body))
             async with consumer:
                 await fill(w, 4, b"0", b"1", b"2", b"3")
-                await w.until(lambda: len(got) == 4)
+                await w.until(lambda: len(received) == 4)
                 await asyncio.sleep(6)  # committed
                 await resize(admin, 2)
                 await asyncio.sleep(60)
                 await fill(w, 2, b"4", b"5")
-                await w.until(lambda: len(got) == 6)
+                await w.until(lambda: len(received) == 6)
                 await resize(admin, 4)
                 await fill(w, 4, b"6", b"7", b"8", b"9")
-                await w.until(lambda: len(got) == 10, timeout_s=60)
+                await w.until(lambda: len(received) == 10, timeout_s=60)
                 await asyncio.sleep(60)
-            assert sorted(got) == [b"%d" % number for number in range(10)], "each once"
+            assert sorted(received) == [b"%d" % number for number in range(10)], "each once"
 
     run_virtual(main())

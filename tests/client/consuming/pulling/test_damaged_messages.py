@@ -40,10 +40,10 @@ async def damaged_count(cluster: Cluster) -> float:
 
 
 def test_consumption_waits_at_a_corrupt_record_until_it_is_restored() -> None:
-    got: list[bytes] = []
+    received: list[bytes] = []
 
     async def take(message: MessageExt) -> None:
-        got.append(message.body)
+        received.append(message.body)
 
     async def main() -> None:
         async with Cluster() as cluster:
@@ -56,21 +56,21 @@ def test_consumption_waits_at_a_corrupt_record_until_it_is_restored() -> None:
             consumer.listen(take)
             async with consumer:
                 await asyncio.sleep(120)
-                assert got == [b"body-0", b"body-1"]
+                assert received == [b"body-0", b"body-1"]
                 assert await damaged_count(cluster) == 1
 
                 cluster.disk().write(f"commitlog/{0:020d}", 0, [whole[:4096]])
                 await asyncio.sleep(30)
-        assert got == [b"body-%d" % number for number in range(6)]
+        assert received == [b"body-%d" % number for number in range(6)]
 
     run_virtual(main())
 
 
 def test_consumption_continues_when_the_broker_skips_corrupt_records() -> None:
-    got: list[bytes] = []
+    received: list[bytes] = []
 
     async def take(message: MessageExt) -> None:
-        got.append(message.body)
+        received.append(message.body)
 
     async def main() -> None:
         async with Cluster() as cluster:
@@ -87,6 +87,6 @@ def test_consumption_continues_when_the_broker_skips_corrupt_records() -> None:
                 await admin.update_broker_config(address, {"skipDamagedRecords": "true"})
                 await asyncio.sleep(30)
             cluster.disk().write(f"commitlog/{0:020d}", 0, [whole[:4096]])
-        assert got == [b"body-%d" % number for number in (0, 1, 3, 4, 5)]
+        assert received == [b"body-%d" % number for number in (0, 1, 3, 4, 5)]
 
     run_virtual(main())

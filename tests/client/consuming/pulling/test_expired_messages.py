@@ -40,12 +40,12 @@ async def expire(w: Recording) -> int:
 def test_messages_that_a_listener_has_not_received_yet_are_delivered(*, is_ordered: bool) -> None:
     async def main() -> None:
         released = asyncio.Event()
-        got: list[bytes] = []
+        received: list[bytes] = []
 
         async def listen(message: MessageExt) -> None:
             await released.wait()
             await asyncio.sleep(1)
-            got.append(message.body)
+            received.append(message.body)
 
         async with recording(queues=1) as w:
             await w.send(*OLD)
@@ -56,8 +56,8 @@ def test_messages_that_a_listener_has_not_received_yet_are_delivered(*, is_order
             async with consumer:
                 low = await expire(w)
                 released.set()
-                await w.until(lambda: NEW[-1] in got, timeout_s=180)
-            assert got == [*OLD[:HELD], *OLD[low:], *NEW]
+                await w.until(lambda: NEW[-1] in received, timeout_s=180)
+            assert received == [*OLD[:HELD], *OLD[low:], *NEW]
 
     run_virtual(main())
 
@@ -74,10 +74,10 @@ def test_messages_that_no_poll_has_returned_yet_are_returned() -> None:
             await w.send(*OLD)
             await reader.assign([QUEUE])
             low = await expire(w)
-            got: list[bytes] = []
-            while NEW[-1] not in got:
-                got += [message.body for message in await reader.poll(timeout_ms=20_000)]
+            received: list[bytes] = []
+            while NEW[-1] not in received:
+                received += [message.body for message in await reader.poll(timeout_ms=20_000)]
                 await asyncio.sleep(1)
-            assert got == [*OLD[:HELD], *OLD[low:], *NEW]
+            assert received == [*OLD[:HELD], *OLD[low:], *NEW]
 
     run_virtual(main())
