@@ -65,7 +65,7 @@ def test_producer_without_group_sends() -> None:
             )
             async with producer, w.consumer():
                 await producer.send(Message(TOPIC, b"x"))
-                await w.until_got(b"x")
+                await w.until_received(b"x")
 
     run_virtual(main())
 

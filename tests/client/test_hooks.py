@@ -47,8 +47,8 @@ def test_forbidden_send_is_not_sent() -> None:
                     await (await producer.submit(secret))
             assert watch.calls == 5
             async with w.consumer():
-                await w.until_got(b"open")
-            assert w.got == [b"open"]
+                await w.until_received(b"open")
+            assert w.received == [b"open"]
 
     run_virtual(main())
 
@@ -64,8 +64,8 @@ def test_filtered_message_is_skipped_and_committed(kind: str) -> None:
             bodies = [b"%d" % number for number in range(20)]
             await w.send(*bodies)
             async with receiving(w, kind, message_filter=without_odd):
-                await w.until_got(*bodies[::2])
-            assert sorted(w.got) == sorted(bodies[::2])
+                await w.until_received(*bodies[::2])
+            assert sorted(w.received) == sorted(bodies[::2])
             assert await w.committed() == 20
 
     run_virtual(main())
@@ -83,7 +83,7 @@ def test_filter_that_raises_passes_all_messages(
         async with recording() as w:
             await w.send(b"1", b"2")
             async with receiving(w, kind, message_filter=broken):
-                await w.until_got(b"1", b"2")
+                await w.until_received(b"1", b"2")
 
     run_virtual(main())
     assert any("message_filter.failed" in one.getMessage() for one in caplog.records)
@@ -104,7 +104,7 @@ def test_filter_gets_redelivered_messages_under_their_original_topic() -> None:
         async with recording() as w:
             await w.send(b"1")
             async with w.consumer(fail_once, message_filter=record):
-                await w.until_got(b"1", b"1")
+                await w.until_received(b"1", b"1")
 
     run_virtual(main())
     assert topics == [TOPIC, TOPIC]

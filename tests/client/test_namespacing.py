@@ -81,7 +81,7 @@ def test_wire_has_qualified_names_and_client_has_plain_names() -> None:
                 async with w.cluster.admin() as admin:
                     groups = [one.group_name for one in await admin.group_list()]
                 assert f"{NS}%billing" in groups
-            assert w.got == []
+            assert w.received == []
 
     run_virtual(main())
 
@@ -149,9 +149,9 @@ def test_messages_are_isolated_between_namespaces() -> None:
             async with w.consumer(), w.cluster.producer("orders", PRODUCER) as producer:
                 await producer.send(Message(TOPIC, b"inside"))
                 await w.send(b"outside")
-                await w.until_got(b"outside")
+                await w.until_received(b"outside")
                 await asyncio.sleep(5)
-            assert w.got == [b"outside"]
+            assert w.received == [b"outside"]
 
     run_virtual(main())
 
@@ -306,7 +306,7 @@ def test_namespace_v2_is_sent_in_each_request() -> None:
                 await producer.send_oneway(Message(TOPIC, b"2"))
                 await asyncio.sleep(2)
             async with w.consumer(namespace_v2="ns2"):
-                await w.until_got(b"1", b"2")
+                await w.until_received(b"1", b"2")
 
     run_virtual(main())
     assert {command.code for command in seen} >= {

@@ -32,13 +32,13 @@ def test_broker_restarted_at_another_port_is_found(kind: str) -> None:
     async def main() -> None:
         async with recording() as w, receiving(w, kind), w.cluster.producer() as producer:
             await w.send(b"before")
-            await w.until_got(b"before")
+            await w.until_received(b"before")
             await w.cluster.crash_broker()
             w.cluster.move_broker(20_911)
             await w.cluster.restart_broker()
 
             await producer.send(Message(TOPIC, b"after"))
-            await w.until_got(b"after", timeout_s=5)
+            await w.until_received(b"after", timeout_s=5)
             await asyncio.sleep(6)
             assert await w.committed() == 2
 
@@ -50,15 +50,15 @@ def test_recreated_topic_is_consumed_from_its_beginning(kind: str) -> None:
     async def main() -> None:
         async with recording() as w, receiving(w, kind):
             await w.send(*BODIES)
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(6)
             async with w.cluster.admin() as admin:
                 await admin.delete_topic(TOPIC)
                 await asyncio.sleep(60)
                 await admin.create_topic(TOPIC, queues=4)
             await w.send(b"new")
-            await w.until_got(b"new", timeout_s=25)
-            assert Counter(w.got) == Counter([*BODIES, b"new"])
+            await w.until_received(b"new", timeout_s=25)
+            assert Counter(w.received) == Counter([*BODIES, b"new"])
 
     run_virtual(main())
 
@@ -70,11 +70,11 @@ def test_messages_at_offsets_of_lost_messages_are_consumed(kind: str) -> None:
         options: dict[str, Any] = {"queues": 1, **rarely}
         async with recording(**options) as w, receiving(w, kind):
             await w.send(*BODIES[:20])
-            await w.until_got(*BODIES[:20])
+            await w.until_received(*BODIES[:20])
             await w.cluster.crash_broker()  # messages that were not synced are lost
             await w.cluster.restart_broker()
             await w.send(*BODIES[20:])
-            await w.until_got(*BODIES[20:], timeout_s=60)
+            await w.until_received(*BODIES[20:], timeout_s=60)
 
     run_virtual(main())
 
@@ -86,7 +86,7 @@ def test_outage_is_logged_once_and_offsets_are_committed_afterwards(
     async def main() -> None:
         async with recording() as w, receiving(w, kind) as consumer:
             await w.send(*BODIES)
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             w.cluster.network.cut(w.cluster.broker_address())
             await asyncio.sleep(60)
             told = [r.message for r in caplog.records if r.levelname == "WARNING"]
@@ -112,10 +112,10 @@ def test_one_of_two_name_servers_is_enough(kind: str) -> None:
             cluster.network.cut(("127.0.0.1", 9876))
             async with receiving(w, kind):
                 await w.send(b"x")
-                await w.until_got(b"x")
+                await w.until_received(b"x")
                 await asyncio.sleep(120)
                 await w.send(b"y")
-                await w.until_got(b"y")
+                await w.until_received(b"y")
 
     run_virtual(main())
 
@@ -148,7 +148,7 @@ def test_listener_that_ignores_cancellation_does_not_block_close() -> None:
         async with recording() as w:
             await w.send(b"x")
             async with asyncio.timeout(10), w.consumer(stubborn, shutdown_timeout_ms=1000):
-                await w.until_got(b"x")
+                await w.until_received(b"x")
             assert await w.committed() == 0
             stop.set()
 

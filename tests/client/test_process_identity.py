@@ -102,18 +102,18 @@ async def main():
         polling.subscribe(TOPIC)
         async with polling:
             await w.send(b"before")
-            await w.until_got(b"before")
+            await w.until_received(b"before")
             pid = os.fork()
             if pid == 0:
                 asyncio._set_running_loop(None)
                 run_child(pushed, polling)
             assert os.waitpid(pid, 0)[1] == 0
             await w.send(b"after")
-            await w.until_got(b"after")
+            await w.until_received(b"after")
             bodies = []
             while len(bodies) < 2:
                 bodies += [message.body for message in await polling.poll()]
-            print(len(w.got), len(bodies))
+            print(len(w.received), len(bodies))
 
 run_virtual(main())
 """

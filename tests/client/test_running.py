@@ -53,7 +53,7 @@ def test_signal_ends_run_forever_and_commits_processed_messages(number: int) -> 
             await w.send(*BODIES)
             consumer = w.consumer()
             async with consumer:
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
                 assert await w.committed() == 0  # only each 5 s
                 asyncio.get_running_loop().call_soon(signal.raise_signal, number)
                 await consumer.run_forever()
@@ -89,7 +89,7 @@ def test_signal_ends_all_consumers_of_a_task_group() -> None:
             await w.send(*BODIES)
             first, second = w.consumer(group="first"), w.consumer(group="second")
             async with first, second:
-                await w.until_got(*BODIES, *BODIES)
+                await w.until_received(*BODIES, *BODIES)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(first.run_forever())
                     tasks.create_task(second.run_forever())
@@ -277,17 +277,17 @@ def test_cancelled_start_commits_processed_messages() -> None:
 
             @consumer.on_queues_changed  # called in order of topics: the start then waits for Z
             def stall(*_: object) -> None:
-                if not w.got:
+                if not w.received:
                     w.cluster.network.stall(w.cluster.broker_address(1))
 
             starting = asyncio.create_task(consumer.start())
-            await w.until(lambda: len(w.got) > 0)
+            await w.until(lambda: len(w.received) > 0)
             assert not starting.done()
             starting.cancel()
             w.cluster.network.heal(w.cluster.broker_address(1))
             with pytest.raises(asyncio.CancelledError):
                 await starting
-            assert await w.committed() == len(w.got)
+            assert await w.committed() == len(w.received)
 
     run_virtual(main())
 

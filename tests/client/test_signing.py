@@ -300,7 +300,7 @@ def test_consumer_health_reports_refused_heartbeats(
             )
             consumer = w.cluster.push_consumer(config=config)
             consumer.subscribe(TOPIC)
-            consumer.listen(lambda message: w.got.append(message.body))
+            consumer.listen(lambda message: w.received.append(message.body))
             async with consumer:
                 given = IMPOSTOR
                 await w.until(lambda: network.refused[RequestCode.HEART_BEAT] > 0)
@@ -312,7 +312,7 @@ def test_consumer_health_reports_refused_heartbeats(
                 given = ALICE
                 async with w.cluster.producer(config=sending()) as producer:
                     await producer.send(Message(TOPIC, b"1"))
-                await w.until_got(b"1")
+                await w.until_received(b"1")
                 await w.until(lambda: not consumer.health().problems)
 
     run_virtual(main())

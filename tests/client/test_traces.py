@@ -159,7 +159,7 @@ def test_listener_calls_are_traced_before_and_after() -> None:
                     raise ValueError("not today")
 
             async with w.consumer(listener, enable_trace=True):
-                await w.until(lambda: len(w.got) == 2)
+                await w.until(lambda: len(w.received) == 2)
             before, after, again, done = await traced(w.cluster)
             assert isinstance(before, ConsumingTrace)
             assert isinstance(after, ConsumedTrace)
@@ -242,7 +242,7 @@ def test_broker_with_traces_disabled_gets_none() -> None:
             async with w.cluster.producer("orders", TRACING) as producer:
                 await producer.send(Message(TOPIC, b"1"))
             async with w.consumer(enable_trace=True):
-                await w.until_got(b"1")
+                await w.until_received(b"1")
             assert await traced(w.cluster) == []
 
     run_virtual(main())
@@ -331,7 +331,7 @@ def test_message_trace_returns_the_steps_in_order() -> None:
                 receipt = await producer.send(Message(TOPIC, b"1"))
                 other = await producer.send(Message(TOPIC, b"2"))
             async with w.consumer(enable_trace=True):
-                await w.until_got(b"1", b"2")
+                await w.until_received(b"1", b"2")
             async with w.cluster.admin() as admin:
                 steps = await admin.message_trace(receipt.msg_id)
                 for unknown in (other.msg_id[:-1], "no-index"):

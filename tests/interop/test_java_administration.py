@@ -50,7 +50,7 @@ def consumer_of(
     return consumer
 
 
-async def until_got(received: asyncio.Queue[MessageExt], count: int) -> None:
+async def until_received(received: asyncio.Queue[MessageExt], count: int) -> None:
     async with asyncio.timeout(WAIT_S):
         for _ in range(count):
             await received.get()
@@ -65,14 +65,14 @@ def test_group_is_described_reset_and_queried_with_and_without_members(
         await send(java_server, topic, COUNT)
         received: asyncio.Queue[MessageExt] = asyncio.Queue()
         async with consumer_of(java_server, group, topic, received) as consumer:
-            await until_got(received, COUNT)
+            await until_received(received, COUNT)
             found = await admin.consumer_connection(group)
             assert [one.client_id for one in found.connections] == [consumer.client_id]
             assert found.connections[0].language is LanguageCode.PYTHON
             info = await admin.running_info(group, consumer.client_id)
             assert topic in {queue.topic for queue in info.queues}
             await admin.reset_offset(group, topic, to="earliest")
-            await until_got(received, COUNT)
+            await until_received(received, COUNT)
         moves = await admin.reset_offset(group, topic, to="earliest")
         assert [(move.old_offset, move.new_offset) for move in moves] == [(COUNT, 0)]
         assert (await admin.describe_group(group)).lag == COUNT
@@ -139,7 +139,7 @@ def test_broker_reports_its_runtime_groups_and_clients(java_server: JavaServer) 
             (member,) = (await admin.consumer_connection(group)).connections
             again = await admin.consume_directly(group, member.client_id, message.offset_msg_id)
             assert again.consume_result is ConsumeResult.SUCCESS
-            await until_got(received, 1)
+            await until_received(received, 1)
         assert (await admin.runtime_info(broker))["brokerVersionDesc"] == "V5_5_0"
         assert (await admin.broker_config(broker))["brokerName"] == "broker-a"
         assert group in (await admin.broker_consume_stats(broker)).stats

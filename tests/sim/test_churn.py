@@ -44,7 +44,7 @@ class _History:
     """Record of the members' deliveries.
 
     Attributes:
-        got: offsets delivered to listeners, by queue, in order.
+        received: offsets delivered to listeners, by queue, in order.
         busy: the member whose listener has a message of the queue now.
         dead: vanished members, and the time.
         gaps: first deliveries that were too late: their time, and how long the message waited.
@@ -54,7 +54,9 @@ class _History:
     """
 
     is_ordered: bool
-    got: defaultdict[MessageQueue, list[int]] = field(default_factory=lambda: defaultdict(list))
+    received: defaultdict[MessageQueue, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     busy: dict[MessageQueue, str] = field(default_factory=dict)
     dead: dict[str, float] = field(default_factory=dict)
     gaps: list[tuple[float, float]] = field(default_factory=list)
@@ -72,9 +74,9 @@ class _History:
         queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
         now_s = asyncio.get_running_loop().time()
         waited_s = now_s - float(message.body)
-        if waited_s >= GAP_MAX_S and message.queue_offset not in self.got[queue]:
+        if waited_s >= GAP_MAX_S and message.queue_offset not in self.received[queue]:
             self.gaps.append((now_s, waited_s))
-        self.got[queue].append(message.queue_offset)
+        self.received[queue].append(message.queue_offset)
         if self.is_ordered:
             owner = self.busy.get(queue)
             if owner is not None and owner not in self.dead:
@@ -212,7 +214,7 @@ def test_no_message_is_lost_while_members_join_and_leave(
         assert bool(history.dead) == may_vanish
         assert len(sent) == QUEUES
         for queue, count in sent.items():
-            got = history.got[queue]
+            got = history.received[queue]
             assert set(got) == set(range(count)), f"{queue} lost {set(range(count)) - set(got)}"
             if is_ordered:
                 # Redeliveries start at a lower offset and continue with all later ones.

@@ -56,7 +56,7 @@ def test_a_message_due_without_its_topic_is_not_delivered_later(
             await admin.create_topic(TOPIC, queues=1)
             async with w.consumer():
                 await asyncio.sleep(WAIT_S)
-            assert w.got == []
+            assert w.received == []
 
     run_virtual(main())
 
@@ -70,9 +70,9 @@ def test_a_message_due_after_its_topic_was_created_again_is_delivered(wait: str)
             await asyncio.sleep(60)
             await admin.create_topic(TOPIC, queues=1)
             async with w.consumer():
-                await w.until_got(b"x", timeout_s=2 * WAIT_S)
+                await w.until_received(b"x", timeout_s=2 * WAIT_S)
                 await asyncio.sleep(WAIT_S)
-            assert w.got == [b"x"]
+            assert w.received == [b"x"]
 
     run_virtual(main())
 
@@ -91,7 +91,7 @@ def test_a_transaction_of_a_deleted_topic_commits_after_the_topic_is_created_aga
                 await asyncio.sleep(120)
                 await admin.create_topic(TOPIC, queues=1)
                 async with w.consumer():
-                    await w.until_got(b"x", timeout_s=WAIT_S)
+                    await w.until_received(b"x", timeout_s=WAIT_S)
 
     run_virtual(main())
 
@@ -105,8 +105,8 @@ def test_a_retried_message_is_redelivered_after_its_topic_was_deleted() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             await w.send(b"x")
             async with w.consumer(later):
-                await w.until_got(b"x")
+                await w.until_received(b"x")
                 await admin.delete_topic(TOPIC)
-                await w.until_got(b"x", b"x", timeout_s=WAIT_S)
+                await w.until_received(b"x", b"x", timeout_s=WAIT_S)
 
     run_virtual(main())

@@ -65,7 +65,7 @@ def test_all_messages_of_a_topic_created_again_are_consumed(seed: int) -> None:
                 disturbing.cancel()
                 for consumer in consumers:
                     consumer.resume()
-                await w.until_got(*sent, timeout_s=200)
+                await w.until_received(*sent, timeout_s=200)
                 await asyncio.sleep(20)
             assert await w.committed() == len(sent)
 

@@ -4,7 +4,7 @@ Example:
     async with recording(queues=4) as w:
         await w.send(b"1", b"2")
         async with w.consumer():
-            await w.until_got(b"1", b"2")
+            await w.until_received(b"1", b"2")
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Recording:
     """A cluster with topic `T`, and the deliveries to its consumers.
 
     Attributes:
-        got: delivered bodies, in order.
+        received: delivered bodies, in order.
         deliveries: delivered messages, in order.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.got: list[bytes] = []
+        self.received: list[bytes] = []
         self.deliveries: list[MessageExt] = []
 
     async def send(self, *bodies: bytes, tags: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Recording:
         consumer.subscribe(TOPIC, tags)
 
         async def listen(message: MessageExt) -> None:
-            self.got.append(message.body)
+            self.received.append(message.body)
             self.deliveries.append(message)
             if listener is not None:
                 outcome = listener(message)
@@ -79,10 +79,10 @@ class Recording:
             while not is_true():  # noqa: ASYNC110 - it may depend on anything at all
                 await asyncio.sleep(_LOOK_INTERVAL_S)
 
-    async def until_got(self, *bodies: bytes, timeout_s: float = 60.0) -> None:
+    async def until_received(self, *bodies: bytes, timeout_s: float = 60.0) -> None:
         """Return when each of the bodies was delivered at least as often as it is listed."""
         wanted = Counter(bodies)
-        await self.until(lambda: not wanted - Counter(self.got), timeout_s)
+        await self.until(lambda: not wanted - Counter(self.received), timeout_s)
 
     async def committed(self, group: str = "consumers") -> int:
         """Return the sum of the group's committed offsets."""

@@ -63,9 +63,9 @@ def test_a_group_too_far_behind_is_stopped_with_the_option_on(
 
                 assert await is_enabled(w, "slow") is not is_on
                 assert await is_enabled(w, "quick")
-                w.got.clear()
+                w.received.clear()
                 await w.send(b"more")
-                await w.until_got(b"more")
+                await w.until_received(b"more")
                 assert quick.health().is_open
             slow.abort()
             await w.cluster.crash_broker()
@@ -86,12 +86,12 @@ def test_a_stopped_group_continues_at_its_offset_when_enabled() -> None:
             slow = await take_one(w)
             await asyncio.sleep(TWO_CHECKS_S)
             slow.abort()
-            w.got.clear()
+            w.received.clear()
             async with w.consumer(group="slow"), w.cluster.admin() as admin:
                 await asyncio.sleep(30)
-                assert w.got == []
+                assert w.received == []
                 await admin.update_group("slow", consume_enable=True)
-                await w.until_got(*BODIES[1:])
+                await w.until_received(*BODIES[1:])
 
     run_virtual(main())
 

@@ -109,7 +109,7 @@ def test_group_is_described_with_members_and_lag() -> None:
                 assert found.lag == 12
             assert "consumers" in [group.group_name for group in await admin.group_list()]
             async with w.consumer():
-                await w.until_got(*[b"x"] * 24)
+                await w.until_received(*[b"x"] * 24)
             found = await admin.describe_group("consumers")
             assert (found.members, found.lag) == ((), 0)
 

@@ -80,7 +80,7 @@ def test_broker_reports_offsets_of_all_groups() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             async with w.consumer():
                 await w.send(b"1", b"2")
-                await w.until_got(b"1", b"2")
+                await w.until_received(b"1", b"2")
             await w.send(b"3")
             found = await admin.broker_consume_stats(address(w.cluster))
             assert found.total_diff == 1

@@ -45,7 +45,7 @@ def test_consumer_reports_its_queues_and_settings() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer() as consumer:
             await w.send(b"1", b"2")
-            await w.until_got(b"1", b"2")
+            await w.until_received(b"1", b"2")
             info = await admin.running_info("consumers", consumer.client_id)
             mine = [queue.queue_id for queue in sorted(info.queues) if queue.topic == "T"]
             assert mine == [0, 1]
@@ -71,11 +71,11 @@ def test_message_is_delivered_again_on_request() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin:
             async with w.consumer(listen) as consumer:
                 await w.send(b"1")
-                await w.until_got(b"1")
+                await w.until_received(b"1")
                 msg_id = w.deliveries[0].offset_msg_id
                 done = await admin.consume_directly("consumers", consumer.client_id, msg_id)
                 assert done.consume_result is ConsumeResult.SUCCESS
-                assert w.got == [b"1", b"1"]
+                assert w.received == [b"1", b"1"]
                 failed = await admin.consume_directly("consumers", consumer.client_id, msg_id)
                 assert failed.consume_result is not ConsumeResult.SUCCESS
                 assert "not this time" in (failed.remark or "")

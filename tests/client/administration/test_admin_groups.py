@@ -79,7 +79,7 @@ def test_all_groups_are_described() -> None:
             await admin.create_group(SubscriptionGroup("idle"), broker_name="broker-1")
             async with w.consumer() as consumer:
                 await w.send(b"1")
-                await w.until_got(b"1")
+                await w.until_received(b"1")
                 every = {one.group: one for one in await admin.describe_groups()}
                 assert every["consumers"].members == (consumer.client_id,)
                 assert every["idle"].offsets == {}

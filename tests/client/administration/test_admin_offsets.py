@@ -37,7 +37,7 @@ def with_consumed(body: Body, **options: Any) -> None:
         async with recording(queues=2, **options) as w, w.cluster.admin() as admin:
             async with w.consumer():
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
             assert await w.committed() == len(BODIES)
             await body(w, admin)
 
@@ -50,7 +50,7 @@ def test_offline_group_is_reset_to_the_oldest_message() -> None:
         assert moves == [OffsetReset(queue(0), 3, 0), OffsetReset(queue(1), 3, 0)]
         assert [move.moved for move in moves] == [-3, -3]
         async with w.consumer():
-            await w.until_got(*BODIES, *BODIES)
+            await w.until_received(*BODIES, *BODIES)
 
     with_consumed(body)
 
@@ -59,10 +59,10 @@ def test_live_members_follow_a_reset() -> None:
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, w.consumer():
             await w.send(*BODIES)
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(10)  # until their offsets are committed
             await admin.reset_offset("consumers", "T", to="earliest")
-            await w.until_got(*BODIES, *BODIES)
+            await w.until_received(*BODIES, *BODIES)
             await asyncio.sleep(10)
             assert (await admin.describe_group("consumers")).lag == 0
 
@@ -92,8 +92,8 @@ def test_backlog_is_skipped() -> None:
         assert (await admin.describe_group("consumers")).lag == 0
         async with w.consumer():
             await w.send(b"9")
-            await w.until_got(b"9")
-        assert b"7" not in w.got
+            await w.until_received(b"9")
+        assert b"7" not in w.received
 
     with_consumed(body)
 
@@ -126,7 +126,7 @@ def test_reset_covers_every_broker_of_a_topic() -> None:
         async with recording(queues=1, brokers=2) as w, w.cluster.admin() as admin:
             async with w.consumer():
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
             moves = await admin.reset_offset("consumers", "T", to="earliest")
             assert [(move.queue.broker_name, move.moved) for move in moves] == [
                 ("broker-0", -3),
@@ -170,14 +170,14 @@ def test_old_broker_does_not_reset_other_queues() -> None:
             w.consumer(),
         ):
             await w.send(*BODIES)
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(10)
             with pytest.raises(RemoteSystemError, match="stop the members of consumers"):
                 await admin.reset_offset("consumers", "T", queue=queue(0), offset=0)
             await asyncio.sleep(10)
-            assert len(w.got) == len(BODIES)
+            assert len(w.received) == len(BODIES)
             await admin.reset_offset("consumers", "T", to="earliest")
-            await w.until_got(*BODIES, *BODIES)
+            await w.until_received(*BODIES, *BODIES)
 
     run_virtual(main())
 
@@ -188,8 +188,8 @@ def test_offsets_are_cloned_to_another_group() -> None:
         await admin.clone_offsets("consumers", "twins", "T")
         assert await w.committed("twins") == len(BODIES)
         async with w.consumer(group="twins"):
-            await w.until_got(b"7", b"8")
-        assert len(w.got) == len(BODIES) + 2
+            await w.until_received(b"7", b"8")
+        assert len(w.received) == len(BODIES) + 2
 
     with_consumed(body)
 

@@ -32,10 +32,10 @@ def refuse(message: MessageExt) -> None:
 async def kill(w: Recording, *bodies: bytes) -> None:
     """Send messages that the group fails to consume."""
     await w.send(*bodies)
-    w.got.clear()
+    w.received.clear()
     async with w.consumer(refuse):
-        await w.until_got(*bodies)
-    w.got.clear()
+        await w.until_received(*bodies)
+    w.received.clear()
     w.deliveries.clear()
 
 
@@ -50,7 +50,7 @@ def test_dead_letters_have_origin_and_reason() -> None:
             await w.send(b"a", b"b", b"c", b"d")
             sent = {}
             async with w.consumer(refuse):
-                await w.until_got(b"a", b"b", b"c", b"d")
+                await w.until_received(b"a", b"b", b"c", b"d")
                 sent = {one.body: one for one in w.deliveries}
             dead = await admin.dead_letters(GROUP)
             assert [one.died_at_ms for one in dead] == sorted(one.died_at_ms for one in dead)
@@ -81,9 +81,9 @@ def test_all_dead_letters_are_redriven_once() -> None:
             assert {total for _, total in told} == {3}
             assert await admin.redrive_all(GROUP) == Redrive()
             async with w.consumer():
-                await w.until_got(b"a", b"b", b"c")
+                await w.until_received(b"a", b"b", b"c")
                 await asyncio.sleep(60)
-            assert sorted(w.got) == [b"a", b"b", b"c"]
+            assert sorted(w.received) == [b"a", b"b", b"c"]
             assert {one.topic for one in w.deliveries} == {TOPIC}
             assert {one.reconsume_times for one in w.deliveries} == {0}
             assert "KOUROU_DLQ_REASON" not in w.deliveries[0].properties
@@ -102,8 +102,8 @@ def test_message_that_dies_again_can_be_redriven() -> None:
             for _ in range(3):
                 assert await admin.redrive_all(GROUP) == Redrive(sent=1)
                 async with w.consumer(refuse):
-                    await w.until_got(b"a")
-                w.got.clear()
+                    await w.until_received(b"a")
+                w.received.clear()
             assert await bodies(admin) == [b"a"] * 4
 
     run_virtual(main())
@@ -114,13 +114,13 @@ def test_redrive_to_topic_reaches_all_groups() -> None:
         async with recording() as w, w.cluster.admin() as admin:
             await kill(w, b"a")
             async with w.consumer(group="others"):
-                await w.until_got(b"a")
+                await w.until_received(b"a")
                 [dead] = await admin.dead_letters(GROUP)
                 receipt = await admin.redrive(GROUP, dead.message, to_topic=True)
                 assert receipt is not None
                 assert receipt.queue.topic == TOPIC
                 assert await admin.redrive(GROUP, dead.message, to_topic=True) is None
-                await w.until_got(b"a", b"a")
+                await w.until_received(b"a", b"a")
                 assert "RETRY_TOPIC" not in w.deliveries[-1].properties
                 assert w.deliveries[-1].msg_id == dead.message.msg_id
 
@@ -174,9 +174,9 @@ def test_interrupted_redrive_continues_without_duplicates(answers: int) -> None:
                 assert done.sent + done.skipped <= 5
                 assert await admin.redrive_all(GROUP) == Redrive()
             async with w.consumer():
-                await w.until_got(*[b"%d" % n for n in range(5)])
+                await w.until_received(*[b"%d" % n for n in range(5)])
                 await asyncio.sleep(60)
-            assert sorted(w.got) == [b"%d" % n for n in range(5)]
+            assert sorted(w.received) == [b"%d" % n for n in range(5)]
 
     run_virtual(main())
 
@@ -198,9 +198,9 @@ def test_unreachable_broker_is_skipped_and_redriven_later() -> None:
                 w.cluster.network.heal(address)
                 assert await admin.redrive_all(GROUP) == Redrive(sent=len(there))
             async with w.consumer():
-                await w.until_got(*[b"%d" % n for n in range(8)])
+                await w.until_received(*[b"%d" % n for n in range(8)])
                 await asyncio.sleep(60)
-            assert len(w.got) == 8
+            assert len(w.received) == 8
 
     run_virtual(main())
 
@@ -217,9 +217,9 @@ def test_cancelled_redrive_commits_its_progress(turns: int) -> None:
             done = await admin.redrive_all(GROUP)
             assert done.left == {}
             async with w.consumer():
-                await w.until_got(*[b"%d" % n for n in range(5)])
+                await w.until_received(*[b"%d" % n for n in range(5)])
                 await asyncio.sleep(60)
-            assert sorted(w.got) == [b"%d" % n for n in range(5)]
+            assert sorted(w.received) == [b"%d" % n for n in range(5)]
 
     run_virtual(main())
 
@@ -235,9 +235,9 @@ def test_crash_before_the_commit_causes_no_duplicates() -> None:
             await w.cluster.restart_broker()
             assert await admin.redrive_all(GROUP) == Redrive(skipped=2)
             async with w.consumer():
-                await w.until_got(b"a", b"b")
+                await w.until_received(b"a", b"b")
                 await asyncio.sleep(60)
-            assert sorted(w.got) == [b"a", b"b"]
+            assert sorted(w.received) == [b"a", b"b"]
 
     run_virtual(main())
 
@@ -251,12 +251,12 @@ def test_compressed_body_is_redriven_unchanged() -> None:
             )
             await sender_of(producer).send(packed, None, MessageQueue(TOPIC, "broker-0", 0))
             async with w.consumer(refuse):
-                await w.until_got(body)
+                await w.until_received(body)
             [dead] = await admin.dead_letters(GROUP)
             assert dead.message.body == body
             assert await admin.redrive(GROUP, dead.message) is not None
             async with w.consumer():
-                await w.until_got(body, body)
+                await w.until_received(body, body)
             assert w.deliveries[1].store_size < 1000
 
     run_virtual(main())
@@ -273,7 +273,7 @@ def test_ordered_group_gets_its_dead_letters_again() -> None:
             assert locks.lock(GROUP, "other", [queue], steady_ms()) == [queue]
             assert await admin.redrive_all(GROUP) == Redrive(sent=1)
             async with w.consumer():
-                await w.until_got(b"a")
+                await w.until_received(b"a")
             assert len(await admin.dead_letters(GROUP)) == 1
 
     run_virtual(main())

@@ -121,7 +121,7 @@ def test_lag_is_stored_minus_committed() -> None:
             figures = Figures(w.cluster, admin)
             async with w.consumer():
                 await w.send(*[b"%d" % number for number in range(10)])
-                await w.until(lambda: len(w.got) == 10)
+                await w.until(lambda: len(w.received) == 10)
             await w.send(*[b"%d" % number for number in range(7)])
             [description] = [one for one in await admin.describe_groups() if one.group == GROUP]
             assert (description.lag, description.members) == (7, ())
@@ -141,7 +141,7 @@ def test_runtime_info_sums_all_topics() -> None:
             figures = Figures(w.cluster, admin)
             async with w.consumer():
                 await w.send(*[b"%d" % number for number in range(25)])
-                await w.until(lambda: len(w.got) == 25)
+                await w.until(lambda: len(w.received) == 25)
             info = await admin.runtime_info(figures.address)
             assert info["msgPutTotalTodayNow"] == "25"
             assert info["msgGetTotalTodayNow"] == "25"

@@ -34,7 +34,7 @@ class Ordered:
 
     def __init__(self, world: Recording) -> None:
         self._world = world
-        self.got: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.received: defaultdict[int, list[bytes]] = defaultdict(list)
         self.owners: defaultdict[int, list[str]] = defaultdict(list)
         self._busy: dict[int, str] = {}
 
@@ -75,7 +75,7 @@ class Ordered:
                 {"message": "two have a queue", "exception": error}
             )
         self._busy[queue_id] = owner
-        self.got[queue_id].append(message.body)
+        self.received[queue_id].append(message.body)
         if self.owners[queue_id][-1:] != [owner]:
             self.owners[queue_id].append(owner)
         try:

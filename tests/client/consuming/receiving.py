@@ -22,7 +22,7 @@ BOTH_KINDS = pytest.mark.parametrize("kind", ["push", "pull"])
 async def receiving(
     w: Recording, kind: str, **options: Any
 ) -> AsyncIterator[PushConsumer | PullConsumer]:
-    """Receive and commit the messages of the topic in the group `consumers`; see `w.got`."""
+    """Receive and commit the messages of the topic in the group `consumers`; see `w.received`."""
     if kind == "push":
         async with w.consumer(**options) as consumer:
             yield consumer
@@ -33,7 +33,7 @@ async def receiving(
 
         async def iterate() -> None:
             async for message in reader:
-                w.got.append(message.body)
+                w.received.append(message.body)
 
         iterating = asyncio.create_task(iterate())
         try:

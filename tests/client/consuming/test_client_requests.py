@@ -53,14 +53,14 @@ def test_a_reset_to_a_lower_offset_delivers_again() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1", b"2", b"3")
-            await w.until_got(b"0", b"1", b"2", b"3")
+            await w.until_received(b"0", b"1", b"2", b"3")
             header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=0, is_force=True)
             body = encode_reset_offsets({QUEUE: 2, MessageQueue(TOPIC, "other", 0): 1})
             command = request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body)
             await requester(w, consumer)(command)
-            await w.until_got(b"0", b"1", b"2", b"2", b"3", b"3")
+            await w.until_received(b"0", b"1", b"2", b"2", b"3", b"3")
             await asyncio.sleep(6)
-            assert (w.got.count(b"1"), await w.committed()) == (1, 4)
+            assert (w.received.count(b"1"), await w.committed()) == (1, 4)
 
     run_virtual(main())
 
@@ -71,12 +71,12 @@ def test_a_reset_drops_deliveries_in_progress() -> None:
             released = asyncio.Event()
 
             async def hang_first(message: MessageExt) -> None:
-                if len(w.got) == 1:
+                if len(w.received) == 1:
                     await released.wait()
 
             async with w.consumer(hang_first) as consumer:
                 await w.send(b"0", b"1", b"2")
-                await w.until_got(b"0", b"1", b"2")
+                await w.until_received(b"0", b"1", b"2")
                 header = ResetOffsetRequestHeader(TOPIC, GROUP, timestamp=-1, is_force=True)
                 command = request(
                     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -88,7 +88,7 @@ def test_a_reset_drops_deliveries_in_progress() -> None:
                 assert await w.committed() == 3
                 released.set()
                 await w.send(b"3")
-                await w.until_got(b"3")
+                await w.until_received(b"3")
                 await asyncio.sleep(6)
                 assert await w.committed() == 4
 
@@ -99,7 +99,7 @@ def test_the_status_response_has_the_offsets_in_memory() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1")
-            await w.until_got(b"0", b"1")
+            await w.until_received(b"0", b"1")
             header = GetConsumerStatusRequestHeader(TOPIC, GROUP)
             command = request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header)
             answer = await requester(w, consumer)(command)
@@ -112,7 +112,7 @@ def test_the_running_info_has_queues_settings_statistics_and_stacks() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.consumer() as consumer:
             await w.send(b"0", b"1")
-            await w.until_got(b"0", b"1")
+            await w.until_received(b"0", b"1")
             await asyncio.sleep(20)
             ask = requester(w, consumer)
             header = GetConsumerRunningInfoRequestHeader(GROUP, consumer.client_id, True)
@@ -140,16 +140,16 @@ def test_the_running_info_has_queues_settings_statistics_and_stacks() -> None:
 def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
     async def main() -> None:
         async def refuse_some(_: MessageExt) -> None:
-            if len(w.got) == 2:
+            if len(w.received) == 2:
                 raise ValueError("not now")
-            if len(w.got) == 3:
+            if len(w.received) == 3:
                 raise RetryLater("busy", level=2)
-            if len(w.got) == 4:
+            if len(w.received) == 4:
                 raise DeadLetter("never")
 
         async with recording(queues=1) as w, w.consumer(refuse_some) as consumer:
             await w.send(b"0")
-            await w.until_got(b"0")
+            await w.until_received(b"0")
             async with w.cluster.pull_consumer() as reader:
                 raw = (await reader.pull(QUEUE, 0)).raw
             ask = requester(w, consumer)
@@ -168,7 +168,7 @@ def test_a_message_is_consumed_directly_without_being_acknowledged() -> None:
             assert await consume() == (ConsumeResult.SUCCESS, None)
             assert w.deliveries[-1].broker_name == "broker-0"
             await asyncio.sleep(30)
-            assert w.got == [b"0"] * 5, "a failed message is not sent back"
+            assert w.received == [b"0"] * 5, "a failed message is not sent back"
 
     run_virtual(main())
 

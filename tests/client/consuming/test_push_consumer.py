@@ -36,13 +36,13 @@ def test_every_message_is_delivered_once_and_committed_at_the_end() -> None:
         async with recording() as w:
             await w.send(*BODIES)
             async with w.consumer():
-                await w.until_got(*BODIES)
-            assert Counter(w.got) == Counter(BODIES)
+                await w.until_received(*BODIES)
+            assert Counter(w.received) == Counter(BODIES)
             assert await w.committed() == len(BODIES)
 
             async with w.consumer():
                 await asyncio.sleep(10)
-            assert len(w.got) == len(BODIES), "committed messages are not delivered again"
+            assert len(w.received) == len(BODIES), "committed messages are not delivered again"
 
     run_virtual(main())
 
@@ -51,7 +51,7 @@ def test_offsets_are_committed_every_five_seconds() -> None:
     async def main() -> None:
         async with recording() as w, w.consumer() as consumer:
             await w.send(*BODIES)
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(5.5)
             consumer.abort()  # commits nothing
             assert await w.committed() == len(BODIES)
@@ -66,7 +66,7 @@ def test_messages_sent_after_the_start_are_delivered_at_once() -> None:
             async with w.consumer(consume_from_where=where) as consumer:
                 assert len([queue for queue in consumer.queues if queue.topic == TOPIC]) == 4
                 await w.send(b"now")
-                await w.until_got(b"now", timeout_s=0.1)
+                await w.until_received(b"now", timeout_s=0.1)
 
     run_virtual(main())
 
@@ -83,9 +83,9 @@ def test_a_failed_message_is_redelivered_after_10_30_and_60_seconds() -> None:
         async with recording() as w:
             await w.send(b"pay")
             async with w.consumer(fail_three_times):
-                await w.until_got(*[b"pay"] * 4, timeout_s=200)
+                await w.until_received(*[b"pay"] * 4, timeout_s=200)
                 await asyncio.sleep(300)
-            assert w.got == [b"pay"] * 4
+            assert w.received == [b"pay"] * 4
             assert [reconsumed for reconsumed, _ in times] == [0, 1, 2, 3]
             waits = [later[1] - earlier[1] for earlier, later in pairwise(times)]
             assert waits == pytest.approx([10, 30, 60], abs=2.5)
@@ -105,7 +105,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter() -> None:
             await w.send(b"bad")
             async with w.consumer(fail, max_reconsume_times=2):
                 await asyncio.sleep(600)
-            assert w.got == [b"bad"] * 3
+            assert w.received == [b"bad"] * 3
             async with w.cluster.pull_consumer() as reader:
                 [queue] = await reader.fetch_subscribe_message_queues(dlq_topic("consumers"))
                 [dead] = (await reader.pull(queue, 0)).messages
@@ -123,7 +123,7 @@ def test_a_listener_that_is_cancelled_from_inside_has_failed() -> None:
         async with recording() as w:
             await w.send(b"x", b"y")
             async with w.consumer(cancel_once, consume_threads=1):
-                await w.until_got(b"x", b"y", b"x", b"y")
+                await w.until_received(b"x", b"y", b"x", b"y")
 
     run_virtual(main())
 
@@ -140,8 +140,8 @@ def test_a_message_that_no_broker_accepts_is_redelivered_from_memory() -> None:
 
             await w.send(b"x")
             async with w.consumer(fail_once):
-                await w.until_got(b"x")
-                await w.until_got(b"x", b"x", timeout_s=6)
+                await w.until_received(b"x")
+                await w.until_received(b"x", b"x", timeout_s=6)
                 assert w.deliveries[0] is w.deliveries[1]
                 w.cluster.network.heal(address)
                 await asyncio.sleep(5)
@@ -161,12 +161,12 @@ def test_an_overdue_message_is_redelivered() -> None:
         async with recording() as w:
             await w.send(b"x")
             async with w.consumer(hang_once, consume_timeout_ms=60_000):
-                await w.until_got(b"x", b"x", timeout_s=140)
+                await w.until_received(b"x", b"x", timeout_s=140)
                 await asyncio.sleep(6)
                 assert await w.committed() == 1
                 released.set()
                 await asyncio.sleep(300)
-                assert w.got == [b"x", b"x"]
+                assert w.received == [b"x", b"x"]
 
     run_virtual(main())
 
@@ -181,15 +181,15 @@ def test_a_stuck_message_blocks_the_commit_and_is_redelivered_after_a_crash() ->
             await w.send(*BODIES)
             consumer = w.consumer(hang_on_ten)
             await consumer.start()
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(6)
             assert await w.committed() == 10
             consumer.abort()
 
-            w.got.clear()
+            w.received.clear()
             async with w.consumer():
-                await w.until_got(*BODIES[10:])
-            assert Counter(w.got) == Counter(BODIES[10:])
+                await w.until_received(*BODIES[10:])
+            assert Counter(w.received) == Counter(BODIES[10:])
 
     run_virtual(main())
 
@@ -209,7 +209,7 @@ def test_a_broker_crash_during_sends_loses_nothing() -> None:
             await asyncio.sleep(1)
             await w.cluster.restart_broker()
             await sending
-            await w.until_got(*BODIES)
+            await w.until_received(*BODIES)
             await asyncio.sleep(6)
             assert await w.committed() >= len(BODIES)
 
@@ -247,7 +247,7 @@ def test_a_queue_is_not_pulled_while_too_much_of_it_is_held(
                 await asyncio.sleep(10)
                 assert held.span + 1 == reached
                 released.set()
-                await w.until_got(*bodies)
+                await w.until_received(*bodies)
             assert await w.committed() == 200
 
     run_virtual(main())
@@ -272,14 +272,14 @@ def test_a_new_group_starts_at_the_end_the_start_or_a_time() -> None:
                 ConsumeFromWhere.TIMESTAMP,
                 ConsumeFromWhere.LAST_OFFSET,
             ):
-                w.got.clear()
+                w.received.clear()
                 async with w.consumer(
                     group=where.name, consume_from_where=where, consume_timestamp_ms=noon_ms
                 ):
                     await asyncio.sleep(5)
                     await w.send(b"new")
-                    await w.until_got(b"new")
-                got[where] = list(w.got)
+                    await w.until_received(b"new")
+                got[where] = list(w.received)
 
             assert Counter(got[ConsumeFromWhere.FIRST_OFFSET]) == Counter(
                 {b"old": 30, b"recent": 1, b"new": 1}
@@ -295,7 +295,7 @@ def test_a_young_topic_is_consumed_from_its_start_even_with_latest() -> None:
         async with recording() as w:
             await w.send(*BODIES)
             async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
 
     run_virtual(main())
 
@@ -309,9 +309,9 @@ def test_other_tags_with_an_equal_hash_are_not_delivered() -> None:
             await w.send(b"no", tags="other")
             await w.send(b"3", tags="second")
             async with w.consumer(tags="Aa || second"):
-                await w.until_got(b"1", b"2", b"3")
+                await w.until_received(b"1", b"2", b"3")
                 await asyncio.sleep(6)
-                assert sorted(w.got) == [b"1", b"2", b"3"]
+                assert sorted(w.received) == [b"1", b"2", b"3"]
                 assert await w.committed() == 5, "filtered messages are done, too"
 
     run_virtual(main())
@@ -327,7 +327,7 @@ def test_an_offset_beyond_the_end_is_not_committed_and_skips_nothing() -> None:
                     await reader.commit(MessageQueue(TOPIC, "broker-0", 0), 10_000)
             async with w.consumer():
                 await w.send(b"new")
-                await w.until_got(*BODIES, b"new")
+                await w.until_received(*BODIES, b"new")
             assert await w.committed() == 31
 
     run_virtual(main())
@@ -352,9 +352,9 @@ def test_a_message_without_its_codec_stops_only_its_queue(
                 for body in BODIES:
                     queue = MessageQueue(TOPIC, "broker-0", 1)
                     await producer.send(Message(TOPIC, body), queue=queue)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
                 await asyncio.sleep(300)
-                assert len(w.got) == len(BODIES)
+                assert len(w.received) == len(BODIES)
                 assert topic_queues(consumer) == [0, 1]
                 [problem] = consumer.health().problems
                 assert "lz4" in problem.lower()

@@ -29,7 +29,7 @@ def test_large_body_is_stored_compressed_and_consumed_decompressed(kind: Compres
                 await producer.send(Message(TOPIC, SMALL))
                 await producer.send_batch([Message(TOPIC, LARGE), Message(TOPIC, SMALL)])
             async with w.consumer():
-                await w.until_got(LARGE, LARGE, SMALL, SMALL)
+                await w.until_received(LARGE, LARGE, SMALL, SMALL)
             by_offset = sorted(w.deliveries, key=lambda one: one.queue_offset)
             assert [one.store_size < len(LARGE) for one in by_offset] == [True, True, False, True]
             assert not any(one.sys_flag & 1 for one in by_offset)
@@ -46,7 +46,7 @@ def test_incompressible_body_is_stored_uncompressed(kind: CompressionType) -> No
             config = ProducerConfig(compress_type=kind)
             async with w.cluster.producer(config=config) as producer:
                 receipt = await producer.send(Message(TOPIC, body))
-            await w.until_got(body)
+            await w.until_received(body)
             _, physical_offset = decode_offset_msg_id(receipt.offset_msg_id)
             record = w.cluster.broker().store.reader.read_record(physical_offset)
             assert record is not None

@@ -20,11 +20,11 @@ def test_delay_level_has_the_brokers_delay_and_is_capped(level: int, delay_s: in
             w.cluster.producer() as producer,
         ):
             await w.send(b"at once")
-            await w.until_got(b"at once")
+            await w.until_received(b"at once")
             loop = asyncio.get_running_loop()
             await producer.send(Message(TOPIC, b"later", delay_level=level))
             sent_at_s = loop.time()
-            await w.until_got(b"later", timeout_s=120)
+            await w.until_received(b"later", timeout_s=120)
             assert delay_s - 0.05 < loop.time() - sent_at_s < delay_s + 0.2
 
     run_virtual(main())
@@ -40,7 +40,7 @@ def test_delayed_compressed_message_arrives_unchanged(level: int, delay_ms: int)
     async def main() -> None:
         async with recording() as w, w.consumer(), w.cluster.producer() as producer:
             receipt = await producer.send(message)
-            await w.until_got(body)
+            await w.until_received(body)
             (received,) = w.deliveries
             assert (received.msg_id, received.tags, received.keys) == (receipt.msg_id, "t", ["k"])
             assert (received.flag, received.reconsume_times) == (7, 0)

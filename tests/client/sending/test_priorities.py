@@ -18,7 +18,7 @@ def test_priority_selects_the_queue() -> None:
                 message = Message(TOPIC, b"%d" % priority, priority=priority)
                 assert (await producer.send(message)).queue.queue_id == queue_id
             async with w.consumer():
-                await w.until_got(b"first", b"0", b"2", b"2", b"3", b"99")
+                await w.until_received(b"first", b"0", b"2", b"2", b"3", b"99")
             assert {one.body: one.priority for one in w.deliveries} == {
                 b"first": None,
                 b"0": 0,
@@ -42,7 +42,7 @@ def test_delay_or_sharding_key_overrides_priority() -> None:
             }
             assert len(receipts) == 1
             async with w.consumer():
-                await w.until_got(b"delayed", b"ordered")
+                await w.until_received(b"delayed", b"ordered")
             assert {one.priority for one in w.deliveries} == {None}
 
     run_virtual(main())

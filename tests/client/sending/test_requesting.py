@@ -131,7 +131,7 @@ def test_reply_is_sent_to_another_broker_if_requester_is_unknown() -> None:
             asking = asyncio.create_task(
                 asker.request(Message(TOPIC, b"?"), timeout_ms=20_000, queue=queue)
             )
-            await w.until_got(b"?")
+            await w.until_received(b"?")
             await w.cluster.kill_broker(0)
             await w.cluster.restart_broker(0)
             await answerer.reply(w.deliveries[0], b"!")
@@ -246,7 +246,7 @@ def test_plain_message_cannot_be_replied_to() -> None:
         async with recording() as w, w.cluster.producer() as producer:
             await w.send(b"no question")
             async with w.consumer():
-                await w.until_got(b"no question")
+                await w.until_received(b"no question")
             with pytest.raises(NotARequestError, match="CORRELATION_ID"):
                 await producer.reply(w.deliveries[0], b"answer")
             with pytest.raises(UsageError):
@@ -262,7 +262,7 @@ def test_reply_to_a_disconnected_requester_is_refused_and_stored() -> None:
                 with pytest.raises(ReplyTimeoutError):
                     await asker.request(Message(TOPIC, b"?"), timeout_ms=500)
             async with w.consumer():
-                await w.until_got(b"?")
+                await w.until_received(b"?")
             with pytest.raises(RemoteSystemError, match=r"channel of <.*> not found"):
                 await answerer.reply(w.deliveries[0], b"too late")
             with pytest.raises(InvalidMessageError):

@@ -30,7 +30,7 @@ def test_an_overdue_message_is_redelivered_after_ten_seconds_each_time() -> None
             async with w.consumer(
                 hang_thrice, consume_timeout_ms=timeout_ms, shutdown_timeout_ms=1
             ):
-                await w.until_got(*[b"x"] * 4, timeout_s=600)
+                await w.until_received(*[b"x"] * 4, timeout_s=600)
             # The delay does not grow, as it does for listeners that raise.
             assert [one.properties["DELAY"] for one in w.deliveries[1:]] == ["3"] * 3
 
@@ -51,11 +51,11 @@ def test_a_failure_after_the_queue_moved_sends_nothing_back() -> None:
             old = w.consumer(fail_when_moved, instance_name="a")
             new = w.consumer(instance_name="b")
             async with old:
-                await w.until_got(*bodies)
+                await w.until_received(*bodies)
                 async with new:
                     await w.until(lambda: topic_queues(new) == [1], timeout_s=10)
                     mine = [one.body for one in w.deliveries if one.queue_id == 1]
-                    await w.until(lambda: len(w.got) == 6, timeout_s=10)
+                    await w.until(lambda: len(w.received) == 6, timeout_s=10)
                     moved.set()
                     await asyncio.sleep(1)
                     moved.clear()
@@ -79,7 +79,7 @@ def test_a_copy_of_a_scheduled_message_waits_like_any_other() -> None:
         async with recording(brokers=2) as w, w.consumer(fail_once):
             async with w.cluster.producer() as producer:
                 await producer.send(Message(TOPIC, b"x", delay_ms=5_000))
-            await w.until_got(*[b"x"] * 3, timeout_s=90)
+            await w.until_received(*[b"x"] * 3, timeout_s=90)
             waits = [later - earlier for earlier, later in pairwise(times)]
             assert waits == pytest.approx([10, 30], abs=1.5)
 

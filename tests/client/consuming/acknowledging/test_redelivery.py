@@ -122,11 +122,11 @@ def test_a_listener_chooses_the_level_of_each_redelivery(
         async with recording() as w:
             await w.send(b"pay")
             async with w.consumer(later):
-                await w.until_got(*[b"pay"] * 4, timeout_s=200)
+                await w.until_received(*[b"pay"] * 4, timeout_s=200)
                 await asyncio.sleep(300)
             waits = [after - before for before, after in pairwise(times)]
             assert waits == pytest.approx([60, 1, 30], abs=1)
-            assert w.got == [b"pay"] * 4
+            assert w.received == [b"pay"] * 4
             assert await w.committed() == 1
 
     run_virtual(main())
@@ -141,9 +141,9 @@ def test_a_dead_letter_is_not_redelivered_and_keeps_its_reason() -> None:
         async with recording() as w:
             await w.send(b"pay")
             async with w.consumer(refuse):
-                await w.until_got(b"pay")
+                await w.until_received(b"pay")
                 await asyncio.sleep(8 * 3600)
-            assert w.got == [b"pay"]
+            assert w.received == [b"pay"]
             [dead] = await dead_letters(w)
             assert (dead.body, dead.msg_id) == (b"pay", w.deliveries[0].msg_id)
             assert dead.properties["KOUROU_DLQ_REASON"] == "no such account"
@@ -210,11 +210,11 @@ def test_a_dead_letter_waits_for_a_broker_and_is_not_delivered_meanwhile() -> No
 
             await w.send(b"x")
             async with w.consumer(refuse):
-                await w.until_got(b"x")
+                await w.until_received(b"x")
                 await asyncio.sleep(120)
                 w.cluster.network.heal(address)
                 await asyncio.sleep(30)
-                assert w.got == [b"x"]
+                assert w.received == [b"x"]
             [dead] = await dead_letters(w)
             assert dead.properties["KOUROU_DLQ_REASON"] == "never"
             assert await w.committed() == 1
@@ -239,7 +239,7 @@ def test_a_delay_is_never_shorter_than_requested(has_timers: bool, waits_s: floa
         async with recording(timer=TimerConfig(timer_wheel_enable=has_timers)) as w:
             await w.send(b"pay")
             async with w.consumer(later):
-                await w.until_got(b"pay", b"pay", timeout_s=200)
+                await w.until_received(b"pay", b"pay", timeout_s=200)
             assert times[1] - times[0] == pytest.approx(waits_s, abs=0.5)
             assert w.deliveries[1].reconsume_times == 1
             assert w.deliveries[1].topic == TOPIC

@@ -73,7 +73,7 @@ def test_the_group_s_maximum_applies_to_send_backs_and_copies() -> None:
             await w.send(b"bad")
             async with w.consumer(fail):
                 await asyncio.sleep(DAY_S)
-            assert w.got == [b"bad"] * 4
+            assert w.received == [b"bad"] * 4
             [dead] = await dead_letters(w)
             assert (dead.body, dead.reconsume_times) == (b"bad", 4)
             assert dead.properties["KOUROU_DLQ_REASON"] == "ValueError: never"

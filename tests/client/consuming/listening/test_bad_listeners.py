@@ -143,9 +143,9 @@ def test_a_listener_that_raises_affects_no_other_message(caplog: pytest.LogCaptu
         async with recording(queues=1) as w:
             await w.send(*BODIES)
             async with w.consumer(fail_on_seven):
-                await w.until_got(*BODIES, timeout_s=1)
-                await w.until_got(b"7", b"7", b"7", timeout_s=60)
-            assert Counter(w.got) == Counter([*BODIES, b"7", b"7"])
+                await w.until_received(*BODIES, timeout_s=1)
+                await w.until_received(b"7", b"7", b"7", timeout_s=60)
+            assert Counter(w.received) == Counter([*BODIES, b"7", b"7"])
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
@@ -171,16 +171,16 @@ def test_a_hanging_call_delays_no_other_and_its_message_is_redelivered(
             async with w.consumer(
                 hang_on_seven, consume_timeout_ms=60_000, shutdown_timeout_ms=0
             ) as consumer:
-                await w.until_got(*BODIES, timeout_s=1)
+                await w.until_received(*BODIES, timeout_s=1)
                 await asyncio.sleep(6)
                 assert await w.committed() == 7
                 await w.send(b"more")
-                await w.until_got(b"more", timeout_s=1)
-                await w.until_got(b"7", b"7", timeout_s=140)
+                await w.until_received(b"more", timeout_s=1)
+                await w.until_received(b"7", b"7", timeout_s=140)
                 await asyncio.sleep(6)
                 assert await w.committed() == len(BODIES) + 1
                 assert consumer.health().is_open
-            assert Counter(w.got) == Counter([*BODIES, b"more", b"7"])
+            assert Counter(w.received) == Counter([*BODIES, b"more", b"7"])
 
     run_virtual(main())
     [record] = entries(caplog, "message.overdue")
@@ -197,12 +197,12 @@ def test_setting_the_clock_makes_no_message_overdue(step_ms: int) -> None:
             async with w.consumer(work, consume_timeout_ms=60_000) as consumer:
                 await asyncio.sleep(30)
                 await w.send(b"slow")
-                await w.until_got(b"slow")
+                await w.until_received(b"slow")
                 clock = w.cluster.runtime.clock
                 assert isinstance(clock, LoopClock)
                 clock.step(step_ms)
                 await asyncio.sleep(200)
                 assert consumer.health().held_messages == 0
-            assert w.got == [b"slow"]
+            assert w.received == [b"slow"]
 
     run_virtual(main())

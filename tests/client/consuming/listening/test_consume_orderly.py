@@ -39,8 +39,8 @@ def test_the_messages_of_each_queue_are_delivered_one_at_a_time() -> None:
             rig = Ordered(w)
             await w.send(*BODIES)
             async with rig.consumer(work):
-                await w.until(lambda: sum(map(len, rig.got.values())) == len(BODIES))
-            for bodies in rig.got.values():
+                await w.until(lambda: sum(map(len, rig.received.values())) == len(BODIES))
+            for bodies in rig.received.values():
                 assert bodies == sorted(bodies, key=int)
             assert await w.committed() == len(BODIES)
 
@@ -75,8 +75,8 @@ def test_a_failing_message_is_delivered_again_before_later_ones() -> None:
             rig = Ordered(w)
             await w.send(*BODIES[:6])
             async with rig.consumer(fail):
-                await w.until(lambda: b"5" in rig.got[0])
-            assert rig.got[0] == [b"0", b"1", b"2", b"3", b"3", b"3", b"3", b"4", b"5"]
+                await w.until(lambda: b"5" in rig.received[0])
+            assert rig.received[0] == [b"0", b"1", b"2", b"3", b"3", b"3", b"3", b"4", b"5"]
             gaps = [after - before for before, after in itertools.pairwise(times)]
             assert gaps == pytest.approx([1.0] * 3, abs=0.05)
 
@@ -95,8 +95,8 @@ def test_a_message_that_always_fails_is_not_skipped_and_logged_at_powers_of_two(
             await w.send(b"0", b"1")
             async with rig.consumer(fail):
                 await asyncio.sleep(300)
-                assert set(rig.got[0]) == {b"0"}
-                assert 290 < len(rig.got[0]) <= 301
+                assert set(rig.received[0]) == {b"0"}
+                assert 290 < len(rig.received[0]) <= 301
             assert await w.committed() == 0
 
     run_virtual(main())
@@ -140,8 +140,8 @@ def test_after_max_reconsume_times_a_message_is_a_dead_letter_and_the_queue_cont
             rig = Ordered(w)
             await w.send(b"0", b"1", b"2")
             async with rig.consumer(fail, max_reconsume_times=2):
-                await w.until(lambda: b"2" in rig.got[0])
-            assert rig.got[0] == [b"0", b"1", b"1", b"1", b"2"]
+                await w.until(lambda: b"2" in rig.received[0])
+            assert rig.received[0] == [b"0", b"1", b"1", b"1", b"2"]
             assert await dead_letters(w) == [b"1"]
             assert await w.committed() == 3
 
@@ -158,8 +158,8 @@ def test_a_dead_letter_exception_stores_the_message_at_once() -> None:
             rig = Ordered(w)
             await w.send(b"0", b"1", b"2")
             async with rig.consumer(give_up):
-                await w.until(lambda: b"2" in rig.got[0])
-            assert rig.got[0] == [b"0", b"1", b"2"]
+                await w.until(lambda: b"2" in rig.received[0])
+            assert rig.received[0] == [b"0", b"1", b"2"]
             assert await dead_letters(w) == [b"1"]
 
     run_virtual(main())
@@ -169,7 +169,7 @@ def test_a_dead_letter_that_no_broker_accepts_is_not_skipped() -> None:
     async def main() -> None:
         def give_up(message: MessageExt) -> None:
             if message.body == b"1":
-                if rig.got[0].count(b"1") == 1:
+                if rig.received[0].count(b"1") == 1:
                     w.cluster.network.cut(w.cluster.broker_address())
                 raise DeadLetter
 
@@ -177,11 +177,11 @@ def test_a_dead_letter_that_no_broker_accepts_is_not_skipped() -> None:
             rig = Ordered(w)
             await w.send(b"0", b"1", b"2")
             async with rig.consumer(give_up):
-                await w.until(lambda: rig.got[0].count(b"1") == 2)
+                await w.until(lambda: rig.received[0].count(b"1") == 2)
                 w.cluster.network.heal(w.cluster.broker_address())
-                await w.until(lambda: b"2" in rig.got[0])
-            first = rig.got[0].index(b"2")
-            assert set(rig.got[0][:first]) == {b"0", b"1"}
+                await w.until(lambda: b"2" in rig.received[0])
+            first = rig.received[0].index(b"2")
+            assert set(rig.received[0][:first]) == {b"0", b"1"}
 
     run_virtual(main())
 
@@ -308,9 +308,9 @@ def test_a_hanging_listener_blocks_its_queue_only() -> None:
             rig = Ordered(w)
             await w.send(*BODIES)
             async with rig.consumer(hang, shutdown_timeout_ms=1000):
-                await w.until(lambda: len(rig.got[1]) == 10)
+                await w.until(lambda: len(rig.received[1]) == 10)
                 await asyncio.sleep(3600)
-                assert len(rig.got[0]) == 1
+                assert len(rig.received[0]) == 1
             assert await w.committed() == 10
 
     run_virtual(main())
@@ -326,7 +326,7 @@ def test_more_queues_than_threads_take_turns() -> None:
             await w.send(*[b"%d" % number for number in range(200)])
             async with rig.consumer(work, consume_threads=1):
                 await asyncio.sleep(90)
-                counts = sorted(map(len, rig.got.values()))
+                counts = sorted(map(len, rig.received.values()))
                 assert counts[1] == pytest.approx(60, abs=2)
                 assert counts[0] == pytest.approx(29, abs=2)
 
@@ -343,9 +343,9 @@ def test_broadcasting_members_get_all_messages_in_order_without_locks() -> None:
                 for number, rig in enumerate(rigs)
             ]
             async with consumers[0], consumers[1]:
-                await w.until(lambda: all(len(rig.got[0]) == len(BODIES) for rig in rigs))
+                await w.until(lambda: all(len(rig.received[0]) == len(BODIES) for rig in rigs))
                 assert not await rigs[0].is_locked()
-            assert [rig.got[0] for rig in rigs] == [BODIES, BODIES]
+            assert [rig.received[0] for rig in rigs] == [BODIES, BODIES]
 
     run_virtual(main())
 

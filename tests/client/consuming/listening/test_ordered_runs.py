@@ -209,7 +209,7 @@ def test_a_lost_queue_starts_no_further_call_and_commits_nothing() -> None:
             rig.process_queue.drop()
             gate.open()
             assert await rig.consumption.drain(rig.process_queue, 10)
-        assert gate.got == [0, 1, 2, 3]
+        assert gate.received == [0, 1, 2, 3]
         assert rig.committable == 3
 
     asyncio.run(main())
@@ -225,7 +225,7 @@ def test_a_revoked_queue_finishes_and_commits_its_running_call() -> None:
             gate.open()
             assert await rig.consumption.drain(rig.process_queue, 10)
             assert rig.committable == 4
-        assert gate.got == [0, 1, 2, 3]
+        assert gate.received == [0, 1, 2, 3]
 
     asyncio.run(main())
 
@@ -306,7 +306,7 @@ def test_close_abandons_a_call_that_exceeds_the_shutdown_timeout() -> None:
         await end_threads(rig.threads)
         await asyncio.sleep(0)  # runs the callbacks that the thread scheduled
         assert await rig.consumption.drain(rig.process_queue, 0)
-        assert gate.got == [0, 1, 2, 3]
+        assert gate.received == [0, 1, 2, 3]
         assert rig.committable == 3
 
     asyncio.run(main())
@@ -323,7 +323,7 @@ def test_a_hook_added_during_a_run_sees_each_later_message() -> None:
             rig.parts.hooks.add(hook)
             gate.open()
             await rig.until_committable(10)
-        assert gate.got == list(range(10))
+        assert gate.received == list(range(10))
         assert hook.seen == list(range(4, 10))
 
     asyncio.run(main())

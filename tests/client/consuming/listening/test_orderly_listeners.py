@@ -90,8 +90,8 @@ def test_an_ordered_call_longer_than_consume_timeout_keeps_its_message() -> None
             await w.send(b"0", b"1", b"2")
             async with rig.consumer(slow):
                 await asyncio.sleep(39 * 60)
-                assert rig.got[0] == [b"0", b"1"], "sent back, it would be delivered twice"
-                await w.until(lambda: rig.got[0] == [b"0", b"1", b"2"], timeout_s=120)
+                assert rig.received[0] == [b"0", b"1"], "sent back, it would be delivered twice"
+                await w.until(lambda: rig.received[0] == [b"0", b"1", b"2"], timeout_s=120)
             assert await w.committed() == 3
 
     run_virtual(main())
@@ -287,15 +287,15 @@ def test_queues_assigned_by_brokers_are_locked() -> None:
             first = rig.consumer(work, instance_name="a", client_rebalance=False)
             second = rig.consumer(work, instance_name="b", client_rebalance=False)
             async with first:
-                await w.until(lambda: sum(map(len, rig.got.values())) > 8)
+                await w.until(lambda: sum(map(len, rig.received.values())) > 8)
                 async with second:
                     await w.until(lambda: owned(second) == [2, 3])
                     assert owned(first) == [0, 1]
                     assert await rig.is_locked(2)
-                    await w.until(lambda: sum(map(len, rig.got.values())) > 50)
-                await w.until(lambda: sum(map(len, rig.got.values())) == 80)
+                    await w.until(lambda: sum(map(len, rig.received.values())) > 50)
+                await w.until(lambda: sum(map(len, rig.received.values())) == 80)
             for queue_id in range(4):
-                assert rig.got[queue_id] == sorted(rig.got[queue_id], key=int)
+                assert rig.received[queue_id] == sorted(rig.received[queue_id], key=int)
             assert rig.owners[2] == [first.client_id, second.client_id, first.client_id]
             assert await w.committed() == 80
 

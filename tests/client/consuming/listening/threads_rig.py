@@ -66,16 +66,16 @@ class Gate:
     """A listener that blocks on one message until the test opens it.
 
     Attributes:
-        got: the offsets of the messages that it was called with.
+        received: the offsets of the messages that it was called with.
     """
 
     def __init__(self, at: int) -> None:
         self._at = at
-        self.got: list[int] = []
+        self.received: list[int] = []
         self._reached, self._opened = threading.Event(), threading.Event()
 
     def listen(self, message: MessageExt) -> None:
-        self.got.append(message.queue_offset)
+        self.received.append(message.queue_offset)
         if message.queue_offset == self._at:
             self._reached.set()
             assert self._opened.wait(10)

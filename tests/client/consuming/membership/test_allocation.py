@@ -45,8 +45,8 @@ def test_a_user_function_assigns_the_queues() -> None:
             async with first, last:
                 await owned(w, {first: [], last: [0, 1, 2, 3]})
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
-            assert sorted(w.got) == sorted(BODIES)
+                await w.until_received(*BODIES)
+            assert sorted(w.received) == sorted(BODIES)
 
     run_virtual(main())
 
@@ -62,8 +62,8 @@ def test_each_message_is_delivered_to_one_of_three_members(allocation: str) -> N
                 await asyncio.sleep(25)
                 assert sorted(itertools.chain(*map(queue_ids, members))) == list(range(8))
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
-                assert sorted(w.got) == sorted(BODIES)
+                await w.until_received(*BODIES)
+                assert sorted(w.received) == sorted(BODIES)
 
     run_virtual(main())
 
@@ -73,7 +73,7 @@ def test_members_hold_their_configured_queues_and_the_retry_queue() -> None:
         failed: list[bytes] = []
 
         def fail_once(message: object) -> None:
-            body = w.got[-1]
+            body = w.received[-1]
             if body not in failed:
                 failed.append(body)
                 raise ValueError(body)
@@ -89,7 +89,7 @@ def test_members_hold_their_configured_queues_and_the_retry_queue() -> None:
             async with left, right:
                 await owned(w, {left: [0], right: [1, 2, 3]})
                 await w.send(*BODIES)
-                await w.until_got(*BODIES, *BODIES)
+                await w.until_received(*BODIES, *BODIES)
 
     run_virtual(main())
 
@@ -132,7 +132,7 @@ def test_a_failing_strategy_changes_nothing_and_is_logged_once(
                 await asyncio.sleep(200)
                 assert queue_ids(consumer) == [0, 1, 2, 3]
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main())

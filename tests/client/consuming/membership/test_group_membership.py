@@ -39,7 +39,7 @@ def test_a_topic_created_later_is_found_soon() -> None:
             async with consumer, w.cluster.producer() as producer:
                 await asyncio.sleep(100)
                 await producer.send(Message("later", b"x"))
-                await w.until_got(b"x", timeout_s=25)
+                await w.until_received(b"x", timeout_s=25)
 
     run_virtual(main())
 
@@ -55,11 +55,11 @@ def test_two_members_share_the_queues_and_one_takes_all_when_the_other_leaves() 
                     await w.until(lambda: topic_queues(first) == [0, 1], timeout_s=3)
                     await w.until(lambda: topic_queues(second) == [2, 3], timeout_s=3)
                     await w.send(*BODIES)
-                    await w.until_got(*BODIES)
+                    await w.until_received(*BODIES)
                 await w.until(lambda: topic_queues(first) == [0, 1, 2, 3], timeout_s=3)
                 await w.send(b"more")
-                await w.until_got(b"more")
-            assert Counter(w.got) == Counter([*BODIES, b"more"])
+                await w.until_received(b"more")
+            assert Counter(w.received) == Counter([*BODIES, b"more"])
 
     run_virtual(main())
 
@@ -73,12 +73,12 @@ def test_uncommitted_messages_of_a_crashed_member_are_redelivered_to_the_other()
             doomed = w.consumer(hang, instance_name="doomed")
             await doomed.start()
             await w.send(*BODIES)
-            await w.until(lambda: len(w.got) == 20)
+            await w.until(lambda: len(w.received) == 20)
             doomed.abort()
-            w.got.clear()
+            w.received.clear()
             async with w.consumer(instance_name="heir"):
-                await w.until_got(*BODIES)
-            assert Counter(w.got) == Counter(BODIES)
+                await w.until_received(*BODIES)
+            assert Counter(w.received) == Counter(BODIES)
 
     run_virtual(main())
 
@@ -95,17 +95,17 @@ def test_messages_of_a_moved_queue_belong_to_the_new_owner() -> None:
             old = w.consumer(wait, instance_name="old", consume_threads=4)
             new = w.consumer(wait, instance_name="new")
             async with old:
-                await w.until(lambda: len(w.got) == 4)
+                await w.until(lambda: len(w.received) == 4)
                 in_hand = [message for message in w.deliveries if message.queue_id in (0, 1)]
                 assert in_hand
                 async with new:
                     await w.until(lambda: topic_queues(old) == [2, 3])
                     await w.until(lambda: topic_queues(new) == [0, 1])
                     released.set()
-                    await w.until_got(*BODIES, *(message.body for message in in_hand))
+                    await w.until_received(*BODIES, *(message.body for message in in_hand))
             # Nothing else was delivered twice, and late acknowledgements of the old owner had no
             # effect.
-            assert Counter(w.got) == Counter([*BODIES, *(message.body for message in in_hand)])
+            assert Counter(w.received) == Counter([*BODIES, *(message.body for message in in_hand)])
             assert await w.committed() == len(BODIES)
 
     run_virtual(main())
@@ -124,8 +124,8 @@ def test_a_group_started_at_the_end_continues_there_after_a_crash() -> None:
             doomed.abort()
             await w.send(b"meanwhile")
             async with w.consumer(consume_from_where=where):
-                await w.until_got(b"meanwhile")
-            assert w.got == [b"meanwhile"]
+                await w.until_received(b"meanwhile")
+            assert w.received == [b"meanwhile"]
 
     run_virtual(main())
 
@@ -141,13 +141,13 @@ def test_close_waits_for_running_listeners_and_starts_no_more() -> None:
         async with recording() as w:
             await w.send(*BODIES)
             async with w.consumer(work, consume_threads=3):
-                await w.until(lambda: len(w.got) == 3)
-            assert sorted(done) == sorted(w.got), "three calls were running, and all ended"
+                await w.until(lambda: len(w.received) == 3)
+            assert sorted(done) == sorted(w.received), "three calls were running, and all ended"
             assert len(done) == 3
 
-            first = list(w.got)
+            first = list(w.received)
             async with w.consumer(consume_threads=3):
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
             assert len(first) == 3
 
     run_virtual(main())
@@ -162,7 +162,7 @@ def test_a_second_close_waits_for_the_first() -> None:
             await w.send(b"x")
             consumer = w.consumer(work)
             await consumer.start()
-            await w.until_got(b"x")
+            await w.until_received(b"x")
             await asyncio.gather(*(consumer.close() for _ in range(3)))
             assert await w.committed() == 1
             never_started = w.consumer()
@@ -182,7 +182,7 @@ def test_close_abandons_listeners_that_do_not_end() -> None:
             await w.send(b"x")
             loop = asyncio.get_running_loop()
             async with w.consumer(hang, shutdown_timeout_ms=2000):
-                await w.until_got(b"x")
+                await w.until_received(b"x")
                 closing_at = loop.time()
             assert loop.time() - closing_at == pytest.approx(2, abs=0.5)
             assert await w.committed() == 0

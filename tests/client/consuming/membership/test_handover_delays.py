@@ -74,8 +74,8 @@ def test_a_queue_assigned_revoked_and_assigned_again_is_released_first() -> None
                     await joining
                     assert _ids(b) == []
                 await w.until(lambda: _ids(a) == [0] and _ids(b) == [1], timeout_s=5)
-                await w.until_got(*bodies)
+                await w.until_received(*bodies)
                 await b.close()
-            assert Counter(w.got) == Counter(bodies)
+            assert Counter(w.received) == Counter(bodies)
 
     run_virtual(main())

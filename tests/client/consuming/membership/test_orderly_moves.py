@@ -21,7 +21,7 @@ def topic_queues(consumer: PushConsumer) -> list[int]:
 
 
 def delivered(rig: Ordered) -> list[bytes]:
-    return [body for bodies in rig.got.values() for body in bodies]
+    return [body for bodies in rig.received.values() for body in bodies]
 
 
 async def work(_: MessageExt) -> None:
@@ -45,7 +45,7 @@ def test_ordered_members_that_join_and_leave_get_each_message_once() -> None:
             assert [rig.owners[2], rig.owners[3]] == [
                 [first.client_id, second.client_id, first.client_id]
             ] * 2
-            for bodies in rig.got.values():
+            for bodies in rig.received.values():
                 assert bodies == sorted(bodies, key=int)
             assert await w.committed() == len(BODIES)
 
@@ -59,12 +59,12 @@ def test_concurrent_members_that_join_and_leave_get_each_message_once() -> None:
             second = w.consumer(work, instance_name="second", consume_threads=2)
             await w.send(*BODIES)
             async with first:
-                await w.until(lambda: len(w.got) > 4)
+                await w.until(lambda: len(w.received) > 4)
                 async with second:
                     await w.until(lambda: topic_queues(second) == [2, 3], timeout_s=5)
-                    await w.until(lambda: len(w.got) > 25)
-                await w.until_got(*BODIES)
-            assert Counter(w.got) == Counter(BODIES)
+                    await w.until(lambda: len(w.received) > 25)
+                await w.until_received(*BODIES)
+            assert Counter(w.received) == Counter(BODIES)
 
     run_virtual(main())
 
@@ -84,9 +84,9 @@ def test_a_slow_listener_keeps_its_queue_until_its_call_ends() -> None:
                 assert topic_queues(old) == [0]
                 assert topic_queues(new) == []
                 await w.until(lambda: topic_queues(new) == [1], timeout_s=55)
-                await w.until(lambda: len(rig.got[1]) == 2, timeout_s=2)
+                await w.until(lambda: len(rig.received[1]) == 2, timeout_s=2)
             assert rig.owners[1] == [old.client_id, new.client_id]
-            assert len(set(rig.got[1])) == 2
+            assert len(set(rig.received[1])) == 2
 
     run_virtual(main())
 
@@ -114,7 +114,7 @@ def test_a_hanging_listener_keeps_its_queue_for_at_most_consume_timeout() -> Non
                     assert topic_queues(new) == []
                     # A queue is not unlocked while a call may still use its messages.
                     await w.until(lambda: topic_queues(new) == [1], timeout_s=80)
-                    await w.until(lambda: len(rig.got[1]) == 2, timeout_s=2)
+                    await w.until(lambda: len(rig.received[1]) == 2, timeout_s=2)
 
     run_virtual(main())
 
@@ -136,7 +136,7 @@ def test_a_dead_member_s_queues_are_taken_over_when_its_locks_expire() -> None:
                 waited_s = asyncio.get_running_loop().time() - died_s
                 assert 30 < waited_s < 65
                 await w.until(lambda: set(delivered(rig)) == set(BODIES))
-            assert sorted(set(rig.got[0]), key=int) == list(dict.fromkeys(rig.got[0]))
+            assert sorted(set(rig.received[0]), key=int) == list(dict.fromkeys(rig.received[0]))
 
     run_virtual(main())
 
@@ -161,8 +161,8 @@ def test_a_member_cut_off_from_the_broker_stops_before_another_starts() -> None:
                 count = len(times)
                 w.cluster.network.heal(w.cluster.broker_address())
                 await w.until(lambda: len(times) > count + 20, timeout_s=60)
-                await w.until(lambda: b"299" in rig.got[0], timeout_s=300)
-            assert sorted(set(rig.got[0]), key=int) == list(dict.fromkeys(rig.got[0]))
+                await w.until(lambda: b"299" in rig.received[0], timeout_s=300)
+            assert sorted(set(rig.received[0]), key=int) == list(dict.fromkeys(rig.received[0]))
 
     run_virtual(main())
 
@@ -192,7 +192,7 @@ def test_a_restarted_broker_keeps_the_locks_of_a_late_member(
                 await w.until(lambda: set(delivered(rig)) == set(BODIES), timeout_s=120)
             assert [rig.owners[0], rig.owners[1]] == [[late.client_id], [other.client_id]]
             assert Counter(delivered(rig)) == Counter(BODIES)
-            for bodies in rig.got.values():
+            for bodies in rig.received.values():
                 assert bodies == sorted(bodies, key=int)
 
     run_virtual(main())
@@ -227,11 +227,11 @@ def test_close_waits_for_the_call_and_the_next_member_continues_after_it() -> No
             await w.send(*BODIES[:10])
             for name in "abcde":
                 async with rig.consumer(work, instance_name=name):
-                    before = len(rig.got[0])
-                    await w.until(lambda: len(rig.got[0]) > before)  # noqa: B023
+                    before = len(rig.received[0])
+                    await w.until(lambda: len(rig.received[0]) > before)  # noqa: B023
             async with rig.consumer(instance_name="last"):
-                await w.until(lambda: b"9" in rig.got[0])
-            assert rig.got[0] == BODIES[:10]
+                await w.until(lambda: b"9" in rig.received[0])
+            assert rig.received[0] == BODIES[:10]
 
     run_virtual(main())
 
@@ -248,7 +248,7 @@ def test_a_listener_that_closes_its_own_consumer_keeps_the_lock_until_it_expires
 
             consumer = rig.consumer(close)
             await consumer.start()
-            await w.until(lambda: bool(rig.got[0]))
+            await w.until(lambda: bool(rig.received[0]))
             await consumer.close()
             assert await rig.is_locked()
             await asyncio.sleep(70)
@@ -263,12 +263,12 @@ def test_a_reset_waits_for_the_running_call() -> None:
             rig = Ordered(w)
             await w.send(*BODIES[:10])
             async with rig.consumer(work), w.cluster.admin() as admin:
-                await w.until(lambda: len(rig.got[0]) == 5)
+                await w.until(lambda: len(rig.received[0]) == 5)
                 await admin.reset_offset("consumers", TOPIC, to="earliest")
-                await w.until(lambda: rig.got[0].count(b"9") == 1, timeout_s=30)
-            back = rig.got[0].index(b"0", 1)
-            assert rig.got[0][back:] == BODIES[:10]
-            assert rig.got[0][:back] == BODIES[:back]
+                await w.until(lambda: rig.received[0].count(b"9") == 1, timeout_s=30)
+            back = rig.received[0].index(b"0", 1)
+            assert rig.received[0][back:] == BODIES[:10]
+            assert rig.received[0][:back] == BODIES[:back]
 
     run_virtual(main())
 
@@ -286,7 +286,7 @@ def test_a_topic_deleted_and_created_again_is_consumed_from_its_start() -> None:
                 await asyncio.sleep(5)
                 await w.send(*BODIES[8:12])
                 await w.until(lambda: set(delivered(rig)) >= set(BODIES[8:12]), timeout_s=90)
-            assert rig.got[0][-4:] == BODIES[8:12]
+            assert rig.received[0][-4:] == BODIES[8:12]
 
     run_virtual(main())
 

@@ -142,19 +142,19 @@ def test_a_member_that_lost_its_lock_restarts_at_the_other_s_offset() -> None:
             rig = Ordered(w)
             await w.send(*[b"%02d" % number for number in range(60)])
             async with rig.consumer(work, instance_name="a") as member:
-                await w.until(lambda: len(rig.got[0]) == 5)
+                await w.until(lambda: len(rig.received[0]) == 5)
                 taken = steal(w, member)
                 async with w.cluster.pull_consumer(GROUP) as other:
                     await w.until(lambda: not own(member), timeout_s=25)
-                    count = len(rig.got[0])
+                    count = len(rig.received[0])
                     await asyncio.sleep(10)
-                    assert len(rig.got[0]) == count, "nothing is committed without the lock"
+                    assert len(rig.received[0]) == count, "nothing is committed without the lock"
                     await other.commit_offset(QUEUE, 50)
                     await asyncio.sleep(10)
                     assert await other.committed(QUEUE) == 50, "its earlier results are ignored"
                     assert locks_of(w).unlock(GROUP, taken, [QUEUE]) == [QUEUE]
-                await w.until(lambda: b"59" in rig.got[0], timeout_s=30)
-            assert rig.got[0][count:] == [b"%02d" % number for number in range(50, 60)]
+                await w.until(lambda: b"59" in rig.received[0], timeout_s=30)
+            assert rig.received[0][count:] == [b"%02d" % number for number in range(50, 60)]
 
     run_virtual(main())
 
@@ -168,17 +168,17 @@ def test_a_member_commits_nothing_while_its_lock_may_be_lost() -> None:
                 lambda _: asyncio.sleep(1), pull_batch_size=1, pull_suspend_timeout_ms=1_000
             )
             async with member:
-                await w.until(lambda: len(rig.got[0]) == 5)
+                await w.until(lambda: len(rig.received[0]) == 5)
                 w.cluster.network.stall(w.cluster.broker_address())
                 await asyncio.sleep(BROKER_EXPIRY_S + 10)
                 assert locks_of(w).lock(GROUP, "heir", [QUEUE], steady_ms()) == [QUEUE]
-                count, offsets = len(rig.got[0]), offsets_of(w)
+                count, offsets = len(rig.received[0]), offsets_of(w)
                 offsets.commit(GROUP, TOPIC, 0, 50)
                 w.cluster.network.heal(w.cluster.broker_address())
                 for _ in range(2_000):
                     await asyncio.sleep(0.01)
                     assert offsets.query(GROUP, TOPIC, 0) == 50
-                assert len(rig.got[0]) == count
+                assert len(rig.received[0]) == count
 
     run_virtual(main())
 

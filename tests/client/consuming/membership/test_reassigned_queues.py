@@ -26,15 +26,15 @@ def test_an_ordered_queue_is_not_restarted_while_its_own_call_runs() -> None:
             stays = rig.consumer(slow, instance_name="a")
             passes_by = rig.consumer(instance_name="b")
             async with stays:
-                await w.until(lambda: bool(rig.got[0] and rig.got[1]))
+                await w.until(lambda: bool(rig.received[0] and rig.received[1]))
                 await passes_by.start()
                 await w.until(lambda: len(_ids(stays)) == 1, timeout_s=5)
                 await passes_by.close()
                 await asyncio.sleep(10)
                 assert len(_ids(stays)) == 1, "the other queue is leaving while its call runs"
                 await w.until(lambda: _ids(stays) == [0, 1], timeout_s=40)
-                await w.until(lambda: len(rig.got[0]) + len(rig.got[1]) == 6, timeout_s=5)
-            for bodies in rig.got.values():
+                await w.until(lambda: len(rig.received[0]) + len(rig.received[1]) == 6, timeout_s=5)
+            for bodies in rig.received.values():
                 assert bodies == sorted(bodies, key=int)
 
     run_virtual(main())

@@ -42,9 +42,9 @@ def test_added_queues_are_consumed_from_their_first_message() -> None:
                     for number in range(6):
                         queue = MessageQueue(TOPIC, "broker-0", number)
                         await producer.send(Message(TOPIC, b"%d" % number), queue=queue)
-                await w.until_got(*BODIES[:6], timeout_s=75)
+                await w.until_received(*BODIES[:6], timeout_s=75)
                 assert queue_ids(first) + queue_ids(second) == [0, 1, 2, 3, 4, 5]
-                assert sorted(w.got) == BODIES[:6]
+                assert sorted(w.received) == BODIES[:6]
 
     run_virtual(main())
 

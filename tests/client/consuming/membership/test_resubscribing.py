@@ -32,7 +32,7 @@ def consumer_of(w: Recording, *, is_ordered: bool = False) -> PushConsumer:
     consumer = w.cluster.push_consumer("g", FIRST)
 
     async def listen(message: MessageExt) -> None:
-        w.got.append(message.body)
+        w.received.append(message.body)
 
     (consumer.listen_orderly if is_ordered else consumer.listen)(listen)
     return consumer
@@ -49,14 +49,14 @@ def test_a_topic_subscribed_later_is_consumed_from_then_on(*, is_ordered: bool) 
             consumer = consumer_of(w, is_ordered=is_ordered)
             consumer.subscribe(TOPIC)
             async with consumer:
-                await w.until_got(b"a1")
+                await w.until_received(b"a1")
                 consumer.subscribe("Later", tags="b")
-                await w.until_got(b"a1", b"b1", b"b2", timeout_s=10)
+                await w.until_received(b"a1", b"b1", b"b2", timeout_s=10)
                 consumer.unsubscribe("Later")
                 await asyncio.sleep(5)
                 await send(w, "b3", topic="Later")
                 consumer.subscribe("Later")
-                await w.until_got(b"a1", b"b1", b"b2", b"b3", timeout_s=10)
+                await w.until_received(b"a1", b"b1", b"b2", b"b3", timeout_s=10)
 
     run_virtual(main())
 
@@ -79,15 +79,15 @@ def test_all_messages_matching_a_new_expression_are_delivered(
             subscribe("a")
             async with consumer:
                 await send(w, "a1", "b1", "a2")
-                await w.until_got(b"a1", b"a2")
+                await w.until_received(b"a1", b"a2")
                 subscribe("c")
                 subscribe("b")  # changed again at once
                 await send(w, "b2", "a3", "b3", "c1")
                 async with asyncio.timeout(5):
-                    while not {b"b2", b"b3"} <= set(w.got):  # noqa: ASYNC110 - in virtual time
+                    while not {b"b2", b"b3"} <= set(w.received):  # noqa: ASYNC110 - in virtual time
                         await asyncio.sleep(0.1)
                 await asyncio.sleep(30)
-            counts = Counter(w.got)
+            counts = Counter(w.received)
             assert max(counts.values()) == 1
             # b1 was sent before; a3 may have been delivered by the held pull.
             assert set(counts) - {b"b1", b"a3"} == {b"a1", b"a2", b"b2", b"b3"}
@@ -106,9 +106,9 @@ def test_messages_excluded_by_a_held_pull_are_delivered_by_the_next_expression()
                 await asyncio.sleep(5)
                 await send(w, "b1", "b2")
                 await asyncio.sleep(5)
-                assert w.got == []
+                assert w.received == []
                 consumer.subscribe(TOPIC, tags="b")
-                await w.until_got(b"b1", b"b2", timeout_s=2)
+                await w.until_received(b"b1", b"b2", timeout_s=2)
 
     run_virtual(main())
 
@@ -126,7 +126,7 @@ def test_an_expression_that_brokers_refuse_changes_nothing(
                 consumer.subscribe(TOPIC, sql="kind = 'b'")
                 await asyncio.sleep(5)
                 await send(w, "a1", "b1", "a2")
-                await w.until_got(b"a1", b"a2")
+                await w.until_received(b"a1", b"a2")
             with pytest.raises(ClosedError):
                 consumer.subscribe(TOPIC)
 

@@ -42,8 +42,8 @@ def test_brokers_assign_the_queues_of_all_brokers(allocation: str) -> None:
                 assert [len(owned(member)) for member in members] == [3, 3]
                 assert not set(owned(members[0])) & set(owned(members[1]))
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
-                assert sorted(w.got) == sorted(BODIES)
+                await w.until_received(*BODIES)
+                assert sorted(w.received) == sorted(BODIES)
 
     run_virtual(main())
 
@@ -66,12 +66,12 @@ def test_failed_messages_are_redelivered_with_server_assignment() -> None:
         async with recording() as w:
 
             def fail_once(_: object) -> None:
-                if w.got.count(w.got[-1]) == 1:
+                if w.received.count(w.received[-1]) == 1:
                     raise ValueError("once")
 
             async with w.consumer(fail_once, client_rebalance=False):
                 await w.send(b"1", b"2")
-                await w.until_got(b"1", b"1", b"2", b"2")
+                await w.until_received(b"1", b"1", b"2", b"2")
 
     run_virtual(main())
 
@@ -87,7 +87,7 @@ def test_members_keep_their_queues_while_a_broker_is_unreachable() -> None:
                 assert len(owned(consumer)) == 4
                 await w.cluster.restart_broker()
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
 
     run_virtual(main())
 
@@ -118,7 +118,7 @@ def test_messages_left_from_earlier_pops_are_consumed() -> None:
                 await admin.create_topic(retries, queues=1)
                 await producer.send(Message(retries, b"left"))
             async with w.consumer(client_rebalance=False) as consumer:
-                await w.until_got(b"left")
+                await w.until_received(b"left")
                 consumer.unsubscribe(TOPIC)
                 await w.until(
                     lambda: {one.topic for one in consumer.queues} == {retry_topic("consumers")}
@@ -148,7 +148,7 @@ def test_a_topic_that_must_be_popped_is_reported_with_the_remedy(
                 async with w.cluster.admin() as admin:
                     await admin.set_request_mode(TOPIC, "consumers", is_pop=False)
                 await w.send(*BODIES)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
                 assert not consumer.health().problems
 
     with caplog.at_level(logging.WARNING):

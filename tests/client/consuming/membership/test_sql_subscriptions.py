@@ -47,7 +47,7 @@ def listening(w: Recording, sql: str, *, group: str = "g") -> PushConsumer:
 
     @consumer.listen
     async def listen(message: MessageExt) -> None:
-        w.got.append(message.body)
+        w.received.append(message.body)
 
     return consumer
 
@@ -57,11 +57,13 @@ def test_a_listener_gets_matching_messages_only() -> None:
         async with filtering(queues=4) as w:
             await send(w, *range(20))
             async with listening(w, "amount > 15 OR amount BETWEEN 2 AND 3"):
-                await w.until_got(b"16", b"17", b"18", b"19", b"2", b"3")
+                await w.until_received(b"16", b"17", b"18", b"19", b"2", b"3")
                 await send(w, 30, 1, 3)
-                await w.until_got(b"30", b"3", b"3")
+                await w.until_received(b"30", b"3", b"3")
                 await asyncio.sleep(20)
-            assert Counter(w.got) == Counter([b"16", b"17", b"18", b"19", b"2", b"3", b"30", b"3"])
+            assert Counter(w.received) == Counter(
+                [b"16", b"17", b"18", b"19", b"2", b"3", b"30", b"3"]
+            )
 
     run_virtual(main())
 
@@ -71,7 +73,7 @@ def test_messages_that_do_not_match_are_done_for_the_group() -> None:
         async with filtering() as w:
             await send(w, 1, 9, 2, 3)
             async with listening(w, "amount > 5"):
-                await w.until_got(b"9")
+                await w.until_received(b"9")
                 await asyncio.sleep(1)
             assert await w.committed("g") == 4
 
@@ -240,12 +242,12 @@ def test_a_restarted_broker_receives_the_filter_again() -> None:
         async with filtering() as w:
             async with listening(w, "amount > 5"):
                 await send(w, 9)
-                await w.until_got(b"9")
+                await w.until_received(b"9")
                 await w.cluster.kill_broker()
                 await w.cluster.restart_broker()
                 await send(w, 1, 8)
-                await w.until_got(b"8")
-            assert w.got == [b"9", b"8"]
+                await w.until_received(b"8")
+            assert w.received == [b"9", b"8"]
 
     run_virtual(main())
 

@@ -86,7 +86,7 @@ def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: 
                 for _ in range(QUEUES):
                     tasks.create_task(send())
                 async with consumer:
-                    await w.until_got(*[b"%d" % queue_id for queue_id in range(QUEUES)])
+                    await w.until_received(*[b"%d" % queue_id for queue_id in range(QUEUES)])
 
     run_virtual(main())
 

@@ -228,9 +228,9 @@ def test_subscribed_topics_are_shared_with_push_consumers() -> None:
                     )
                     await w.send(*BODIES)
                     await asyncio.sleep(10)  # two queues of four hold 14 to 16 of them
-                    assert 14 <= len(w.got) <= 16
-                    got = await poll_bodies(consumer, len(BODIES) - len(w.got))
-                    assert Counter(got) + Counter(w.got) == Counter(BODIES)
+                    assert 14 <= len(w.received) <= 16
+                    got = await poll_bodies(consumer, len(BODIES) - len(w.received))
+                    assert Counter(got) + Counter(w.received) == Counter(BODIES)
                 await w.until(lambda: len(consumer.queues) == 4)
             assert changes == [(TOPIC, 4, 4), (TOPIC, 4, 2), (TOPIC, 4, 4)]
 

@@ -22,14 +22,14 @@ GROUP = "consumers"
 def scheduled(
     w: Recording, name: str = "m", *, take_s: float = 0.0, **options: int
 ) -> PullConsumer:
-    """Return a member whose callback records its messages in `w.got`, and commits."""
+    """Return a member whose callback records its messages in `w.received`, and commits."""
     config = PullConsumerConfig(instance_name=name, **options)  # type: ignore[arg-type]
     consumer = w.cluster.pull_consumer(GROUP, config)
 
     async def take(queue: MessageQueue) -> int | None:
         offset = await consumer.committed(queue) or 0
         result = await consumer.pull(queue, offset)
-        w.got += [message.body for message in result.messages]
+        w.received += [message.body for message in result.messages]
         await asyncio.sleep(take_s)
         await consumer.commit_offset(queue, result.next_offset)
         return 0 if result.messages else 1_000
@@ -43,12 +43,12 @@ def test_each_queue_has_its_turns_without_repeating_committed_messages() -> None
         async with recording(queues=3) as w:
             await w.send(*[b"%d" % n for n in range(9)])
             async with scheduled(w):
-                await w.until(lambda: len(w.got) == 9)
+                await w.until(lambda: len(w.received) == 9)
                 await w.send(b"late")
-                await w.until(lambda: w.got[-1] == b"late", timeout_s=2)
+                await w.until(lambda: w.received[-1] == b"late", timeout_s=2)
             async with scheduled(w):
                 await asyncio.sleep(5)
-            assert Counter(w.got) == Counter([*(b"%d" % n for n in range(9)), b"late"])
+            assert Counter(w.received) == Counter([*(b"%d" % n for n in range(9)), b"late"])
 
     run_virtual(main())
 
@@ -65,8 +65,8 @@ def test_a_planned_move_of_a_queue_repeats_nothing() -> None:
                         await asyncio.sleep(1)
                     await w.until(lambda: len(first.queues) == 4)
                 await sending
-                await w.until(lambda: len(set(w.got)) == len(bodies))
-            assert Counter(w.got) == Counter(bodies)
+                await w.until(lambda: len(set(w.received)) == len(bodies))
+            assert Counter(w.received) == Counter(bodies)
 
     run_virtual(main())
 
@@ -129,14 +129,14 @@ def test_paused_queues_and_unsubscribed_topics_have_no_turns() -> None:
             await asyncio.sleep(2)
             await w.send(b"1", b"2")
             await asyncio.sleep(5)
-            assert w.got == []
+            assert w.received == []
             consumer.resume(consumer.queues)
-            await w.until(lambda: len(w.got) == 2)
+            await w.until(lambda: len(w.received) == 2)
             consumer.unsubscribe(TOPIC)
             await w.until(lambda: consumer.queues == [])
             await w.send(b"3")
             await asyncio.sleep(5)
-            assert len(w.got) == 2
+            assert len(w.received) == 2
 
     run_virtual(main())
 
@@ -145,10 +145,10 @@ def test_callbacks_see_an_offset_reset_by_an_administrator() -> None:
     async def main() -> None:
         async with recording(queues=1) as w, w.cluster.admin() as admin, scheduled(w):
             await w.send(b"1", b"2")
-            await w.until(lambda: len(w.got) == 2)
+            await w.until(lambda: len(w.received) == 2)
             await asyncio.sleep(6)
             await admin.reset_offset(GROUP, TOPIC, to="earliest")
-            await w.until(lambda: len(w.got) == 4)
+            await w.until(lambda: len(w.received) == 4)
             await asyncio.sleep(20)
             assert await w.committed() == 2
 
@@ -161,7 +161,7 @@ def test_a_turn_that_does_not_end_delays_the_move_by_half_a_second() -> None:
             consumer = scheduled(w, take_s=1_000)
             await w.send(b"1")
             await consumer.start()
-            await w.until(lambda: w.got == [b"1"])
+            await w.until(lambda: w.received == [b"1"])
             began_s = asyncio.get_running_loop().time()
             await consumer.close()
             assert asyncio.get_running_loop().time() - began_s < 1

@@ -54,14 +54,14 @@ def test_a_paused_consumer_pulls_nothing_and_stays_a_member() -> None:
             async with consumer:
                 await w.send(*BODIES[:8])
                 await asyncio.sleep(60)
-                assert w.got == []
+                assert w.received == []
                 assert len(consumer.queues) == 5, "including the retry queue"
                 async with other:
-                    await w.until(lambda: len(w.got) > 0)
+                    await w.until(lambda: len(w.received) > 0)
                     await asyncio.sleep(30)
-                    assert 0 < len(w.got) < 8, "the other member has only its assigned queues"
+                    assert 0 < len(w.received) < 8, "the other member has only its assigned queues"
                     consumer.resume()
-                    await w.until_got(*BODIES[:8], timeout_s=1)
+                    await w.until_received(*BODIES[:8], timeout_s=1)
 
     run_virtual(main())
 
@@ -81,8 +81,8 @@ def test_single_queues_are_paused_and_resumed_independently() -> None:
                 await asyncio.sleep(30)
                 assert {message.queue_id for message in w.deliveries} == {0, 2, 3}
                 consumer.resume()
-                await w.until_got(*BODIES)
-                assert sorted(w.got) == sorted(BODIES)
+                await w.until_received(*BODIES)
+                assert sorted(w.received) == sorted(BODIES)
 
     run_virtual(main())
 
@@ -93,10 +93,10 @@ def test_messages_of_a_pull_pending_at_pause_are_consumed() -> None:
             await asyncio.sleep(1)  # the broker holds its pull
             consumer.pause()
             await w.send(b"1")
-            await w.until_got(b"1")
+            await w.until_received(b"1")
             await w.send(b"2")
             await asyncio.sleep(60)
-            assert w.got == [b"1"]
+            assert w.received == [b"1"]
 
     run_virtual(main())
 
@@ -158,7 +158,7 @@ def test_threads_may_be_added_and_removed_while_messages_are_consumed(is_batch: 
                 consumer.subscribe(TOPIC)
 
                 async def listen(messages: list[MessageExt]) -> None:
-                    w.got.extend(message.body for message in messages)
+                    w.received.extend(message.body for message in messages)
                     await slow(messages[0])
 
                 consumer.listen_in_batches(listen)
@@ -180,9 +180,9 @@ def test_threads_may_be_added_and_removed_while_messages_are_consumed(is_batch: 
                 consumer.reconfigure(consume_threads=3)
                 await w.until(lambda: slow.running == 3)
                 slow.let(10_000)
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
             assert slow.most == 5
-            assert sorted(w.got) == sorted(BODIES)
+            assert sorted(w.received) == sorted(BODIES)
 
     run_virtual(main())
 
@@ -199,7 +199,7 @@ def test_removing_idle_threads_loses_no_message() -> None:
                 await asyncio.sleep(1)
                 assert slow.running == 1
                 slow.let(10_000)
-                await w.until_got(*BODIES[:4])
+                await w.until_received(*BODIES[:4])
 
     run_virtual(main())
 

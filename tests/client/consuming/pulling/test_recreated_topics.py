@@ -41,9 +41,9 @@ async def recreate(w: Recording, count: int, after_s: float) -> None:
 
 async def wait_for_all(w: Recording, count: int) -> None:
     """Wait until all messages of the new topic are delivered and committed."""
-    await w.until_got(*new(count), timeout_s=90)
+    await w.until_received(*new(count), timeout_s=90)
     await asyncio.sleep(6)
-    assert Counter(w.got)[b"new-0"] == 1, "each once"
+    assert Counter(w.received)[b"new-0"] == 1, "each once"
     assert await w.committed() == count
 
 
@@ -52,7 +52,7 @@ async def consumed(w: Recording, consumer: PushConsumer) -> AsyncIterator[PushCo
     """Consume and commit the messages of the old topic."""
     await w.send(*OLD)
     async with consumer:
-        await w.until_got(*OLD)
+        await w.until_received(*OLD)
         await asyncio.sleep(6)
         yield consumer
 
@@ -83,7 +83,7 @@ def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(
         async with recording(queues=1) as w:
             await w.send(*OLD)
             async with receiving(w, kind, pull_error_delay_ms=20_000):
-                await w.until_got(*OLD)
+                await w.until_received(*OLD)
                 await asyncio.sleep(6)  # they are committed
                 w.cluster.network.cut(w.cluster.broker_address())  # the pull is not answered
                 w.cluster.network.heal(w.cluster.broker_address())
@@ -120,7 +120,7 @@ def test_a_flow_controlled_consumer_gets_all_messages_of_a_topic_created_again(
             if message.body == OLD[-1]:
                 await is_free.wait()
             if is_ordered:
-                w.got.append(message.body)
+                w.received.append(message.body)
 
         async with recording(queues=1) as w:
             consumer = w.consumer(wait, pull_threshold_count=1, pull_batch_size=2)
@@ -156,12 +156,12 @@ def test_a_poller_gets_all_messages_of_a_topic_created_again(
             await w.send(*OLD)
             got: list[bytes] = []
 
-            async def until_got(is_enough: Callable[[], bool]) -> None:
+            async def until_received(is_enough: Callable[[], bool]) -> None:
                 async with asyncio.timeout(60):
                     while not is_enough():
                         got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
 
-            await until_got(lambda: len(got) == len(OLD))
+            await until_received(lambda: len(got) == len(OLD))
             await reader.commit()
             if is_paused:
                 reader.pause([QUEUE])
@@ -173,7 +173,7 @@ def test_a_poller_gets_all_messages_of_a_topic_created_again(
                 await reader.commit()
             await asyncio.sleep(20)
             reader.resume([QUEUE])
-            await until_got(lambda: not set(new(count)) - set(got))
+            await until_received(lambda: not set(new(count)) - set(got))
             await reader.poll(timeout_ms=0)
             await reader.commit()
             assert await w.committed() == count

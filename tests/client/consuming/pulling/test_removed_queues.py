@@ -43,7 +43,7 @@ def test_messages_of_a_removed_queue_are_consumed_when_it_is_added_again() -> No
         async with recording(queues=4) as w, w.cluster.admin() as admin:
             await fill(w, 4, BODIES)
             async with w.consumer(hold, shutdown_timeout_ms=0) as consumer:
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
                 await asyncio.sleep(6)
                 await resize(admin, 2)
                 await w.until(
@@ -51,18 +51,18 @@ def test_messages_of_a_removed_queue_are_consumed_when_it_is_added_again() -> No
                     timeout_s=60,
                 )
                 held.set()
-                w.got.clear()
+                w.received.clear()
                 await fill(w, 2, [b"new-0", b"new-1"])
-                await w.until_got(b"new-0", b"new-1")
+                await w.until_received(b"new-0", b"new-1")
                 await asyncio.sleep(60)
-                assert sorted(w.got) == [b"new-0", b"new-1"]
+                assert sorted(w.received) == [b"new-0", b"new-1"]
 
-                w.got.clear()
+                w.received.clear()
                 await resize(admin, 4)
                 unfinished = [body for number, body in enumerate(BODIES) if number % 4 >= 2]
-                await w.until_got(*unfinished, timeout_s=60)
+                await w.until_received(*unfinished, timeout_s=60)
                 await asyncio.sleep(60)
-                assert Counter(w.got) == Counter(unfinished), "unacknowledged messages, once"
+                assert Counter(w.received) == Counter(unfinished), "unacknowledged messages, once"
             assert await w.committed() == len(BODIES) + 2
 
     run_virtual(main())
@@ -83,14 +83,14 @@ def test_deleting_a_consumed_topic_affects_no_other(
             consumer.subscribe(OTHER)
             async with consumer, w.cluster.producer() as producer:
                 await w.send(*BODIES, b"again")
-                await w.until_got(*BODIES[:19])
+                await w.until_received(*BODIES[:19])
                 await admin.delete_topic(TOPIC)
                 for number in range(5):
                     await producer.send(Message(OTHER, b"other-%d" % number))
                     await asyncio.sleep(20)
-                await w.until_got(*[b"other-%d" % number for number in range(5)])
+                await w.until_received(*[b"other-%d" % number for number in range(5)])
                 # Messages sent back before or after the deletion belong to the group.
-                await w.until_got(b"again", b"again", timeout_s=120)
+                await w.until_received(b"again", b"again", timeout_s=120)
                 assert consumer.health().is_open
                 stats = await admin.consume_stats("consumers")
                 assert TOPIC not in {queue.topic for queue in stats.offsets}
@@ -107,10 +107,10 @@ def test_a_deleted_topic_created_again_is_consumed_from_its_start(kind: str) -> 
     async def main() -> None:
         async with recording(queues=2) as w, w.cluster.admin() as admin, receiving(w, kind):
             for _ in range(3):
-                w.got.clear()
+                w.received.clear()
                 await w.send(*BODIES)
-                await w.until_got(*BODIES, timeout_s=60)
-                assert sorted(w.got) == sorted(BODIES), "each once"
+                await w.until_received(*BODIES, timeout_s=60)
+                assert sorted(w.received) == sorted(BODIES), "each once"
                 await admin.delete_topic(TOPIC)
                 await asyncio.sleep(5)
                 await admin.create_topic(TOPIC, queues=2)

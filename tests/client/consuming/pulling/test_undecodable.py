@@ -66,13 +66,13 @@ def test_bad_messages_become_dead_letters_and_all_others_are_delivered(
         async with recording(queues=1) as w:
             await fill(w)
             consumer = w.consumer()
-            got = w.got
+            got = w.received
             if is_ordered:
                 consumer = w.cluster.push_consumer("consumers", config_of(consumer))
                 consumer.subscribe(TOPIC)
                 consumer.listen_orderly(lambda message: got.append(message.body))
             async with consumer:
-                await w.until_got(*GOOD, timeout_s=20)
+                await w.until_received(*GOOD, timeout_s=20)
                 await asyncio.sleep(6)
                 assert consumer.health().is_ok
             assert got == GOOD
@@ -109,10 +109,10 @@ def test_an_undecodable_batch_becomes_a_dead_letter(*, is_polled: bool) -> None:
                 await poll_all(w)
             else:
                 async with w.consumer():
-                    await w.until_got(*GOOD, timeout_s=20)
+                    await w.until_received(*GOOD, timeout_s=20)
                     await asyncio.sleep(6)
                     assert await w.committed() == len(GOOD) + 2
-            assert w.got == GOOD
+            assert w.received == GOOD
             [(body, reason)] = await dead_letters(w)
             assert body == b"no batch"
             assert reason
@@ -144,8 +144,8 @@ async def poll_all(w: Recording) -> None:
     async with w.cluster.pull_consumer("consumers", config) as reader:
         await reader.assign([QUEUE])
         async with asyncio.timeout(20):
-            while len(w.got) < len(GOOD):
-                w.got.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
+            while len(w.received) < len(GOOD):
+                w.received.extend([one.body for one in await reader.poll(timeout_ms=1_000)])
 
 
 class NoSendBacks:
@@ -170,14 +170,14 @@ def test_pulls_wait_at_a_bad_message_until_it_is_accepted_as_a_dead_letter(kind:
         async with recording(queues=1) as w:
             await fill(w)
             async with receiving(w, kind, request_hooks=(hook,)) as consumer:
-                await w.until_got(GOOD[0])
+                await w.until_received(GOOD[0])
                 await asyncio.sleep(120)
-                assert w.got == GOOD[:1]
+                assert w.received == GOOD[:1]
                 assert await w.committed() == 1
                 [problem] = consumer.health().problems
                 assert "message BAD is unreadable" in problem
                 hook.is_on = False
-                await w.until_got(*GOOD, timeout_s=60)
+                await w.until_received(*GOOD, timeout_s=60)
                 await asyncio.sleep(1)
                 assert consumer.health().is_ok
 
@@ -189,7 +189,7 @@ def test_a_broadcasting_consumer_skips_bad_messages() -> None:
         async with recording(queues=1) as w:
             await fill(w)
             async with w.consumer(message_model=MessageModel.BROADCASTING):
-                await w.until_got(*GOOD, timeout_s=20)
+                await w.until_received(*GOOD, timeout_s=20)
 
     run_virtual(main())
 

@@ -71,9 +71,9 @@ def test_hooks_see_the_outcome_of_each_call() -> None:
             consumer.add_hook(hook)
             async with consumer:
                 await w.send(b"good")
-                await w.until_got(b"good")
+                await w.until_received(b"good")
                 await w.send(b"bad")
-                await w.until_got(b"bad", b"bad")
+                await w.until_received(b"bad", b"bad")
                 await w.send(b"slow")
                 await asyncio.sleep(55)
             assert [call[0] for call in hook.calls[::2]] == ["before"] * 4
@@ -178,13 +178,13 @@ def test_unsubscribing_releases_the_topic_s_queues() -> None:
 
             async with consumer:
                 await w.send(b"x")
-                await w.until_got(b"x")
+                await w.until_received(b"x")
                 consumer.unsubscribe(TOPIC)
                 await w.until(lambda: TOPIC not in {queue.topic for queue in consumer.queues})
                 assert await w.committed() == 1
                 await w.send(b"y")
                 await asyncio.sleep(30)
-            assert w.got == [b"x"]
+            assert w.received == [b"x"]
             assert changes == [(TOPIC, 2, 2), (TOPIC, 0, 0)]
 
     run_virtual(main())
@@ -207,14 +207,14 @@ def test_a_message_its_broker_refuses_back_is_sent_to_another() -> None:
                     await producer.send(
                         Message(TOPIC, b"x"), queue=MessageQueue(TOPIC, "broker-0", 0)
                     )
-                await w.until_got(b"x")
-                await w.until_got(b"x", b"x", timeout_s=60)
+                await w.until_received(b"x")
+                await w.until_received(b"x", b"x", timeout_s=60)
                 again = w.deliveries[-1]
                 assert (again.broker_name, again.topic) == ("broker-1", TOPIC)
                 assert (again.reconsume_times, again.msg_id) == (1, w.deliveries[0].msg_id)
                 w.cluster.network.heal(address)
                 await asyncio.sleep(40)
-            assert w.got == [b"x", b"x"]
+            assert w.received == [b"x", b"x"]
 
     run_virtual(main())
 
@@ -231,7 +231,7 @@ def test_a_body_without_its_codec_pauses_its_queue_and_names_the_package(
             async with w.consumer() as consumer:
                 queue = MessageQueue(TOPIC, "broker-0", 1)
                 await producer.send(Message(TOPIC, b"plain"), queue=queue)
-                await w.until_got(b"plain")
+                await w.until_received(b"plain")
                 await asyncio.sleep(60)
                 [problem] = consumer.health().problems
                 assert "pip install 'kourou[fast]'" in problem
@@ -252,7 +252,7 @@ def test_a_listener_that_blocks_the_loop_is_reported_once(
         async with recording(queues=1) as w:
             await w.send(b"0", b"1", b"2")
             async with w.consumer(block, consume_threads=1):
-                await w.until_got(b"0", b"1", b"2", timeout_s=120)
+                await w.until_received(b"0", b"1", b"2", timeout_s=120)
                 await asyncio.sleep(5)
 
     run_virtual(main())
@@ -265,7 +265,7 @@ def test_lag_counts_from_the_committed_offset_before_anything_is_done() -> None:
         async with recording(queues=1) as w:
             await w.send(*BODIES)
             async with w.consumer():
-                await w.until_got(*BODIES)
+                await w.until_received(*BODIES)
             await w.send(b"a", b"b", b"c")
             never = asyncio.Event()
             async with w.consumer(lambda _: never.wait(), shutdown_timeout_ms=100) as consumer:
