@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 
@@ -45,6 +46,19 @@ def suspended_s() -> float:
     if boot_time is None:
         return 0.0
     return time.clock_gettime(boot_time) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def boot_id() -> str | None:
+    """Return an id of the time since the machine started; None where there is none.
+
+    In that time the clock of event loops is the same for all processes.
+
+    Source: Linux, random(4), /proc/sys/kernel/random/boot_id.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeError):
+        return None
 
 
 class SettledClock:

@@ -56,13 +56,13 @@ def locks(data: bytes) -> None:
     disk.truncate(LOCKS_FILE, len(data))
     disk.write(LOCKS_FILE, 0, [data])
     file = ConfigFile(disk, LOCKS_FILE, parse_locks)
-    said = parse_locks(file.load() or b"")
+    saved = parse_locks(file.load() or b"")
     locks = SavedLocks(file, call_directly, ManualClock(), lambda: 0).locks
     for group in locks.groups():
         for queue, client_id, asked_at_ms in locks.holders(group):
             assert -EXPIRY_MS <= asked_at_ms <= 0
             place = queue.topic, queue.broker_name, queue.queue_id
-            assert place in [tuple(one[:3]) for one in said[group][client_id]]
+            assert place in [tuple(one[:3]) for one in saved.locks[group][client_id]]
 
 
 def waiting_record() -> bytes:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from kourou.clock import Clock, SystemClock, elapsed_s
+from kourou.clock import Clock, SystemClock, boot_id, elapsed_s
 from kourou.remoting.network import Network, TcpNetwork
 
 P = ParamSpec("P")
@@ -41,11 +41,15 @@ class Runtime:
     timer: Callable[[], float]
     """Returns elapsed seconds, also within a callback; for work that yields to the loop after some
     time."""
+    boot_id: str | None = None
+    """The time since the machine started, see `kourou.clock.boot_id`; None if unknown."""
 
     @classmethod
     def system(cls) -> Runtime:
         """Return the real environment: TCP, system clock, unseeded randomness, four threads."""
-        return cls(TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s)
+        return cls(
+            TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s, boot_id()
+        )
 
 
 class _ThreadOffload:

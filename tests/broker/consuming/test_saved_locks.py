@@ -36,12 +36,13 @@ class Machine:
         self.clock.advance(ms)
         self.steady_ms += ms
 
-    def opened(self) -> SavedLocks:
-        """Load the locks as a starting broker does."""
-        self.steady_ms += 7_777_777
+    def opened(self, boot_id: str | None = None) -> SavedLocks:
+        """Load the locks as a starting broker does; with a boot id, its steady clock runs on."""
+        if boot_id is None:
+            self.steady_ms += 7_777_777
         file = ConfigFile(self.disk, FILE_NAME, parse_locks, restores=True)
         offload = sim_runtime(0).offload
-        return SavedLocks(file, offload, self.clock, lambda: self.steady_ms)
+        return SavedLocks(file, offload, self.clock, lambda: self.steady_ms, boot_id)
 
     def lock(self, saved: SavedLocks, client_id: str, group: str = "g") -> bool:
         """Request the lock of queue A; return whether it is granted."""
@@ -118,6 +119,44 @@ def test_locks_expire_while_a_broker_is_down() -> None:
         machine.pass_time(EXPIRY_MS + 1)
         again = machine.opened()
         assert len(again.locks) == 0
+        assert machine.lock(again, "c2")
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000, 73 * 3_600_000])
+def test_a_jump_of_the_wall_clock_during_a_restart_does_not_change_locks(jump_ms: int) -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened("boot 1")
+        assert machine.lock(saved, "c1")
+        await saved.persist()
+        machine.disk.crash()
+        machine.clock.advance(jump_ms)
+        machine.pass_time(10_000)
+
+        again = machine.opened("boot 1")
+        machine.pass_time(EXPIRY_MS - 10_000)
+        assert not machine.lock(again, "c2")
+        machine.pass_time(1)
+        assert machine.lock(again, "c2")
+
+    run_virtual(main())
+
+
+def test_after_a_start_of_the_machine_the_wall_clock_counts() -> None:
+    async def main() -> None:
+        machine = Machine()
+        saved = machine.opened("boot 1")
+        assert machine.lock(saved, "c1")
+        await saved.persist()
+        machine.pass_time(10_000)
+        machine.steady_ms = 3
+
+        again = machine.opened("boot 2")
+        machine.pass_time(EXPIRY_MS - 10_000)
+        assert not machine.lock(again, "c2")
+        machine.pass_time(1)
         assert machine.lock(again, "c2")
 
     run_virtual(main())

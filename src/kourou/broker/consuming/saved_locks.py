@@ -7,10 +7,16 @@ for a minute from that time, over any number of restarts; otherwise a broker tha
 repeatedly would never release a dead member's queues.
 
 The file `config/kourou-locks.json` is Kourou's own, because Java's brokers do not save locks:
-`locks`, group -> client id -> list of [topic, broker, queue id, time of the holder's last request
-in epoch ms]. A kill may lose locks granted in the seconds since the last save. It may also shorten
-a lock's minute by `RENEWALS_MS`; what is left is still longer than its holder relies on it. Only a
-clock that was set forward while the broker was down can release a lock too early. An unreadable
+
+    locks    group -> client id -> list of [topic, broker, queue id, time of the holder's last
+             request in epoch ms]
+    boot     id of the time since the machine started; empty if unknown
+    zero_ms  zero of the steady clock in that time, in epoch ms, as those times count from it
+
+If the machine has not started again, the steady clock gives the ages of locks, so that a change of
+the wall clock does not release a lock too early. After a start of the machine the wall clock does.
+A kill may lose locks granted in the seconds since the last save. It may also shorten a lock's
+minute by `RENEWALS_MS`; what is left is still longer than its holder relies on it. An unreadable
 file loses all locks; the broker starts nevertheless.
 """
 
@@ -18,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -41,17 +47,21 @@ RENEWALS_MS: Final = 15_000
 _SavedLock = tuple[str, str, int, int]
 
 
-class _LocksFile(msgspec.Struct):
+class LocksFile(msgspec.Struct, frozen=True):
+    """The contents of the file; see the module's description."""
+
     locks: dict[str, dict[str, list[_SavedLock]]]
+    boot: str = ""
+    zero_ms: int = 0
 
 
-def parse_locks(text: bytes) -> Mapping[str, Mapping[str, list[_SavedLock]]]:
-    """Decode the file: group -> client id -> topic, broker, queue id, time of the last request.
+def parse_locks(text: bytes) -> LocksFile:
+    """Decode the file.
 
     Raises:
         ValueError, RecursionError: the text is not of this form.
     """
-    return msgspec.json.decode(text, type=_LocksFile).locks
+    return msgspec.json.decode(text, type=LocksFile)
 
 
 class SavedLocks:
@@ -67,6 +77,7 @@ class SavedLocks:
         offload: Offload,
         clock: Clock,
         steady_ms: Callable[[], int],
+        boot_id: str | None = None,
     ) -> None:
         """Load the locks of the file that have not expired.
 
@@ -75,10 +86,13 @@ class SavedLocks:
             offload: runs the writes off the event loop.
             clock: clock of the times in the file.
             steady_ms: clock by which locks expire, in milliseconds; never goes back.
+            boot_id: the time since the machine started, in which `steady_ms` runs on from one
+                process to the next; None if unknown.
         """
         self.locks = QueueLocks()
         self._clock = clock
         self._steady_ms = steady_ms
+        self._boot_id = boot_id or ""
         self._saver = ConfigSaver(file, self._take, offload)
         try:
             text = file.load()
@@ -109,10 +123,12 @@ class SavedLocks:
         self._saved_grants = self.locks.grants
         self._saved_at_ms = self._steady_ms()
 
-    def _restore(self, saved: Mapping[str, Mapping[str, list[_SavedLock]]]) -> None:
+    def _restore(self, saved: LocksFile) -> None:
         """Restore the locks with their times of request; times in the future become now."""
         now_ms, steady_ms = self._clock.now_ms(), self._steady_ms()
-        for group, holders in saved.items():
+        if self._boot_id and saved.boot == self._boot_id:
+            now_ms = saved.zero_ms + steady_ms
+        for group, holders in saved.locks.items():
             for client_id, queues in holders.items():
                 for topic, broker_name, queue_id, requested_at_ms in queues:
                     queue = MessageQueue(topic, broker_name, queue_id)
@@ -121,17 +137,18 @@ class SavedLocks:
         self.locks.expire(steady_ms)
 
     def _take(self) -> TextParts:
-        return _text_of(self.locks, self._clock.now_ms() - self._steady_ms())
+        return _text_of(self.locks, self._clock.now_ms() - self._steady_ms(), self._boot_id)
 
 
-def _text_of(locks: QueueLocks, epoch_ms: int) -> Iterator[bytes]:
-    """Yield the file's text. `epoch_ms` is the steady clock's zero in epoch milliseconds."""
-    between = b'{"locks":{'
+def _text_of(locks: QueueLocks, zero_ms: int, boot: str) -> Iterator[bytes]:
+    """Yield the file's text. `zero_ms` is the steady clock's zero in epoch milliseconds."""
+    head = b'{"boot":%b,"zero_ms":%d,"locks":{' % (msgspec.json.encode(boot), zero_ms)
+    between = head
     for group in locks.groups():
         held: defaultdict[str, list[_SavedLock]] = defaultdict(list)
         for queue, client_id, requested_at_ms in locks.holders(group):
             queue_fields = queue.topic, queue.broker_name, queue.queue_id
-            held[client_id].append((*queue_fields, epoch_ms + requested_at_ms))
+            held[client_id].append((*queue_fields, zero_ms + requested_at_ms))
         yield between + msgspec.json.encode(group) + b":" + msgspec.json.encode(held)
         between = b",\n"
-    yield b"}}" if between == b",\n" else between + b"}}"
+    yield head + b"}}" if between is head else b"}}"
