@@ -66,8 +66,8 @@ def attempt(mode: str, **flags: object) -> dict[str, Any]:
         check=False,
     )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr)[-500:]
-        raise RuntimeError(f"mqload {mode} exited with {done.returncode}: {said}")
+        reported = (done.stdout + done.stderr)[-500:]
+        raise RuntimeError(f"mqload {mode} exited with {done.returncode}: {reported}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -52,7 +52,7 @@ class World:
         raise_for_response(answer)
         return decode_topic_route(answer.body)
 
-    async def knows(self, address: tuple[str, int], topic: str = "TBW102") -> bool:
+    async def has_route(self, address: tuple[str, int], topic: str = "TBW102") -> bool:
         """Return whether a name server has a route for a topic."""
         try:
             return bool((await self.route(address, topic)).broker_datas)

@@ -113,7 +113,7 @@ def wrong_requests(right: RemotingCommand) -> Iterator[Wrong]:
         yield Wrong(f"version {version}", dataclasses.replace(right, version=version))
 
 
-class Asker:
+class Requester:
     """A client of request handlers, on a connection without a network, in virtual time."""
 
     def __init__(self, handlers: Mapping[int, Handler]) -> None:
@@ -145,7 +145,7 @@ class Asker:
 
 
 async def check_answers(
-    asker: Asker,
+    asker: Requester,
     right: RemotingCommand,
     *,
     state: Callable[[], object],
@@ -168,17 +168,17 @@ async def check_answers(
     before = state()
     for number, wrong in enumerate(wrong_requests(right)):
         answer = await asker.ask(_renamed(wrong.command, f"{NOBODY}-{number}"))
-        told = (wrong.what, answer.code, answer.remark)
+        reported = (wrong.what, answer.code, answer.remark)
         if answer.code:
-            assert answer.remark, told
-            assert len(answer.remark) <= REMARK_CHARS_MAX, told
-            assert state() == before, told
+            assert answer.remark, reported
+            assert len(answer.remark) <= REMARK_CHARS_MAX, reported
+            assert state() == before, reported
         elif state() != before:
             await restore()
             before = state()
         if wrong.field is not None and not ignores_fields:
-            assert answer.code, told
-            assert wrong.field in str(answer.remark), told
+            assert answer.code, reported
+            assert wrong.field in str(answer.remark), reported
 
 
 def _renamed(command: RemotingCommand, name: str) -> RemotingCommand:

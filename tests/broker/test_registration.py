@@ -32,11 +32,11 @@ def test_a_broker_registers_at_every_name_server_and_unregisters_on_stop() -> No
         world = World()
         namesrvs = [await world.namesrv(FIRST), await world.namesrv(SECOND)]
         await world.broker.start()
-        assert await world.knows(FIRST)
-        assert await world.knows(SECOND)
+        assert await world.has_route(FIRST)
+        assert await world.has_route(SECOND)
         await world.broker.stop()
-        assert not await world.knows(FIRST)
-        assert not await world.knows(SECOND)
+        assert not await world.has_route(FIRST)
+        assert not await world.has_route(SECOND)
         await world.stop(*namesrvs)
 
     run_virtual(main())
@@ -54,7 +54,7 @@ def test_a_name_server_that_is_down_or_hangs_does_not_delay_the_others(
         started_s = now_s()
         await world.broker.start()
         assert now_s() - started_s <= 1
-        assert await world.knows(SECOND)
+        assert await world.has_route(SECOND)
         await asyncio.sleep(60)
         stopping_s = now_s()
         await world.broker.stop()
@@ -92,7 +92,7 @@ def test_a_broker_registers_at_a_name_server_that_starts_later() -> None:
         await asyncio.sleep(5)
         namesrv = await world.namesrv(FIRST)
         await asyncio.sleep(10)
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -107,7 +107,7 @@ def test_a_broker_registers_at_a_restarted_name_server_within_seconds() -> None:
         await asyncio.sleep(3)
         namesrv = await world.namesrv(FIRST)
         await asyncio.sleep(5)
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -129,9 +129,9 @@ def test_an_internal_error_in_a_registration_is_logged_and_retried(
         world = World(namesrv_addr=BOTH[:1])
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
-        assert not await world.knows(FIRST)
+        assert not await world.has_route(FIRST)
         await asyncio.sleep(2)
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -150,8 +150,8 @@ def test_a_new_topic_is_registered_at_once_and_many_share_one_registration() -> 
         for number in range(100):
             topics.put(TopicConfig(f"T{number}"))
         await asyncio.sleep(0.3)
-        assert await world.knows(FIRST, "T0")
-        assert await world.knows(FIRST, "T99")
+        assert await world.has_route(FIRST, "T0")
+        assert await world.has_route(FIRST, "T99")
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -166,7 +166,7 @@ def test_consecutive_topic_creations_wait_briefly_for_their_routes() -> None:
         for number in range(100):
             world.topics.put(TopicConfig(f"T{number}"))
             await world.topics.persist_and_announce()
-            assert await world.knows(FIRST, f"T{number}")
+            assert await world.has_route(FIRST, f"T{number}")
         assert now_s() - began_s < 2
         await world.stop(*namesrvs)
 
@@ -179,10 +179,10 @@ def test_a_running_broker_stays_registered() -> None:
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
         await asyncio.sleep(600)
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST)
         world.broker.abandon()
         await asyncio.sleep(130)
-        assert not await world.knows(FIRST)
+        assert not await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -248,7 +248,7 @@ def test_a_loopback_address_is_not_registered_at_a_remote_name_server(
         world = World(namesrv_addr=BOTH[:1], port=10911, listen="0.0.0.0")  # noqa: S104 - simulated
         namesrv = await world.namesrv(FIRST)
         await world.broker.start()
-        assert not await world.knows(FIRST)
+        assert not await world.has_route(FIRST)
         assert world.broker.unready_reasons() != []
         await world.stop(namesrv)
 
@@ -293,12 +293,12 @@ def test_a_changed_topic_is_sent_alone_and_all_topics_once_after_it(sent: list[l
         world.topics.put(TopicConfig("New"))
         await asyncio.sleep(0.2)
         assert sent[1:] == [["New"]]
-        assert await world.knows(FIRST, "New")
+        assert await world.has_route(FIRST, "New")
         await asyncio.sleep(31)
         assert sent[2:] == [sorted([*first, "New"])]
         await asyncio.sleep(240)
         assert len(sent) == 3, "nothing changed: it is only asked"
-        assert await world.knows(FIRST, "New"), "it also renews the broker"
+        assert await world.has_route(FIRST, "New"), "it also renews the broker"
         await asyncio.sleep(90)
         assert len(sent) == 4, "but not for ever"
         await world.stop(namesrv)
@@ -332,14 +332,16 @@ def test_a_name_server_that_lost_the_broker_is_sent_all_topics(sent: list[list[s
         await asyncio.sleep(1)
         header = UnregisterBrokerRequestHeader("broker-a", "127.0.0.1:10911", "DefaultCluster", 0)
         await world.ask(RequestCode.UNREGISTER_BROKER, header)
-        assert not await world.knows(FIRST)
+        assert not await world.has_route(FIRST)
         await asyncio.sleep(31)
-        assert await world.knows(FIRST), "the query shows that it knows nothing"
+        assert await world.has_route(FIRST), "the query shows that it knows nothing"
         await world.ask(RequestCode.UNREGISTER_BROKER, header)
         world.topics.put(TopicConfig("New"))
         await asyncio.sleep(2)
-        assert await world.knows(FIRST, "New"), "a single change of an unknown broker is refused"
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST, "New"), (
+            "a single change of an unknown broker is refused"
+        )
+        assert await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -352,9 +354,9 @@ def test_a_topic_deleted_at_a_name_server_by_mistake_is_restored() -> None:
         await world.broker.start()
         header = DeleteTopicFromNamesrvRequestHeader("TBW102")
         await world.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-        assert not await world.knows(FIRST)
+        assert not await world.has_route(FIRST)
         await asyncio.sleep(305)
-        assert await world.knows(FIRST)
+        assert await world.has_route(FIRST)
         await world.stop(namesrv)
 
     run_virtual(main())
@@ -370,7 +372,7 @@ def test_all_topics_are_sent_if_more_changed_than_are_held(sent: list[list[str]]
             world.topics.put(TopicConfig(f"T{number}"))
         await asyncio.sleep(0.5)
         assert len(sent[-1]) == len(world.topics)
-        assert await world.knows(FIRST, "T0")
+        assert await world.has_route(FIRST, "T0")
         await world.stop(namesrv)
 
     run_virtual(main())

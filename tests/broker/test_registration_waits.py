@@ -21,8 +21,8 @@ def test_wait_announced_returns_when_the_name_servers_have_the_topic() -> None:
         began_s = now_s()
         await world.topics.persist_and_announce()
         assert world.topics.is_announced()
-        assert await world.knows(FIRST, "New")
-        assert await world.knows(SECOND, "New")
+        assert await world.has_route(FIRST, "New")
+        assert await world.has_route(SECOND, "New")
         assert now_s() - began_s < 0.2
         began_s = now_s()
         await world.topics.persist_and_announce()
@@ -42,7 +42,7 @@ def test_wait_announced_skips_unreachable_name_servers_and_waits_a_second_for_ha
         world.topics.put(TopicConfig("New"))
         began_s = now_s()
         await world.topics.persist_and_announce()
-        assert await world.knows(SECOND, "New")
+        assert await world.has_route(SECOND, "New")
         assert now_s() - began_s < 0.2, "the first was never there"
         await asyncio.sleep(1)
         world.network.stall(SECOND)

@@ -28,7 +28,7 @@ from kourou.testing.flusher import SimFlusher
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import sim_runtime
 from kourou.testing.simulated_broker import small_config
-from tests.wrong_requests import NOBODY, Asker, check_answers, right_request
+from tests.wrong_requests import NOBODY, Requester, check_answers, right_request
 
 KNOWN = {"topic": "T", "group": "g", "consumer_group": "g", "group_name": "g", "src_group": "g"}
 UNKNOWN = dict.fromkeys(KNOWN, NOBODY)
@@ -60,7 +60,7 @@ class Served:
             flusher=SimFlusher(asyncio.get_running_loop(), 0),
             store=store,
         )
-        self.asker = Asker(build_handlers(self.components).table())
+        self.asker = Requester(build_handlers(self.components).table())
 
     async def fill(self) -> None:
         """Create the objects that the requests name."""

@@ -88,7 +88,7 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         (("redrive", "g"), "use either --id MESSAGE or --all"),
         (("redrive", "g", "--all", "--id", "x"), "use either --id MESSAGE or --all"),
@@ -98,10 +98,10 @@ def test_dead_letters_are_listed_shown_and_sent_again(kourou: Kourou, serving: S
     ],
 )
 def test_invalid_arguments_are_refused(
-    command: Callable[..., Outcome], asked: tuple[str, ...], told: str
+    command: Callable[..., Outcome], asked: tuple[str, ...], reported: str
 ) -> None:
     outcome = command("dlq", *asked)
-    assert (outcome.code, told in outcome.err) == (2, True), outcome.err
+    assert (outcome.code, reported in outcome.err) == (2, True), outcome.err
 
 
 def test_dead_letters_of_a_silent_broker_are_redriven_by_the_next_call(

@@ -182,25 +182,25 @@ def test_loopback_broker_address_is_wrong_in_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here_ms", "state", "told"),
+    ("here_ms", "state", "reported"),
     [
         (1_000_000 + 63_500, State.OK, "agrees"),
         (1_000_000 + 63_500 - 60_000, State.WRONG, "60 s ahead of"),
         (1_000_000 + 63_500 + 7_000, State.WRONG, "7 s behind"),
     ],
 )
-def test_clock_difference_is_reported(here_ms: int, state: State, told: str) -> None:
+def test_clock_difference_is_reported(here_ms: int, state: State, reported: str) -> None:
     info = {
         "bootTimestamp": "1000000",
         "runtime": "[ 0 days, 0 hours, 1 minutes, 3 seconds ]",
     }
     finding = judge_clock("b", info, here_ms)
-    assert (finding.state, told in finding.detail) == (state, True)
+    assert (finding.state, reported in finding.detail) == (state, True)
     assert judge_clock("b", {}, here_ms).state is State.NOTE
 
 
 @pytest.mark.parametrize(
-    ("info", "state", "told"),
+    ("info", "state", "reported"),
     [
         ({"brokerActive": "true", "commitLogDiskRatio": "0.22"}, State.OK, "22% full"),
         ({"brokerActive": "false"}, State.WRONG, "refuses sends"),
@@ -209,9 +209,11 @@ def test_clock_difference_is_reported(here_ms: int, state: State, told: str) -> 
         ({"commitLogDiskRatio": "-1", "dispatchBehindBytes": "?"}, State.OK, "accepts sends"),
     ],
 )
-def test_findings_for_the_store_of_a_broker(info: dict[str, str], state: State, told: str) -> None:
+def test_findings_for_the_store_of_a_broker(
+    info: dict[str, str], state: State, reported: str
+) -> None:
     finding = judge_store("b", info)
-    assert (finding.state, told in finding.detail) == (state, True)
+    assert (finding.state, reported in finding.detail) == (state, True)
 
 
 def test_versions_and_extras_are_reported() -> None:
@@ -227,12 +229,12 @@ def test_healthy_cluster_has_no_problems(
     broker_port = serving.broker.rpartition(":")[2]
     ports = ("--namesrv-port", serving.namesrv.rpartition(":")[2], "--port", broker_port)
     outcome = kourou("doctor", *ports, "--store", str(tmp_path / "store"), "--json")
-    told = json.loads(outcome.out)
-    found = {finding["check"]: finding for finding in told["findings"]}
+    reported = json.loads(outcome.out)
+    found = {finding["check"]: finding for finding in reported["findings"]}
 
-    wrong = [finding for finding in told["findings"] if finding["state"] == "wrong"]
+    wrong = [finding for finding in reported["findings"] if finding["state"] == "wrong"]
     assert (outcome.code, wrong) == (0, [])
-    assert told["ok"] is True
+    assert reported["ok"] is True
     assert "has 1 broker" in found[f"name server {serving.namesrv}"]["detail"]
     assert serving.broker in found["broker broker-a"]["detail"]
     assert found["clock of broker-a"]["state"] == "ok"
@@ -240,7 +242,7 @@ def test_healthy_cluster_has_no_problems(
 
 
 @pytest.mark.parametrize(
-    ("address", "failure", "state", "told"),
+    ("address", "failure", "state", "reported"),
     [
         ("10.0.0.5:10911", None, State.OK, "the address that 10.0.0.5:9876 returns"),
         ("127.0.0.1:10911", None, State.WRONG, "which is their own machine"),
@@ -249,10 +251,10 @@ def test_healthy_cluster_has_no_problems(
     ],
 )
 def test_findings_for_addresses_returned_to_other_machines(
-    address: str, failure: str | None, state: State, told: str
+    address: str, failure: str | None, state: State, reported: str
 ) -> None:
     finding = judge_from_outside("b", address, "10.0.0.5:9876", failure)
-    assert (finding.state, told in finding.detail) == (state, True)
+    assert (finding.state, reported in finding.detail) == (state, True)
     assert ("--advertise" in finding.remedy) == (state is State.WRONG)
 
 

@@ -86,10 +86,10 @@ def test_lock_holder_of_an_ordered_queue_is_shown(kourou: Kourou, serving: Servi
     with subscribed(serving, "g-ordered", "g-ordered-topic", in_order=True) as (member, got):
         assert got.get(timeout=30) == "x"
         text = kourou("group", "describe", "g-ordered").out
-        told = document(kourou("group", "describe", "g-ordered", "--json"))["queues"]
+        reported = document(kourou("group", "describe", "g-ordered", "--json"))["queues"]
 
     assert "LOCKED BY" in text
-    assert {queue["locked_by"] for queue in told} == {member}
+    assert {queue["locked_by"] for queue in reported} == {member}
     assert "LOCKED BY" not in kourou("group", "describe", "g-ordered").out
 
 
@@ -128,7 +128,7 @@ def test_one_queue_is_reset_to_an_offset_and_backlog_is_skipped(kourou: Kourou) 
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ((), "--to"),
         (("--to", "latest", "--offset", "1"), "--to"),
@@ -138,11 +138,11 @@ def test_one_queue_is_reset_to_an_offset_and_backlog_is_skipped(kourou: Kourou) 
     ],
 )
 def test_reset_without_a_position_is_refused(
-    kourou: Kourou, options: tuple[str, ...], told: str
+    kourou: Kourou, options: tuple[str, ...], reported: str
 ) -> None:
     outcome = kourou("group", "reset-offset", "g", "t", *options, "--yes")
 
-    assert (outcome.code, told in outcome.err) == (2, True)
+    assert (outcome.code, reported in outcome.err) == (2, True)
 
 
 def test_offsets_are_cloned_to_a_group_without_members(kourou: Kourou, serving: Serving) -> None:
@@ -167,7 +167,7 @@ def test_live_members_are_listed_queried_and_reset(kourou: Kourou, serving: Serv
     with subscribed(serving, "g-members", "g-live-topic") as (client_id, got):
         assert [got.get(timeout=60) for _ in range(2)] == ["x", "x"]
         connected = document(kourou("group", "connections", "g-members", "--json"))
-        told = document(kourou("group", "running-info", "g-members", "--json"))
+        reported = document(kourou("group", "running-info", "g-members", "--json"))
         text = kourou("group", "running-info", "g-members", client_id, "--settings", "--stack").out
         kourou("group", "reset-offset", "g-members", "g-live-topic", "--to", "earliest", "--yes")
         assert [got.get(timeout=60) for _ in range(2)] == ["x", "x"]
@@ -177,7 +177,7 @@ def test_live_members_are_listed_queried_and_reset(kourou: Kourou, serving: Serv
     assert [one["client_id"] for one in connected["members"]] == [client_id]
     assert connected["members"][0]["language"] == "PYTHON"
     assert connected["subscriptions"]["g-live-topic"] == "*"
-    queues = [one for one in told[client_id]["queues"] if one["topic"] == "g-live-topic"]
+    queues = [one for one in reported[client_id]["queues"] if one["topic"] == "g-live-topic"]
     assert sorted(one["queue_id"] for one in queues) == [0, 1]
     assert {"PROP_CONSUME_TYPE", client_id} <= set(text.split())
     assert (away.code, "no live member" in away.err) == (1, True)
@@ -195,7 +195,7 @@ def test_settings_are_parsed_by_their_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("retries=3", "retries is not a setting of a group: use consume_enable"),
         ("retry_max_times=many", "a whole number"),
@@ -206,8 +206,8 @@ def test_settings_are_parsed_by_their_types() -> None:
         ("consume_enable", "KEY=VALUE"),
     ],
 )
-def test_unknown_or_invalid_setting_is_refused(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_unknown_or_invalid_setting_is_refused(text: str, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
         parse_settings([text])
 
 

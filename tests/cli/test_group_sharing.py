@@ -29,11 +29,11 @@ def test_members_with_different_subscriptions_are_listed(serving: Serving, kouro
         assert "DIFFER" not in kourou("group", "describe", "g-differ").out
         with consumers[1]:
             text = kourou("group", "describe", "g-differ").out
-            told = json.loads(kourou("group", "describe", "g-differ", "--json").out)
+            reported = json.loads(kourou("group", "describe", "g-differ", "--json").out)
             connected = kourou("group", "connections", "g-differ").out
     assert "SUBSCRIPTIONS DIFFER" in text
     assert "SUBSCRIPTIONS DIFFER" in connected
-    (line,) = told["subscriptions_differ"]
+    (line,) = reported["subscriptions_differ"]
     assert line.startswith("Different: 'a' by ")
     assert consumers[1].client_id in line.partition("'b' by ")[2]
     assert line in text

@@ -20,10 +20,10 @@ ILL = BrokerHealth("b", 0, "h:1", problem="gone")
 
 
 def test_running_cluster_is_healthy(kourou: Kourou, serving: Serving) -> None:
-    told = kourou("health")
+    reported = kourou("health")
     as_json = kourou("health", "--json")
-    assert (told.code, told.err, as_json.code) == (0, "", 0)
-    assert told.out.count("  ok\n") == 2
+    assert (reported.code, reported.err, as_json.code) == (0, "", 0)
+    assert reported.out.count("  ok\n") == 2
     document = json.loads(as_json.out)
     assert document["healthy"] is True
     assert document["name_servers"] == [{"address": serving.namesrv, "brokers": 1, "problem": ""}]

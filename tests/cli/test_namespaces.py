@@ -52,7 +52,7 @@ def test_commands_accept_and_print_names_without_namespace(
     seen = inside("receive", "n-orders", "--from", "earliest", "--count", "2", "--json")
     assert {row["topic"] for row in seen.rows} == {"n-orders"}
 
-    told = [
+    reported = [
         inside("topic", "list"),
         inside("topic", "describe", "n-orders"),
         inside("group", "list"),
@@ -66,9 +66,9 @@ def test_commands_accept_and_print_names_without_namespace(
         inside("topic", "delete", "n-orders", "--yes"),
         inside("group", "delete", "n-billing", "--yes"),
     ]
-    assert [(one.code, one.err) for one in told if one.code] == []
-    assert [one.out for one in told if f"{NS}%" in one.out] == []
-    assert "n-billing" in told[2].out
+    assert [(one.code, one.err) for one in reported if one.code] == []
+    assert [one.out for one in reported if f"{NS}%" in one.out] == []
+    assert "n-billing" in reported[2].out
     assert f"{NS}%n-orders" not in kourou("topic", "list").out
 
 

@@ -77,12 +77,12 @@ def test_broker_is_removed_from_service_and_returned(kourou: Kourou, serving: Se
     def perm() -> str:
         return str(document(kourou("topic", "route", "n-perm", "--json"))["brokers"][0]["perm"])
 
-    told = kourou("namesrv", "wipe-write-perm", "broker-a").out
+    reported = kourou("namesrv", "wipe-write-perm", "broker-a").out
     assert perm() == "R--"
     back = document(kourou("namesrv", "add-write-perm", "broker-a", "--json"))
     assert perm() == "RW-"
     topics = back["name_servers"][0]["topics"]
-    assert told == f"broker-a: {topics} topics no longer writable on {serving.namesrv}\n"
+    assert reported == f"broker-a: {topics} topics no longer writable on {serving.namesrv}\n"
     unknown = kourou("namesrv", "wipe-write-perm", "broker-z")
     assert (unknown.code, "registered brokers: broker-a" in unknown.err) == (1, True)
 
@@ -134,7 +134,7 @@ WHERE = {"cluster": "c", "broker": "b", "broker_id": 0, "address": "127.0.0.1:1"
 
 
 def test_runtime_information_is_parsed_as_numbers() -> None:
-    told = {
+    reported = {
         "brokerActive": "false",
         "brokerVersionDesc": "V5_5_0",
         "putTps": "12.5 11.0 10.0",
@@ -145,7 +145,7 @@ def test_runtime_information_is_parsed_as_numbers() -> None:
         "commitLogDiskRatio": "0.25",
     }
 
-    line = broker_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
+    line = broker_line(reported, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
 
     assert (line.in_tps, line.out_tps, line.in_today, line.out_today) == (12.5, 0.0, 42, None)
     assert (line.oldest_store_at_ms, line.disk_ratio) == (None, 0.25)
@@ -154,8 +154,8 @@ def test_runtime_information_is_parsed_as_numbers() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "nan", "inf", "-1.0", "NaN NaN"])
 def test_invalid_number_is_omitted(text: str) -> None:
-    told = {"putTps": text, "msgPutTotalTodayNow": text, "msgPutTotalTodayMorning": "0"}
+    reported = {"putTps": text, "msgPutTotalTodayNow": text, "msgPutTotalTodayMorning": "0"}
 
-    line = broker_line(told, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
+    line = broker_line(reported, cluster="c", broker="b", broker_id=0, address="127.0.0.1:1")
 
     assert (line.in_tps, line.in_today) == (None, None)

@@ -32,7 +32,7 @@ def test_sql_filters_messages_with_and_without_a_group(kourou: Kourou) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reported"),
     [
         (("--sql", "amount >> 5"), "at character 8"),
         (("--sql", "b LIKE 'x'"), "ignores the text behind b"),
@@ -40,8 +40,8 @@ def test_sql_filters_messages_with_and_without_a_group(kourou: Kourou) -> None:
     ],
 )
 def test_a_wrong_expression_is_wrong_usage(
-    command: Callable[..., Outcome], options: tuple[str, ...], said: str
+    command: Callable[..., Outcome], options: tuple[str, ...], reported: str
 ) -> None:
     outcome = command("receive", "s-wrong", *options, environ={"KOUROU_NAMESRV": "127.0.0.1:1"})
     assert outcome.code == 2
-    assert said in outcome.err
+    assert reported in outcome.err

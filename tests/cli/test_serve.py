@@ -100,7 +100,7 @@ def test_damage_is_reported_at_start_and_consumers_can_skip_it(
         place = ("--broker", "broker-a", "--queue", "0", "--offset", "2", "--yes")
         moved = command("group", "reset-offset", "g", "t", *place, *at)
         behind = command(*member, "--count", "1", "--timeout", "60", *at)
-        told = command("broker", "set", "broker-a", "skipDamagedRecords=true", *at)
+        reported = command("broker", "set", "broker-a", "skipDamagedRecords=true", *at)
         read = command("message", "print", "t", *at)
         serving.stop()
 
@@ -108,7 +108,7 @@ def test_damage_is_reported_at_start_and_consumers_can_skip_it(
     assert damaged["byte"] < data.index(b"body 1") < damaged["byte"] + damaged["size"]
     assert "checksum" in damaged["reason"]
     assert (held.code, "kourou group reset-offset GROUP TOPIC" in held.err) == (1, True)
-    assert (moved.code, told.code) == (0, 0)
+    assert (moved.code, reported.code) == (0, 0)
     assert [row["body"] for row in first.rows + behind.rows] == ["body 0", "body 2"]
     assert [row["body"] for row in read.rows] == ["body 0", "body 2"]
 

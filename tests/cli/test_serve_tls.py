@@ -138,8 +138,8 @@ def test_no_tls_accepts_plain_connections_only(tmp_path: Path) -> None:
         unverified = TlsClientConfig(is_server_verified=False)
         with pytest.raises(ConnectFailedError):
             asyncio.run(cluster_info_or_refusal(serving.namesrv, unverified))
-        told = serving.stop().err
-    assert "a TLS hello, but TLS is off here" in told
+        reported = serving.stop().err
+    assert "a TLS hello, but TLS is off here" in reported
     assert not (tmp_path / "tls").exists()
 
 
@@ -149,6 +149,6 @@ def test_serve_accepts_plain_connections_if_no_certificate_can_be_created(tmp_pa
     with Serving.start(tmp_path / "store", environ=environ) as serving:
         assert serving.ready["certificate"] is None
         assert asyncio.run(cluster_info_or_refusal(serving.namesrv, None))
-        told = serving.stop().err
-    assert "certificate.not_made" in told
-    assert "pip install 'kourou[server]'" in told
+        reported = serving.stop().err
+    assert "certificate.not_made" in reported
+    assert "pip install 'kourou[server]'" in reported

@@ -108,8 +108,8 @@ def test_joined_name_server_is_marked() -> None:
 
 
 def test_start_screen_lists_supported_features() -> None:
-    told = words().partition(" On ")[2]
-    served, _, not_served = told.partition("Off not supported: ")
+    reported = words().partition(" On ")[2]
+    served, _, not_served = reported.partition("Off not supported: ")
     for feature in ("transactions", "scheduled messages", "order", "SQL", "requests and replies"):
         assert feature in served
         assert feature not in not_served

@@ -55,9 +55,9 @@ def test_creating_an_existing_topic_keeps_its_queues(kourou: Kourou) -> None:
         "  broker-a: read_queue_nums 3 -> 5",
         "  broker-a: write_queue_nums 3 -> 5",
     ]
-    told = json.loads(kourou("topic", "create", "t-again", "--access", "r", "--json").out)
-    assert told["existed"]
-    assert told["changes"] == {"broker-a": {"perm": ["RW-", "R--"]}}
+    reported = json.loads(kourou("topic", "create", "t-again", "--access", "r", "--json").out)
+    assert reported["existed"]
+    assert reported["changes"] == {"broker-a": {"perm": ["RW-", "R--"]}}
     assert not json.loads(kourou("topic", "create", "t-fresh", "--json").out)["existed"]
 
 

@@ -208,8 +208,8 @@ def test_batch_stored_as_one_record_has_one_offset_id() -> None:
     against([lambda request: response(request.command, header=header)], body)
 
 
-@pytest.mark.parametrize(("waits", "told"), [(True, "true"), (False, "false")])
-def test_batch_sends_wait_store_ok(told: str, *, waits: bool) -> None:
+@pytest.mark.parametrize(("waits", "reported"), [(True, "true"), (False, "false")])
+def test_batch_sends_wait_store_ok(reported: str, *, waits: bool) -> None:
     properties_sent: list[dict[str, str]] = []
 
     def store(request: Request) -> RemotingCommand:
@@ -219,7 +219,7 @@ def test_batch_sends_wait_store_ok(told: str, *, waits: bool) -> None:
 
     async def body(producer: Producer) -> None:
         await producer.send_batch([Message("T", b"x", wait_store_ok=waits)] * 2)
-        assert properties_sent[0]["WAIT"] == told
+        assert properties_sent[0]["WAIT"] == reported
         assert properties_sent[0].keys() == {"WAIT", "UNIQ_KEY"}
 
     against([store], body)

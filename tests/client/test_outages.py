@@ -89,8 +89,8 @@ def test_outage_is_logged_once_and_offsets_are_committed_afterwards(
             await w.until_received(*BODIES)
             w.cluster.network.cut(w.cluster.broker_address())
             await asyncio.sleep(60)
-            told = [r.message for r in caplog.records if r.levelname == "WARNING"]
-            assert Counter(text.split()[0] for text in told if "registration" not in text) == {
+            reported = [r.message for r in caplog.records if r.levelname == "WARNING"]
+            assert Counter(text.split()[0] for text in reported if "registration" not in text) == {
                 "pull.failed": len(consumer.queues),
                 "rebalance.failed": len({queue.topic for queue in consumer.queues}),
                 "heartbeat.failed": 1,

@@ -266,8 +266,8 @@ def test_sends_do_not_wait_for_failing_traces(
             assert asyncio.get_running_loop().time() - began_s < 5
 
     run_virtual(main())
-    said = [one.getMessage() for one in caplog.records if "trace.dropped" in one.getMessage()]
-    assert said == [f"trace.dropped topic={TRACES} reason=the queue of traces is full"]
+    reported = [one.getMessage() for one in caplog.records if "trace.dropped" in one.getMessage()]
+    assert reported == [f"trace.dropped topic={TRACES} reason=the queue of traces is full"]
 
 
 def test_ends_of_transactions_are_traced() -> None:

@@ -67,7 +67,7 @@ def locks(data: bytes) -> None:
 
 def waiting_record() -> bytes:
     """Return the record of a scheduled message."""
-    said = {
+    reported = {
         "REAL_TOPIC": "T",
         "REAL_QID": "0",
         "TIMER_OUT_MS": "1700000005000",
@@ -86,7 +86,7 @@ def waiting_record() -> bytes:
         reconsume_times=0,
         prepared_transaction_offset=0,
         body=b"body",
-        properties=encode_properties(said),
+        properties=encode_properties(reported),
     )
     return encode_sealed(draft, 0, 0, 1)
 

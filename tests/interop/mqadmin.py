@@ -57,8 +57,8 @@ class Mqadmin:
     def _read(self, name: str) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        said, _, text = line.rstrip("\n").partition(" ")
-        assert said == name, f"mqadmin ended, or printed {line!r} by itself"
+        reported, _, text = line.rstrip("\n").partition(" ")
+        assert reported == name, f"mqadmin ended, or printed {line!r} by itself"
         return base64.b64decode(text).decode()
 
     def __enter__(self) -> Self:

@@ -139,18 +139,18 @@ def test_direct_call_consumes_a_message_and_returns_the_result(
             AdminClient(namesrv_addr) as admin,
             Producer("handing", namesrv_addr) as producer,
         ):
-            said = {}
+            reported = {}
             for body in ("fine", "later", "raises"):
                 message = Message(topic, body.encode(), tags="some")
                 receipt = await producer.send(message, timeout_ms=15_000)
                 result = await admin.consume_directly(
                     f"{topic}-group", consumer.client_id, receipt.offset_msg_id
                 )
-                said[body] = result.consume_result
+                reported[body] = result.consume_result
                 assert result.order is is_ordered
                 if body == "raises":
                     assert "told to" in str(result.remark)
-        assert said == {
+        assert reported == {
             "fine": ConsumeResult.SUCCESS,
             "later": ConsumeResult.LATER,
             "raises": ConsumeResult.THROW_EXCEPTION,

@@ -55,19 +55,19 @@ def test_transactions_end_by_request_or_by_check(namesrv_addr: str) -> None:
             TransactionProducer(f"{topic}-producer", namesrv_addr, check=check) as producer,
             consumer_of(namesrv_addr, topic, inbox.take),
         ):
-            for said, checked in (
+            for state_name, checked in (
                 ("COMMIT", "ROLLBACK"),
                 ("ROLLBACK", "COMMIT"),
                 ("UNKNOWN", "COMMIT"),
                 ("UNKNOWN", "ROLLBACK"),
             ):
-                message = Message(topic, f"{said}-{checked}".encode(), keys=[said])
+                message = Message(topic, f"{state_name}-{checked}".encode(), keys=[state_name])
                 receipt = await producer.send_in_transaction(
                     message,
-                    lambda _, said=said: TransactionState[said],  # type: ignore[misc]
+                    lambda _, state_name=state_name: TransactionState[state_name],  # type: ignore[misc]
                     timeout_ms=15_000,
                 )
-                assert receipt.state is TransactionState[said]
+                assert receipt.state is TransactionState[state_name]
             assert set(await inbox.exactly(2)) == {"COMMIT-ROLLBACK", "UNKNOWN-COMMIT"}
             async with asyncio.timeout(PATIENCE_S):
                 while not checks["UNKNOWN-ROLLBACK"]:  # noqa: ASYNC110 - set by the broker's ask

@@ -115,8 +115,8 @@ def test_timers_move_from_java_to_kourou_and_back(
     assert is_killed or outcome.code == 0, outcome.err
     assert not list(store.glob("timerwheel.*")), "Java would take an old one for the newest"
     if not is_killed:
-        told = json.loads(run_command("store", "info", str(store), "--json").out)["timers"]
-        assert told["waiting"] >= timed.far_count
+        reported = json.loads(run_command("store", "info", str(store), "--json").out)["timers"]
+        assert reported["waiting"] >= timed.far_count
         checked = run_command("store", "check", str(store))
         assert checked.code == 0, checked.out + checked.err
 

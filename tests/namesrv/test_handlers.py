@@ -380,10 +380,10 @@ def from_this_machine(asked: Asked, local: str = "127.0.0.1") -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "told"), [("10.0.0.7", "10.0.0.7:20911"), ("fd00::7", "[fd00::7]:20911")]
+    ("host", "reported"), [("10.0.0.7", "10.0.0.7:20911"), ("fd00::7", "[fd00::7]:20911")]
 )
 def test_wildcard_broker_address_becomes_the_host_of_the_clients_connection(
-    host: str, told: str
+    host: str, reported: str
 ) -> None:
     asked = Asked()
     from_this_machine(asked)
@@ -398,10 +398,10 @@ def test_wildcard_broker_address_becomes_the_host_of_the_clients_connection(
     )
     system = asked.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
 
-    assert broker.broker_addrs == {0: told}
-    assert info.brokers["broker-a"].broker_addrs == {0: told}
-    assert told.encode() in group.body
-    assert told.encode() in system.body
+    assert broker.broker_addrs == {0: reported}
+    assert info.brokers["broker-a"].broker_addrs == {0: reported}
+    assert reported.encode() in group.body
+    assert reported.encode() in system.body
 
 
 def test_wildcard_master_address_becomes_the_host_of_the_slaves_connection() -> None:

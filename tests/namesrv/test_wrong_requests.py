@@ -26,7 +26,7 @@ from kourou.remoting.deferred_replies import DeferredReplies
 from kourou.remoting.dispatch import Handler
 from kourou.testing.loop import run_virtual
 from kourou.testing.runtime import call_directly
-from tests.wrong_requests import NOBODY, Asker, check_answers, right_request
+from tests.wrong_requests import NOBODY, Requester, check_answers, right_request
 
 ADDRESS = "127.0.0.1:10911"
 KNOWN = {
@@ -44,7 +44,7 @@ class Served:
         self.kv = KvConfig(None, call_directly)
         self.config = LiveConfig(NamesrvConfig())
         self.later = DeferredReplies()
-        self.asker = Asker(self.table())
+        self.asker = Requester(self.table())
 
     def table(self) -> dict[int, Handler]:
         handlers = NamesrvHandlers(

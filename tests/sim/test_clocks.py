@@ -81,14 +81,14 @@ class Ledger:
     seen: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     orders: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     early: list[str] = field(default_factory=list)
-    said: list[tuple[int, int]] = field(default_factory=list)
+    reported_times: list[tuple[int, int]] = field(default_factory=list)
     failed_once: set[str] = field(default_factory=set)
 
     def step(self, ms: int) -> None:
         """Set the clock, and record its time before and after."""
-        self.said.append((steady_ms(), self.clock.now_ms()))
+        self.reported_times.append((steady_ms(), self.clock.now_ms()))
         self.clock.step(ms)
-        self.said.append((steady_ms(), self.clock.now_ms()))
+        self.reported_times.append((steady_ms(), self.clock.now_ms()))
 
     def wait(self, key: str, delay_ms: int) -> None:
         """Record the send of a delayed message."""
@@ -99,8 +99,8 @@ class Ledger:
         [key] = message.keys
         due = self.due.get(key)
         if due is not None and not self.seen[key]:
-            told = [wall for at, wall in self.said if at >= due.steady_ms]
-            latest_ms = max([*told, self.clock.now_ms()])
+            answered = [wall for at, wall in self.reported_times if at >= due.steady_ms]
+            latest_ms = max([*answered, self.clock.now_ms()])
             waited_ms = max(steady_ms() - due.steady_ms, latest_ms - due.wall_ms)
             if waited_ms < due.delay_ms - TOLERANCE_MS:
                 self.early.append(f"{key} after {waited_ms} of {due.delay_ms} ms")
@@ -129,15 +129,17 @@ async def send_messages(ledger: Ledger, producer: Producer, dice: Random, until_
         number += 1
         kind = dice.choice(("plain", "level", "time", "order"))
         key = f"{kind}{dice.randrange(4)}-{number}" if kind == "order" else f"{kind}-{number}"
-        said: dict[str, Any] = {}
+        delay_fields: dict[str, Any] = {}
         if kind == "level":
-            said["delay_level"] = level = dice.randint(1, len(LEVELS_MS))
+            delay_fields["delay_level"] = level = dice.randint(1, len(LEVELS_MS))
             ledger.wait(key, LEVELS_MS[level - 1])
         elif kind == "time":
-            said["delay_ms"] = delay_ms = dice.choice((300, 2_500, 20_000, 70_000))
+            delay_fields["delay_ms"] = delay_ms = dice.choice((300, 2_500, 20_000, 70_000))
             ledger.wait(key, delay_ms)
         topic = ORDERS if kind == "order" else MIXED
-        message = Message(topic, key.encode() + bytes(dice.randrange(1_000)), keys=[key], **said)
+        message = Message(
+            topic, key.encode() + bytes(dice.randrange(1_000)), keys=[key], **delay_fields
+        )
         queue = MessageQueue(ORDERS, "broker-0", int(key[5])) if kind == "order" else None
         try:
             await producer.send(message, queue=queue)
@@ -235,7 +237,7 @@ def test_jumping_and_drifting_clocks_lose_no_message_and_deliver_none_early(seed
                 await until(lambda: not ledger.missing(), 150)
                 late = {key for key in ledger.missing() if key not in ledger.due}
                 # Due times computed while the clock was ahead are reached by advancing it again.
-                latest_ms = max(wall_ms for _, wall_ms in ledger.said)
+                latest_ms = max(wall_ms for _, wall_ms in ledger.reported_times)
                 ledger.step(latest_ms + 100_000 - clock.now_ms())
                 await until(lambda: not ledger.missing(), 150)
                 await asyncio.sleep(60)

@@ -100,13 +100,13 @@ def test_launcher_drops_only_the_vector_module_option(
     again = launcher_home(java, tmp_path / "cache")
 
     assert again == home
-    said = subprocess.run(
+    reported = subprocess.run(
         [home / "bin" / "java", "-cp", "a b:c", VECTOR, "-Dx=*", "", "Main"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout.splitlines() == ["-cp", "a b:c", "-Dx=*", "", "Main"]
+    assert reported.stdout.splitlines() == ["-cp", "a b:c", "-Dx=*", "", "Main"]
     assert list((home / "bin").iterdir()) == [home / "bin" / "java"]
 
 

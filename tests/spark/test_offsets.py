@@ -54,7 +54,7 @@ def test_json_names_topic_broker_and_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("yesterday", "expected earliest, latest or JSON"),
         ("{", "expected earliest, latest or JSON"),
@@ -73,12 +73,12 @@ def test_json_names_topic_broker_and_queue() -> None:
         ('{"flights": {"broker-a": {"0": 1, "0": 2}}}', "duplicate key"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_option_and_the_reason(text: str, said: str) -> None:
+def test_a_bad_value_is_refused_with_the_option_and_the_reason(text: str, reported: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_offsets("endingOffsets", text, "flights")
 
     assert str(caught.value).startswith("endingOffsets")
-    assert said in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_earliest_to_latest_covers_all_offsets() -> None:

@@ -82,7 +82,7 @@ def test_missing_required_option_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "reason"),
     [
         ("maxPartitions", "0", "from 1 to 1024"),
         ("maxPartitions", "1025", "from 1 to 1024"),
@@ -96,9 +96,9 @@ def test_missing_required_option_is_named(missing: str) -> None:
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_is_allowed(
-    name: str, text: str, said: str
+    name: str, text: str, reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=reason) as caught:
         parse_options({**LEAST, name: text})
 
     assert str(caught.value).startswith(name)

@@ -102,15 +102,15 @@ def test_user_schema_selects_columns_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "text"),
     [
         (("payload", "binary", True), "unknown column 'payload'; columns are topic, brokerName"),
         (("body", "string", True), "body has the type binary, but the schema asks for string"),
         (("body", "binary", False), "body is declared NOT NULL"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused(field: tuple[str, str, bool], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_schema_that_does_not_fit_is_refused(field: tuple[str, str, bool], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         choose_columns([field])
 
 

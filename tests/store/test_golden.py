@@ -34,10 +34,10 @@ def store(golden: Golden) -> Iterator[MessageStore]:
 def simple_queues(golden: Golden) -> list[tuple[str, int, dict[str, Any]]]:
     """Return topic, queue id and manifest entry of each queue that this store supports."""
     return [
-        (topic, int(queue_id), said)
+        (topic, int(queue_id), reported)
         for topic, queues in golden.manifest["queues"].items()
-        for queue_id, said in queues.items()
-        if said["type"] == "SimpleCQ"
+        for queue_id, reported in queues.items()
+        if reported["type"] == "SimpleCQ"
     ]
 
 
@@ -53,16 +53,16 @@ def test_the_log_ends_at_the_same_position_as_in_java(golden: Golden, store: Mes
 
 
 def test_each_queue_has_the_same_offsets_and_entries(golden: Golden, store: MessageStore) -> None:
-    for topic, id_, said in simple_queues(golden):
+    for topic, id_, reported in simple_queues(golden):
         bounds = (store.reader.min_offset(topic, id_), store.reader.max_offset(topic, id_))
-        assert bounds == (said["min_offset"], said["max_offset"])
-        entries = [store.reader.entry(topic, id_, unit[0]) for unit in said["units"]]
-        assert entries == [tuple(unit[1:4]) for unit in said["units"]]
+        assert bounds == (reported["min_offset"], reported["max_offset"])
+        entries = [store.reader.entry(topic, id_, unit[0]) for unit in reported["units"]]
+        assert entries == [tuple(unit[1:4]) for unit in reported["units"]]
 
 
 def test_a_read_has_the_same_outcome(golden: Golden, store: MessageStore) -> None:
-    for topic, id_, said in simple_queues(golden):
-        get = said["get_message"]
+    for topic, id_, reported in simple_queues(golden):
+        get = reported["get_message"]
         asked = GetRequest(get["offset"], get["max_messages"], 1 << 20, None)
         plan, data, *_ = store.reader.get(topic, id_, asked)
         assert plan.status.name == get["status"]
@@ -84,10 +84,10 @@ def record_positions(data: bytes) -> list[int]:
 def test_a_search_by_time_has_the_same_result(
     golden: Golden, store: MessageStore, boundary: str
 ) -> None:
-    for topic, id_, said in simple_queues(golden):
-        by_time = said["by_time"]
+    for topic, id_, reported in simple_queues(golden):
+        by_time = reported["by_time"]
         assert (
-            store.reader.store_time(topic, id_, said["min_offset"])
+            store.reader.store_time(topic, id_, reported["min_offset"])
             == by_time["earliest_store_time"]
         )
         for time, expected in (
@@ -100,13 +100,13 @@ def test_a_search_by_time_has_the_same_result(
 
 
 def test_each_record_is_found_by_its_position(golden: Golden, store: MessageStore) -> None:
-    for said in golden.manifest["records"]:
-        record = store.reader.read_record(said["physical_offset"])
+    for reported in golden.manifest["records"]:
+        record = store.reader.read_record(reported["physical_offset"])
         assert record is not None
         header = read_record(record, check_crc=True)
-        assert header.total_size == said["size"]
-        assert (header.topic, header.queue_id) == (said["topic"], said["queue"])
-        assert header.queue_offset == said["queue_offset"]
+        assert header.total_size == reported["size"]
+        assert (header.topic, header.queue_id) == (reported["topic"], reported["queue"])
+        assert header.queue_offset == reported["queue_offset"]
 
 
 def test_killed_java_brokers_store_has_every_acknowledged_message() -> None:
@@ -145,12 +145,15 @@ def test_the_same_messages_produce_the_same_log_bytes(name: str) -> None:
     disk.make_directory("commitlog")
     log = CommitLog(disk, golden.config.commitlog_segment_bytes)
     log.start_at(0)
-    for said in golden.manifest["records"]:
-        at, size = said["physical_offset"], said["size"]
+    for reported in golden.manifest["records"]:
+        at, size = reported["physical_offset"], reported["size"]
         draft = draft_of(log_bytes[at : at + size])
         place = log.position_for(record_size(draft))
         assert place == at, "the log rolls at the same position as Java's"
-        log.add(place, encode_record(draft, said["queue_offset"], place, said["store_timestamp"]))
+        log.add(
+            place,
+            encode_record(draft, reported["queue_offset"], place, reported["store_timestamp"]),
+        )
     log.write()
 
     segment_bytes = golden.config.commitlog_segment_bytes
@@ -165,9 +168,9 @@ def test_the_same_messages_produce_the_same_files() -> None:
     log_bytes = golden.log_bytes()
     disk = SimDisk()
     store = MessageStore.open(disk, golden.config, 0, pid=1)
-    for said in golden.manifest["records"]:
-        at, size = said["physical_offset"], said["size"]
-        store.writer.append(draft_of(log_bytes[at : at + size]), said["store_timestamp"])
+    for reported in golden.manifest["records"]:
+        at, size = reported["physical_offset"], reported["size"]
+        store.writer.append(draft_of(log_bytes[at : at + size]), reported["store_timestamp"])
     store.close(0)
 
     for file, data in golden.files.items():
@@ -177,14 +180,14 @@ def test_the_same_messages_produce_the_same_files() -> None:
 
 
 def test_java_store_accepts_further_messages(golden: Golden, store: MessageStore) -> None:
-    topic, id_, said = simple_queues(golden)[-1]
-    record = store.reader.read_record(said["units"][-1][1])
+    topic, id_, reported = simple_queues(golden)[-1]
+    record = store.reader.read_record(reported["units"][-1][1])
     assert record is not None
     draft = draft_of(record)
     draft.topic, draft.queue_id = topic.encode(), id_
 
     appended = store.writer.append(draft, 0)
 
-    assert appended.queue_offset == said["max_offset"]
+    assert appended.queue_offset == reported["max_offset"]
     assert appended.physical_offset >= golden.manifest["commit_log"]["max_offset"]
     assert appended.store_at_ms >= max(r["store_timestamp"] for r in golden.manifest["records"])

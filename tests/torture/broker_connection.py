@@ -99,11 +99,11 @@ class BrokerConnection:
                 return held
             elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED,
                                  ResponseCode.PULL_RETRY_IMMEDIATELY):  # fmt: skip
-                said = answer.header(PullMessageResponseHeader)
-                if at >= said.max_offset:
+                reported = answer.header(PullMessageResponseHeader)
+                if at >= reported.max_offset:
                     return held
-                held.refused[at] = f"code {answer.code}, next offset {said.next_begin_offset}"
-                at = max(at + 1, said.next_begin_offset)
+                held.refused[at] = f"code {answer.code}, next offset {reported.next_begin_offset}"
+                at = max(at + 1, reported.next_begin_offset)
             else:
                 held.refused[at] = str(answer.remark)
                 at += 1

@@ -130,13 +130,13 @@ async def _kill_again_and_again(broker: RealBroker, size: Size) -> tuple[Outcome
     return outcome, ready_s
 
 
-async def _check(broker: RealBroker, said: str, outcome: Outcome) -> None:
+async def _check(broker: RealBroker, reported: str, outcome: Outcome) -> None:
     """Stop the broker cleanly, check its files, and start it again."""
     stopped = await asyncio.to_thread(broker.stop)
     if stopped.code:
-        outcome.failures.append((DAMAGE, f"{said}: exit code {stopped.code}: {stopped.err}"))
+        outcome.failures.append((DAMAGE, f"{reported}: exit code {stopped.code}: {stopped.err}"))
     findings = await asyncio.to_thread(broker.findings)
-    outcome.failures += [(DAMAGE, f"{said}: {text}") for text in findings]
+    outcome.failures += [(DAMAGE, f"{reported}: {text}") for text in findings]
     await asyncio.to_thread(broker.start)
 
 

@@ -94,7 +94,7 @@ def case(number: int) -> Outcome:
     """Return the outcome of one failing call; `number` determines the call and the error."""
     nth, error = number // len(ERRORS), ERRORS[number % len(ERRORS)]
     outcome, observed, disk = Outcome(), Observations(), SimDisk(number)
-    said = f"{errno.errorcode[error]} in call {nth}"
+    reported = f"{errno.errorcode[error]} in call {nth}"
     try:
         with warnings():
             hit = run_virtual(_run_broker(disk, nth, error, observed))
@@ -103,19 +103,20 @@ def case(number: int) -> Outcome:
                 disk.crash()
             stored = run_virtual(_read(disk))
     except Exception as problem:  # noqa: BLE001 - a finding, whatever it is
-        outcome.failures.append((BROKEN, f"{said}: {type(problem).__name__}: {problem}"))
+        outcome.failures.append((BROKEN, f"{reported}: {type(problem).__name__}: {problem}"))
         return outcome
     outcome.counts["calls"] += 1
     outcome.counts["acknowledged messages"] += len(observed.acknowledged)
-    said = f"{said}, {hit.operation} {hit.name}"
+    reported = f"{reported}, {hit.operation} {hit.name}"
     outcome.failures += [
-        (name, f"{said}: {text}") for name, text in judge(hit, error, observed, is_harmless=False)
+        (name, f"{reported}: {text}")
+        for name, text in judge(hit, error, observed, is_harmless=False)
     ]
     for place, body in observed.acknowledged.items():
         if stored.get(place) != body:
-            outcome.failures.append((FALSE, f"{said}: {place} was acknowledged"))
+            outcome.failures.append((FALSE, f"{reported}: {place} was acknowledged"))
     for found in check_store(disk).findings:
-        text = f"{said}: {found.file} at {found.offset}: {found.problem}"
+        text = f"{reported}: {found.file} at {found.offset}: {found.problem}"
         outcome.failures.append((DAMAGE, text))
     return outcome
 

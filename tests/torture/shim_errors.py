@@ -83,17 +83,19 @@ class Torture:
             await asyncio.gather(*senders, return_exceptions=True)
         self.outcome.counts["calls" if hit.operation else "calls that never happened"] += 1
         self.ledger.update(observed.acknowledged)
-        said = f"{errno.errorcode.get(error, 'short')} in call {nth}, {hit.operation} {hit.name}"
+        reported = (
+            f"{errno.errorcode.get(error, 'short')} in call {nth}, {hit.operation} {hit.name}"
+        )
         found = [] if not hit.operation else list(
             judge(hit, error, observed, is_harmless=error in HARMLESS)
         )  # fmt: skip
-        self.outcome.failures += [(name, f"{said}: {text}") for name, text in found]
+        self.outcome.failures += [(name, f"{reported}: {text}") for name, text in found]
         if observed.trouble_at_s is not None and hit.is_vital:
             self.delays_ms.append((observed.trouble_at_s - hit.at_s) * 1000)
             refused_s = observed.refused_after_s(hit)
             self.refusals_ms += [] if refused_s is None else [refused_s * 1000]
         if error == errno.EIO or any("read-only" in text for text in observed.troubles):
-            await self.restart(said)
+            await self.restart(reported)
 
     async def _watch(self, observed: Observations, console: str, error: int) -> FailedCall:
         """Return the failed call some time later, or an empty one if it never happened."""
@@ -123,17 +125,17 @@ class Torture:
         is_fatal = hit.is_vital and error == errno.EIO
         return goes_on and (not is_fatal or asyncio.get_running_loop().time() > hit.at_s + 1)
 
-    async def restart(self, said: str) -> None:
+    async def restart(self, reported: str) -> None:
         """Kill the broker, start it again, and read back the acknowledged messages."""
         await asyncio.to_thread(self.broker.kill)
         try:
             await asyncio.to_thread(self.broker.start)
         except AssertionError as error:
-            self.outcome.failures.append((BROKEN, f"{said}: {error}"))
+            self.outcome.failures.append((BROKEN, f"{reported}: {error}"))
             raise
-        await self.read_back(said)
+        await self.read_back(reported)
 
-    async def read_back(self, said: str) -> None:
+    async def read_back(self, reported: str) -> None:
         """Record a failure for each acknowledged message that is not at its queue and offset."""
         async with BrokerConnection(self.broker.serving.broker) as connection:
             for queue_id in range(QUEUES):
@@ -144,17 +146,17 @@ class Torture:
                         continue
                     message = held.messages.get(offset)
                     if message is None or message.body != body:
-                        self.outcome.failures.append((FALSE, f"{said}: {queue}, {offset}"))
+                        self.outcome.failures.append((FALSE, f"{reported}: {queue}, {offset}"))
                 self.verified[queue_id] = max(held.messages, default=begin - 1) + 1
         self.outcome.counts["acknowledged messages"] = len(self.ledger)
 
-    async def close(self, said: str) -> None:
+    async def close(self, reported: str) -> None:
         """Read back all messages, stop the broker cleanly, and check the files."""
         self.verified.clear()
-        await self.read_back(said)
+        await self.read_back(reported)
         await asyncio.to_thread(self.broker.stop)
         for text in self.broker.findings():
-            self.outcome.failures.append((DAMAGE, f"{said}: {text}"))
+            self.outcome.failures.append((DAMAGE, f"{reported}: {text}"))
 
 
 async def _torture(library: Path, directory: Path, error: int, size: Size) -> Torture:

@@ -149,9 +149,9 @@ class ClientCalls:
 
         async def serve() -> RemotingCommand:
             asked = [self._status_of(member, header) for member in members.values()]
-            told = dict(zip(members, await asyncio.gather(*asked), strict=True))
+            reported = dict(zip(members, await asyncio.gather(*asked), strict=True))
             status = ConsumerStatus(
-                clients={client: table for client, table in told.items() if table is not None}
+                clients={client: table for client, table in reported.items() if table is not None}
             )
             return response(request.command, body=encode_consumer_status(status))
 
@@ -239,9 +239,9 @@ class ClientCalls:
                 ResponseCode.SYSTEM_ERROR,
                 f"invoke consumer <{group}> <{to.client_id}> Exception: {error}",
             ) from error
-        told = response(asked, answer.code, answer.remark, body=answer.body)
-        told.ext_fields = answer.ext_fields
-        return told
+        reported = response(asked, answer.code, answer.remark, body=answer.body)
+        reported.ext_fields = answer.ext_fields
+        return reported
 
     async def _status_of(
         self, member: Member, header: GetConsumerStatusRequestHeader

@@ -38,8 +38,8 @@ async def send_back(
 ) -> RemotingCommand:
     """Send a message back, and return the answer."""
     peer = FakePeer()
-    said: dict[str, Any] = {"offset": offset, "group": "g", "delay_level": 0}
-    header = ConsumerSendMsgBackRequestHeader(**said | fields)
+    defaults: dict[str, Any] = {"offset": offset, "group": "g", "delay_level": 0}
+    header = ConsumerSendMsgBackRequestHeader(**defaults | fields)
     asked = peer.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
     asked.command.version = version
     if reason:

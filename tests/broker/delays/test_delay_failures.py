@@ -232,8 +232,8 @@ def test_messages_of_a_deleted_topic_are_skipped_one_by_one(
         assert broker.delay.offsets == {1: 201}
 
     run(test)
-    said = [one for one in caplog.records if "delay_level.passed_over" in one.message]
-    assert 1 <= len(said) <= 30  # and not 200
+    reported = [one for one in caplog.records if "delay_level.passed_over" in one.message]
+    assert 1 <= len(reported) <= 30  # and not 200
 
 
 def test_a_crash_after_a_topic_was_deleted_repeats_no_delivery_after_its_messages() -> None:

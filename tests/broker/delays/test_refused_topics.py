@@ -26,8 +26,8 @@ Waiting = Callable[[SimulatedBroker, bytes, str], RecordDraft]
 
 def by_level(broker: SimulatedBroker, body: bytes, topic: str) -> RecordDraft:
     """Return a draft with a delay level that is due in a second."""
-    said = {names.UNIQ_KEY: body.decode()}
-    return broker.draft(body, topic=topic, delay_level=1, properties=said)
+    properties = {names.UNIQ_KEY: body.decode()}
+    return broker.draft(body, topic=topic, delay_level=1, properties=properties)
 
 
 def by_time(broker: SimulatedBroker, body: bytes, topic: str) -> RecordDraft:
@@ -87,8 +87,8 @@ def test_a_topic_whose_deletion_failed_delays_no_other(
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    said = [one for one in caplog.messages if "set_aside" in one]
-    assert 0 < len(said) < 100
+    entries = [one for one in caplog.messages if "set_aside" in one]
+    assert 0 < len(entries) < 100
     assert not any("put_refused" in one for one in caplog.messages)
 
 

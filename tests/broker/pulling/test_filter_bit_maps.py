@@ -245,8 +245,8 @@ def test_an_administrator_sees_the_filter_and_the_bit_maps() -> None:
         assert [one.eval for one in found.queue_data] == [False, True]
         bits = str(found.queue_data[1].bit_map)
         assert (bits.count("1"), len(bits), bits.count("\n")) == (3, 112 + 2, 2)
-        said = json.loads(str(found.queue_data[1].extend_data_json))
-        assert base64.b64decode(said["filterBitMap"]) == BloomFilter().bit_map(["g#T"])
-        assert (said["size"], said["tagsCode"], found.queue_data[1].tags_code) == (34, 0, 0)
+        reported = json.loads(str(found.queue_data[1].extend_data_json))
+        assert base64.b64decode(reported["filterBitMap"]) == BloomFilter().bit_map(["g#T"])
+        assert (reported["size"], reported["tagsCode"], found.queue_data[1].tags_code) == (34, 0, 0)
 
     run_with_broker(test, config=config())

@@ -31,13 +31,13 @@ def handler(broker: SimulatedBroker) -> MessageQueryHandler:
 
 
 async def query(broker: SimulatedBroker, key: str, **fields: Any) -> RemotingCommand:
-    said: dict[str, Any] = {
+    times: dict[str, Any] = {
         "topic": "T",
         "max_num": 32,
         "begin_timestamp": 0,
         "end_timestamp": LONG_MAX,
     } | fields
-    header = QueryMessageRequestHeader(key=key, **said)
+    header = QueryMessageRequestHeader(key=key, **times)
     return await broker.ask(handler(broker).on_query_message, header)
 
 

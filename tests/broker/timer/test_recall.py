@@ -170,7 +170,7 @@ def test_handles_equal_javas() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "times",
     [
         {"deliver_at_ms": -1},
         {"delay_ms": 1.5},
@@ -180,9 +180,9 @@ def test_handles_equal_javas() -> None:
         {"delay_ms": 5, "deliver_at_ms": 5},
     ],
 )
-def test_a_message_accepts_one_time_in_whole_milliseconds(said: dict[str, Any]) -> None:
+def test_a_message_accepts_one_time_in_whole_milliseconds(times: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessageError):
-        Message("T", b"x", **said)
+        Message("T", b"x", **times)
 
 
 def test_a_recall_with_a_late_sync_is_retried_until_it_is_synced() -> None:

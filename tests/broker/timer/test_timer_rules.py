@@ -104,7 +104,7 @@ def test_a_rolled_message_can_be_recalled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("reported", "words"),
     [
         ({"TIMER_DELAY_SEC": "abc"}, "TIMER_DELAY_SEC is 'abc', and must be a whole number"),
         ({"TIMER_DELAY_MS": "1.5"}, "TIMER_DELAY_MS is '1.5'"),
@@ -116,12 +116,12 @@ def test_a_rolled_message_can_be_recalled() -> None:
         ({"TIMER_DELAY_SEC": "-5", "TIMER_DEL_UNIQKEY": "a"}, "bigger than the current time"),
     ],
 )
-def test_an_invalid_or_too_distant_time_is_refused(said: dict[str, str], words: str) -> None:
+def test_an_invalid_or_too_distant_time_is_refused(reported: dict[str, str], words: str) -> None:
     async def test(broker: SimulatedBroker) -> None:
         await asyncio.sleep(0)
         sends = broker.timers.placement(broker.runtime.random)
         with pytest.raises(MessageIllegalError, match=words) as caught:
-            sends.place("T", 0, dict(said), broker.clock.now_ms())
+            sends.place("T", 0, dict(reported), broker.clock.now_ms())
         assert caught.value.code == 13
 
     run(test)

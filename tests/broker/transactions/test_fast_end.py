@@ -28,14 +28,14 @@ from tests.broker.transactions.transaction_rig import (
 def frame(
     half: Half, verdict: int = COMMIT, *, oneway: bool = True, opaque: int = 7, **fields: Any
 ) -> bytes:
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "producer_group": half.group,
         "tran_state_table_offset": half.queue_offset,
         "commit_log_offset": half.physical_offset,
         "commit_or_rollback": verdict,
         "msg_id": half.unique_key,
     }
-    header = EndTransactionRequestHeader(**said | fields)
+    header = EndTransactionRequestHeader(**defaults | fields)
     command = request(RequestCode.END_TRANSACTION, header, oneway=oneway)
     command.opaque = opaque
     return encode_frame(command)

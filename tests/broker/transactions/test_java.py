@@ -97,9 +97,9 @@ def test_a_check_equals_javas() -> None:
             theirs.queue_id,
             theirs.body,
         )
-        said = CheckTransactionStateRequestHeader
-        assert ours.queue_offset == check.header(said).tran_state_table_offset
-        assert theirs.queue_offset == recorded.header(said).tran_state_table_offset
+        reported = CheckTransactionStateRequestHeader
+        assert ours.queue_offset == check.header(reported).tran_state_table_offset
+        assert theirs.queue_offset == recorded.header(reported).tran_state_table_offset
         own = {names.WAIT, names.TRAN_PREPARED_QUEUE_OFFSET, names.CRC32}
         assert {n: v for n, v in ours.properties.items() if n not in own} == {
             n: v for n, v in theirs.properties.items() if n not in own

@@ -64,10 +64,10 @@ class TransactionRig:
         born_at_ms: int | None = None, lone: LoneConnection | None = None, **properties: str,
     ) -> Half:  # fmt: skip
         """Send a half message, by the connection `lone` if one is given."""
-        said = {"TRAN_MSG": "true", "PGROUP": group} | properties
+        defaults = {"TRAN_MSG": "true", "PGROUP": group} | properties
         born = self.broker.clock.now_ms() if born_at_ms is None else born_at_ms
         command = message(
-            body, encode_properties(said).decode(), topic=topic, queue_id=queue_id,
+            body, encode_properties(defaults).decode(), topic=topic, queue_id=queue_id,
             producer_group=group, born_timestamp=born, sys_flag=4,
         )  # fmt: skip
         if lone is None:
@@ -94,7 +94,7 @@ class TransactionRig:
         **fields: Any,
     ) -> FakePeer:  # fmt: skip
         """End a transaction, and return the peer that gets the answer."""
-        said: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "producer_group": half.group,
             "tran_state_table_offset": half.queue_offset,
             "commit_log_offset": half.physical_offset,
@@ -102,7 +102,7 @@ class TransactionRig:
             "from_transaction_check": is_checked,
             "msg_id": half.unique_key,
         }
-        header = EndTransactionRequestHeader(**said | fields)
+        header = EndTransactionRequestHeader(**defaults | fields)
         peer = FakePeer()
         asked = peer.request(RequestCode.END_TRANSACTION, header, oneway=oneway)
         peer.ask(self.handlers[RequestCode.END_TRANSACTION], asked)

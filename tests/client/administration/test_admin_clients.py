@@ -99,8 +99,8 @@ def test_producers_are_listed_by_group_and_by_broker() -> None:
                 assert [one.client_id for one in found] == [producer.client_id]
                 assert await admin.producer_connection("producers") == found
                 host, port = w.cluster.broker_address(1)
-                told = await admin.producers(f"{host}:{port}")
-                assert [one.client_id for one in told["producers"]] == [producer.client_id]
+                reported = await admin.producers(f"{host}:{port}")
+                assert [one.client_id for one in reported["producers"]] == [producer.client_id]
             with pytest.raises(TopicNotFoundError, match="absent"):
                 await admin.producer_connection("producers", "absent")
 

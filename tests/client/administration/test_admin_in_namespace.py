@@ -68,9 +68,9 @@ def test_topics_are_limited_to_the_namespace() -> None:
     async def main() -> None:
         async with within() as (w, admin, outside):
             assert {TOPIC, INSIDE} <= set(await outside.topic_list())
-            told = await admin.topic_list()
-            assert told.count(TOPIC) == 1
-            assert not [name for name in told if NS in name]
+            reported = await admin.topic_list()
+            assert reported.count(TOPIC) == 1
+            assert not [name for name in reported if NS in name]
             [config] = (await admin.topic_config(TOPIC)).values()
             assert (config.name, config.read_queue_nums) == (TOPIC, 2)
             [other] = (await outside.topic_config(TOPIC)).values()
@@ -145,11 +145,11 @@ def test_running_info_has_plain_names_within_the_namespace() -> None:
                 assert {one.topic for one in info.subscriptions} == plain
                 assert {one.topic for one in info.queues} == plain
                 assert set(info.statuses) == plain
-                told = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)
-                assert {one.topic for one in told.subscriptions} == inside
-                assert {one.topic for one in told.queues} == inside
-                assert set(told.statuses) == inside
-                assert told.properties == info.properties
+                reported = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)
+                assert {one.topic for one in reported.subscriptions} == inside
+                assert {one.topic for one in reported.queues} == inside
+                assert set(reported.statuses) == inside
+                assert reported.properties == info.properties
             async with w.cluster.producer("orders", ProducerConfig(namespace=NS)) as producer:
                 await producer.send(Message(TOPIC, b"1"))
                 [one] = await admin.producer_connection("orders")
@@ -220,9 +220,9 @@ def test_members_report_offsets_by_qualified_names() -> None:
                 header = GetConsumerStatusRequestHeader(INSIDE, f"{NS}%{GROUP}")
                 code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
                 body = await server_of(outside, "127.0.0.1:10911").request_body(code, header)
-                told = decode_consumer_status(body).clients[consumer.client_id]
-                assert told[MessageQueue(INSIDE, "broker-0", 0)] == 2
-                assert {queue.topic for queue in told} == {INSIDE}
+                reported = decode_consumer_status(body).clients[consumer.client_id]
+                assert reported[MessageQueue(INSIDE, "broker-0", 0)] == 2
+                assert {queue.topic for queue in reported} == {INSIDE}
 
     run_virtual(main())
 
@@ -239,8 +239,8 @@ def test_ordered_queue_is_locked_by_its_qualified_name() -> None:
                 locks = w.cluster.broker().components.queue_locks
                 mine = [MessageQueue(INSIDE, "broker-0", n) for n in range(2)]
                 assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == []
-                told = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)
-                assert all(told.queues[one].locked for one in mine)
+                reported = await outside.running_info(f"{NS}%{GROUP}", consumer.client_id)
+                assert all(reported.queues[one].locked for one in mine)
             assert locks.lock(f"{NS}%{GROUP}", "other", mine, 0) == mine
 
     run_virtual(main())
@@ -257,8 +257,8 @@ def test_brokers_assign_queues_and_store_modes_within_the_namespace() -> None:
                 await w.until(lambda: received == [b"1"])
                 assert {one.topic for one in consumer.queues} == {TOPIC, f"%RETRY%{GROUP}"}
             await admin.set_request_mode(TOPIC, GROUP, is_pop=False)
-            [told] = (await admin.request_modes()).values()
-            mode = told[TOPIC][GROUP]
+            [reported] = (await admin.request_modes()).values()
+            mode = reported[TOPIC][GROUP]
             assert (mode.topic, mode.consumer_group) == (TOPIC, GROUP)
             assert (mode.mode, mode.pop_share_queue_num) == (MessageRequestMode.PULL, 0)
             [known] = (await outside.request_modes()).values()

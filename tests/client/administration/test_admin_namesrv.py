@@ -37,9 +37,9 @@ def with_admin(body: Body) -> None:
 def test_option_is_changed_on_all_name_servers() -> None:
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.update_namesrv_config({"orderMessageEnable": "true"})
-        told = await admin.namesrv_config()
-        assert list(told) == ["127.0.0.1:9876", "127.0.0.1:9877"]
-        assert {values["orderMessageEnable"] for values in told.values()} == {"true"}
+        reported = await admin.namesrv_config()
+        assert list(reported) == ["127.0.0.1:9876", "127.0.0.1:9877"]
+        assert {values["orderMessageEnable"] for values in reported.values()} == {"true"}
         with pytest.raises(NoPermissionError, match="listenPort cannot be changed"):
             await admin.update_namesrv_config({"listenPort": "1"})
         with pytest.raises(RemoteSystemError, match="'soon' is not a whole number"):
@@ -71,12 +71,12 @@ def test_write_permission_is_removed_and_restored() -> None:
 
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders")
-        told = await admin.wipe_write_perm("broker-1")
-        assert list(told) == ["127.0.0.1:9876", "127.0.0.1:9877"]
-        assert min(told.values()) > 0
+        reported = await admin.wipe_write_perm("broker-1")
+        assert list(reported) == ["127.0.0.1:9876", "127.0.0.1:9877"]
+        assert min(reported.values()) > 0
         both = PERM_READ | PERM_WRITE
         assert perms(await admin.topic_route("orders")) == {"broker-0": both, "broker-1": PERM_READ}
-        assert await admin.add_write_perm("broker-1") == told
+        assert await admin.add_write_perm("broker-1") == reported
         assert perms(await admin.topic_route("orders")) == {"broker-0": both, "broker-1": both}
         assert set((await admin.wipe_write_perm("broker-7")).values()) == {0}
 

@@ -226,7 +226,7 @@ def test_invalid_reset_is_refused_before_any_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         ({}, "one of at_ms, to and offset"),
         ({"at_ms": 1, "to": "latest"}, "one of at_ms, to and offset"),
@@ -237,10 +237,10 @@ def test_invalid_reset_is_refused_before_any_change() -> None:
         ({"to": "latest", "queue": MessageQueue("other", "broker-0", 0)}, "one of topic other"),
     ],
 )
-def test_reset_requires_a_valid_target(asked: dict[str, Any], told: str) -> None:
+def test_reset_requires_a_valid_target(asked: dict[str, Any], reported: str) -> None:
     async def main() -> None:
         async with Cluster(seed=2) as cluster, cluster.admin() as admin:
-            with pytest.raises(UsageError, match=told):
+            with pytest.raises(UsageError, match=reported):
                 await admin.reset_offset("g", "T", **asked)
 
     run_virtual(main())

@@ -90,23 +90,23 @@ def test_attribute_is_removed_and_invalid_one_is_refused() -> None:
 
 
 def test_order_config_is_stored_and_deleted_with_the_topic() -> None:
-    async def told(admin: AdminClient) -> dict[str, str]:
+    async def reported(admin: AdminClient) -> dict[str, str]:
         return await admin.kv_list(ORDER_TOPIC_CONFIG)
 
     async def body(_: Cluster, admin: AdminClient) -> None:
         await admin.create_topic("orders", queues=4, order=True)
-        assert await told(admin) == {"orders": "broker-0:4;broker-1:4"}
+        assert await reported(admin) == {"orders": "broker-0:4;broker-1:4"}
         await admin.update_topic("orders", queues=6, broker_name="broker-1")
-        assert await told(admin) == {"orders": "broker-0:4;broker-1:6"}
+        assert await reported(admin) == {"orders": "broker-0:4;broker-1:6"}
         await admin.update_namesrv_config({"orderMessageEnable": "true"})
         assert (await admin.topic_route("orders")).order_topic_conf == "broker-0:4;broker-1:6"
         await admin.update_topic("orders", order=False, broker_name="broker-0")
-        assert await told(admin) == {"orders": "broker-1:6"}
+        assert await reported(admin) == {"orders": "broker-1:6"}
         await admin.update_topic("orders", order=False)
-        assert await told(admin) == {}
+        assert await reported(admin) == {}
         await admin.update_topic("orders", order=True)
         await admin.delete_topic("orders")
-        assert await told(admin) == {}
+        assert await reported(admin) == {}
 
     with_admin(body, namesrvs=2)
 

@@ -74,11 +74,11 @@ def test_all_dead_letters_are_redriven_once() -> None:
     async def main() -> None:
         async with recording(brokers=2) as w, w.cluster.admin() as admin:
             await kill(w, b"a", b"b", b"c")
-            told: list[tuple[int, int]] = []
-            done = await admin.redrive_all(GROUP, on_progress=lambda *far: told.append(far))
+            reported: list[tuple[int, int]] = []
+            done = await admin.redrive_all(GROUP, on_progress=lambda *far: reported.append(far))
             assert done == Redrive(sent=3)
-            assert told[-1] == (3, 3)
-            assert {total for _, total in told} == {3}
+            assert reported[-1] == (3, 3)
+            assert {total for _, total in reported} == {3}
             assert await admin.redrive_all(GROUP) == Redrive()
             async with w.consumer():
                 await w.until_received(b"a", b"b", b"c")

@@ -91,8 +91,8 @@ def test_counters_match_sent_consumed_and_sent_back_messages() -> None:
                 assert (mine.group, theirs.group) == (GROUP, OTHERS)
                 assert (mine.in_24h, mine.out_24h, mine.lag) == (COUNT, COUNT, 0)
 
-                told = consumer.stats()[TOPIC]
-                assert told.consume_failed_messages == REFUSED + RETRIES
+                reported = consumer.stats()[TOPIC]
+                assert reported.consume_failed_messages == REFUSED + RETRIES
                 assert other.stats()[TOPIC].consume_failed_messages == 0
                 [one] = (await admin.consumer_connection(GROUP)).connections
                 assert one.client_id == consumer.client_id

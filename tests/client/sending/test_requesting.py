@@ -74,8 +74,8 @@ def test_request_returns_its_reply() -> None:
             (question,) = requests
             assert question.properties["TTL"] == "5000"
             assert question.properties["REPLY_TO_CLIENT"] == producer.client_id
-            told = {"MSG_TYPE": "reply", "TTL": "5000", "REPLY_TO_CLIENT": producer.client_id}
-            assert told.items() <= reply.properties.items()
+            reported = {"MSG_TYPE": "reply", "TTL": "5000", "REPLY_TO_CLIENT": producer.client_id}
+            assert reported.items() <= reply.properties.items()
             assert uuid.UUID(reply.properties["CORRELATION_ID"]).version == 4
             set_on_the_way = {"ARRIVE_TIME", "PUSH_REPLY_TIME", "MSG_REGION", "TRACE_ON"}
             assert set_on_the_way <= reply.properties.keys()

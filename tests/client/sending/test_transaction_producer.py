@@ -107,11 +107,11 @@ def test_block_commits_on_exit_and_rolls_back_on_error() -> None:
 
 def test_error_of_local_transaction_is_raised_and_the_check_decides() -> None:
     checked: list[MessageExt] = []
-    told: list[tuple[TransactionState, bool]] = []
+    reported: list[tuple[TransactionState, bool]] = []
 
     class Hook:
         def end_transaction(self, end: TransactionEnd) -> None:
-            told.append((end.state, end.is_checked))
+            reported.append((end.state, end.is_checked))
 
     async def check(message: MessageExt) -> TransactionState:
         checked.append(message)
@@ -139,7 +139,7 @@ def test_error_of_local_transaction_is_raised_and_the_check_decides() -> None:
             await asyncio.sleep(200)
         assert seen.bodies == [b"x"]
         [asked] = checked
-        assert told == [(UNKNOWN, False), (COMMIT, True)]
+        assert reported == [(UNKNOWN, False), (COMMIT, True)]
         assert (asked.topic, asked.body, asked.msg_id) == ("T", b"x", seen.messages[0].msg_id)
 
     run(test)

@@ -27,8 +27,8 @@ def java_s_timer() -> tuple[SimDisk, dict[str, Any]]:
             for at in range(0, len(data), 1 << 16):
                 if any(data[at : at + (1 << 16)]):
                     disk.write(name, at, [data[at : at + (1 << 16)]])
-    told = json.loads(gzip.decompress((FOLDER / "clean_timer.json.gz").read_bytes()))
-    return disk, told
+    reported = json.loads(gzip.decompress((FOLDER / "clean_timer.json.gz").read_bytes()))
+    return disk, reported
 
 
 def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
@@ -39,9 +39,9 @@ def opened(disk: SimDisk, *, was_clean: bool) -> TimerFiles:
 
 
 def test_javas_wheel_and_timer_log_are_loaded_unchanged() -> None:
-    disk, told = java_s_timer()
+    disk, reported = java_s_timer()
     files = opened(disk, was_clean=True)
-    check = told["check_point"]
+    check = reported["check_point"]
     assert files.check == TimerCheck(
         check["lastReadTimeMs"],
         check["lastTimerLogFlushPos"],
@@ -52,9 +52,9 @@ def test_javas_wheel_and_timer_log_are_loaded_unchanged() -> None:
         check["counter"],
     )
     first = check["lastReadTimeMs"] // 1000
-    slots = [one[1:5] for one in told["wheels"][0]["slots"] if one[1] >= first]
+    slots = [one[1:5] for one in reported["wheels"][0]["slots"] if one[1] >= first]
     assert sorted(map(list, files.wheel.slots())) == sorted(slots)
-    units = [(one[0], TimerUnit(*one[1:])) for one in told["log"] if isinstance(one, list)]
+    units = [(one[0], TimerUnit(*one[1:])) for one in reported["log"] if isinstance(one, list)]
     assert list(files.log.scan(0)) == units
     by_second = Counter(unit.second for _, unit in units)
     for slot in files.wheel.slots():

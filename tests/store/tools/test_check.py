@@ -68,11 +68,11 @@ def test_a_check_reports_progress() -> None:
         rig.append(b"")
     rig.commit()
     rig.store.close(0)
-    told: list[tuple[int, int]] = []
-    check_store(rig.disk, progress=lambda *args: told.append(args))
+    reported: list[tuple[int, int]] = []
+    check_store(rig.disk, progress=lambda *args: reported.append(args))
 
-    assert told
-    assert all(0 < done <= total for done, total in told)
+    assert reported
+    assert all(0 < done <= total for done, total in reported)
 
 
 def overwrite(name: str, at: int, data: bytes) -> Callable[[SimDisk], None]:

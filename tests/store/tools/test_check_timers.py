@@ -69,13 +69,13 @@ def rewrite(**numbers: int) -> Callable[[SimDisk], None]:
 
 def test_a_store_with_scheduled_messages_has_no_findings_and_their_count() -> None:
     disk = waiting_store()
-    report, told = check_store(disk), store_info(disk).timers
+    report, reported = check_store(disk), store_info(disk).timers
 
     assert (report.findings, report.timers) == ([], SECONDS * EACH - 1)
-    assert told is not None
-    assert (told.waiting, told.behind, told.log_files) == (SECONDS * EACH - 1, 0, 2)
-    assert told.first_at_ms == (FIRST_MS - 1) // 1000 * 1000
-    assert told.last_at_ms == told.first_at_ms + (SECONDS - 1) * 1000
+    assert reported is not None
+    assert (reported.waiting, reported.behind, reported.log_files) == (SECONDS * EACH - 1, 0, 2)
+    assert reported.first_at_ms == (FIRST_MS - 1) // 1000 * 1000
+    assert reported.last_at_ms == reported.first_at_ms + (SECONDS - 1) * 1000
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_recalled_message_is_dropped_by_a_rebuild_after_its_time() -> None:
     past_ms = FIRST_MS + SECONDS * 1000
 
     assert rebuild(disk, past_ms, pid=1).timers == SECONDS * EACH - 1
-    told = store_info(disk).timers
-    assert told is not None
-    assert told.first_at_ms == told.last_at_ms == past_ms // 1000 * 1000
+    reported = store_info(disk).timers
+    assert reported is not None
+    assert reported.first_at_ms == reported.last_at_ms == past_ms // 1000 * 1000
     assert_all_come(disk, later_ms=past_ms - EPOCH_MS)
 
 
@@ -195,10 +195,10 @@ def assert_all_come(disk: SimDisk, later_ms: int = 2_000) -> None:
 def test_a_message_not_in_the_wheel_yet_is_no_finding_and_counts_as_behind() -> None:
     disk = waiting_store()
     rewrite(queue_offset=read_check(disk).queue_offset - 4)(disk)
-    told = store_info(disk).timers
+    reported = store_info(disk).timers
 
-    assert told is not None
-    assert told.behind == 4
+    assert reported is not None
+    assert reported.behind == 4
     assert [one for one in check_store(disk).findings if "slot" in one.problem] == []
 
 
@@ -227,10 +227,10 @@ def test_changes_of_a_store_in_use_are_no_findings() -> None:
 
 
 def test_timer_files_of_java_have_no_findings() -> None:
-    disk, told = java_s_timer()
+    disk, reported = java_s_timer()
     report = check_store(disk)
-    read_at_ms = told["check_point"]["lastReadTimeMs"]
-    slots = [one for one in told["wheels"][0]["slots"] if one[1] * 1000 >= read_at_ms]
+    read_at_ms = reported["check_point"]["lastReadTimeMs"]
+    slots = [one for one in reported["wheels"][0]["slots"] if one[1] * 1000 >= read_at_ms]
 
     assert [one for one in report.findings if "timer" in one.file] == []
     assert report.timers == sum(one[4] for one in slots)

@@ -126,25 +126,25 @@ def test_dumped_java_queues_match_the_manifest() -> None:
         for queue_id, queue in queues.items():
             if queue["type"] != "SimpleCQ":
                 continue
-            told = [
+            reported = [
                 [row["offset"], row["physical_offset"], row["size"], row["tags_code"]]
                 for name in recorded.disk.list(f"consumequeue/{topic}/{queue_id}")
                 for row in dump(recorded.disk, f"consumequeue/{topic}/{queue_id}/{name}")
                 if row["what"] == "entry"
             ]
-            assert told == [unit[:4] for unit in queue["units"]], (topic, queue_id)
+            assert reported == [unit[:4] for unit in queue["units"]], (topic, queue_id)
 
 
 def test_a_dumped_java_log_matches_the_manifest() -> None:
     recorded = golden.load("clean")
-    told = [
+    reported = [
         (row["position"], row["topic"], row["queue_offset"])
         for name in recorded.disk.list("commitlog")
         for row in dump(recorded.disk, f"commitlog/{name}")
         if row["what"] == "record"
     ]
 
-    assert len(told) == len(recorded.manifest["records"])
+    assert len(reported) == len(recorded.manifest["records"])
 
 
 @pytest.mark.parametrize(

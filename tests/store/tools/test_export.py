@@ -211,11 +211,11 @@ def test_messages_of_a_java_store_can_be_exported_and_imported(name: str) -> Non
     disk = SimDisk()
     import_messages(disk, before, 5, pid=1)
 
-    def told(row: Row) -> tuple[object, ...]:
+    def reported(row: Row) -> tuple[object, ...]:
         return row["topic"], row["queue_id"], row["store_at_ms"], row["properties"], row["body"]
 
     assert len(before) > 10
-    assert [told(row) for row in rows(disk)] == [told(row) for row in before]
+    assert [reported(row) for row in rows(disk)] == [reported(row) for row in before]
     assert check_store(disk).findings == []
 
 

@@ -64,9 +64,9 @@ def test_info_of_java_stores_matches_their_manifests(name: str) -> None:
 
     assert (info.log_first, info.log_end) == (log["min_offset"], log["max_offset"])
     assert not info.is_kourous
-    told = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in info.queues}
+    reported = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in info.queues}
     for topic, queues in recorded.manifest["queues"].items():
         for queue_id, queue in queues.items():
             if queue["max_offset"]:
                 expected = (queue["min_offset"], queue["max_offset"])
-                assert told[topic, int(queue_id)] == expected, (topic, queue_id)
+                assert reported[topic, int(queue_id)] == expected, (topic, queue_id)

@@ -145,8 +145,8 @@ async def _kill_again_and_again(
         ledger.counts["kills"] += 1
         if ledger.counts["kills"] % 20 == 0:
             failures = len(ledger.failures)
-            said = f"{ledger.counts['kills']} kills, {len(ledger.acknowledged):,} messages"
-            size.say(f"{FAULT}: {said}, {failures} failures, {_missing_text(ledger)}")
+            reported = f"{ledger.counts['kills']} kills, {len(ledger.acknowledged):,} messages"
+            size.say(f"{FAULT}: {reported}, {failures} failures, {_missing_text(ledger)}")
             if failures:
                 size.say(f"  first: {ledger.failures[0]}")
 
