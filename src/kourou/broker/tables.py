@@ -98,7 +98,7 @@ class Tables:
             runtime.offload,
             runtime.clock,
             steady_ms,
-            runtime.boot_id,
+            runtime.boot_id(),
         )
 
     async def persist(self) -> None:

@@ -41,14 +41,14 @@ class Runtime:
     timer: Callable[[], float]
     """Returns elapsed seconds, also within a callback; for work that yields to the loop after some
     time."""
-    boot_id: str | None = None
-    """The time since the machine started, see `kourou.clock.boot_id`; None if unknown."""
+    boot_id: Callable[[], str | None] = lambda: None
+    """Returns the id of the time since the machine started, see `kourou.clock.boot_id`."""
 
     @classmethod
     def system(cls) -> Runtime:
         """Return the real environment: TCP, system clock, unseeded randomness, four threads."""
         return cls(
-            TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s, boot_id()
+            TcpNetwork(), SystemClock(), random.Random(), _ThreadOffload(), elapsed_s, boot_id
         )
 
 
