@@ -288,7 +288,7 @@ def encode_committed(
     return sealed, encode_seal(crc32(sealed))
 
 
-# Batches -------------------------------------------------------------------------------------
+# Batches
 
 _FORMATS: Final = list(HEAD_FIELDS.values())
 _SHARED_AT: Final = list(HEAD_FIELDS).index("sys_flag")

@@ -71,7 +71,7 @@ _V6_BYTES: Final = 16
 CRC_MASK: Final = 0x7FFF_FFFF
 """The bits of a CRC-32 that a record stores."""
 
-# Head ----------------------------------------------------------------------------------------
+# Head
 
 HEAD_FIELDS: Final = {
     "total_size": "i",
@@ -147,7 +147,7 @@ def encode_blank(rest: int) -> bytes:
     return RECORD_START.pack(rest, MAGIC_BLANK)
 
 
-# After the body ------------------------------------------------------------------------------
+# After the body
 
 TOPIC_SIZE_V2: Final = struct.Struct(">h")
 PROPERTIES_SIZE: Final = struct.Struct(">h")
@@ -168,7 +168,7 @@ def topic_field(topic: bytes) -> bytes:
     return bytes((min(len(topic), 255),)) + topic
 
 
-# Seal ----------------------------------------------------------------------------------------
+# Seal
 
 PAIR_END: Final = b"\x02"
 """The last byte of each property."""
@@ -194,17 +194,12 @@ def is_sealed(properties: bytes) -> bool:
     return properties.startswith(SEAL_START, len(properties) - SEAL_BYTES)
 
 
-def seal_digits_span(properties: bytes) -> tuple[int, int]:
-    """Return start and size of the digits of the seal in sealed properties."""
-    return len(properties) - len(PAIR_END) - SEAL_DIGITS, SEAL_DIGITS
-
-
 def without_seal(properties: bytes) -> bytes:
     """Return a record's encoded properties without the seal."""
     return properties[:-SEAL_BYTES] if is_sealed(properties) else properties
 
 
-# Fields --------------------------------------------------------------------------------------
+# Fields
 
 
 class RecordHeader(NamedTuple):

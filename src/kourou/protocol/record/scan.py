@@ -162,7 +162,7 @@ def split_records(data: bytes) -> Iterator[bytes]:
         at += size
 
 
-# Unverified records -------------------------------------------------------------------------
+# Unverified records
 
 
 class LogRecord(NamedTuple):
@@ -288,7 +288,7 @@ def store_time(head: bytes, position: int) -> int | None:
     return int(_v6_fields(head, 0, sys_flag)[0] if sys_flag & HOST_FLAGS else store_at_ms)
 
 
-# The next record after damage ----------------------------------------------------------------
+# The next record after damage
 
 
 def candidates(data: bytes, position: int) -> Iterator[int]:
