@@ -20,6 +20,7 @@ from kourou.protocol.command import (
     response,
 )
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
+from tests.documented_errors import only_raises
 
 PACK = Path(__file__).parent.parent / "golden" / "vectors" / "headers_binary.json.gz"
 GOLDEN = json.loads(gzip.decompress(PACK.read_bytes()))
@@ -231,7 +232,5 @@ def test_code_truncated_by_java_is_unknown() -> None:
 @given(st.binary(max_size=64))
 def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
     for attempt in (framed(data), head(fields=len(data).to_bytes(4, "big") + data)):
-        try:
+        with only_raises(ProtocolError):
             decode_frame(attempt)
-        except ProtocolError:
-            pass

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kourou.errors import MalformedBodyError
 from kourou.protocol.properties_text import decode_properties_text, encode_properties_text
+from tests.documented_errors import only_raises
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -61,7 +62,5 @@ def test_encoded_values_decode_to_the_same(properties: dict[str, str]) -> None:
 @given(st.binary(max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_arbitrary_bytes_raise_only_the_documented_error(text: bytes) -> None:
-    try:
+    with only_raises(MalformedBodyError):
         decode_properties_text(text)
-    except MalformedBodyError:
-        pass

@@ -18,6 +18,7 @@ from kourou.protocol.stats import (
     encode_consume_stats,
     encode_topic_stats,
 )
+from tests.documented_errors import only_raises
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 longs = st.integers(-(2**63), 2**63 - 1)
@@ -85,7 +86,5 @@ def test_malformed_stats_are_refused(body: bytes, reason: str) -> None:
 @given(st.binary(max_size=30))
 def test_arbitrary_bytes_raise_only_malformed_body_errors(data: bytes) -> None:
     for decode in (decode_topic_stats, decode_consume_stats):
-        try:
+        with only_raises(MalformedBodyError):
             decode(data)
-        except MalformedBodyError:
-            pass

@@ -18,6 +18,7 @@ from kourou.store.tools.info import store_info
 from kourou.store.tools.rebuild import rebuild
 from kourou.store.tools.truncate import plan_truncation, truncate_log
 from kourou.testing.disk import SimDisk
+from tests.documented_errors import only_raises
 from tests.store import golden
 from tests.store.rig import Rig
 
@@ -72,21 +73,22 @@ def damage(disk: SimDisk, dice: random.Random) -> str:
     return f"{kind} {name} at {at}"
 
 
-def run_read_only_tools(disk: SimDisk) -> None:
-    """Run the read-only tools; none may raise."""
-    store_info(disk)
-    check_store(disk)
-    check_store(disk, live=True)
-    for name in files_of(disk):
-        kind = kind_of(name)
-        if kind is None:
-            assert name.startswith("compaction/"), name
-            continue
-        with suppress(IsADirectoryError):
-            for row in dump_file(disk, name, kind):
-                json.dumps(row, default=str)
-    list(export_messages(disk, Selection(with_system=True)))
-    plan_truncation(disk, None)
+def assert_read_only_tools_succeed(disk: SimDisk, case: str = "") -> None:
+    """Assert that no read-only tool raises an error."""
+    with only_raises(case=case):
+        store_info(disk)
+        check_store(disk)
+        check_store(disk, live=True)
+        for name in files_of(disk):
+            kind = kind_of(name)
+            if kind is None:
+                assert name.startswith("compaction/"), name
+                continue
+            with suppress(IsADirectoryError):
+                for row in dump_file(disk, name, kind):
+                    json.dumps(row, default=str)
+        list(export_messages(disk, Selection(with_system=True)))
+        plan_truncation(disk, None)
 
 
 def bodies(disk: SimDisk) -> set[tuple[str, int, bytes]]:
@@ -100,10 +102,7 @@ def test_read_only_tools_survive_any_damage(seed: int) -> None:
     disk = small_store()
     done = [damage(disk, dice) for _ in range(dice.choice((1, 1, 2, 5)))]
 
-    try:
-        run_read_only_tools(disk)
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {done}") from error
+    assert_read_only_tools_succeed(disk, case=f"seed {seed}: {done}")
 
 
 @pytest.mark.parametrize("seed", range(70))
@@ -113,27 +112,19 @@ def test_repair_tools_repair_or_report_an_error(seed: int) -> None:
     done = [damage(disk, dice) for _ in range(dice.choice((1, 1, 2, 4)))]
     before = bodies(disk)
 
-    try:
-        _repair(disk, before)
-    except KourouError:
-        pass  # the tool reported why it cannot repair the store
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {done}") from error
-
-
-def _repair(disk: SimDisk, before: set[tuple[str, int, bytes]]) -> None:
-    rebuild(disk, 2_000_000, pid=1)
-    assert bodies(disk) == before, "a rebuild loses no message"
-    plan = plan_truncation(disk, None)
-    if plan is not None:
-        truncate_log(disk, plan, 2_000_000, pid=1)
-    findings = check_store(disk).findings
-    assert not [f for f in findings if not f.file.startswith("config/")], findings
+    with only_raises(KourouError, case=f"seed {seed}: {done}"):
+        rebuild(disk, 2_000_000, pid=1)
+        assert bodies(disk) == before, "a rebuild loses no message"
+        plan = plan_truncation(disk, None)
+        if plan is not None:
+            truncate_log(disk, plan, 2_000_000, pid=1)
+        findings = check_store(disk).findings
+        assert not [f for f in findings if not f.file.startswith("config/")], findings
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_read_only_tools_accept_each_recorded_store(name: str) -> None:
-    run_read_only_tools(golden.load(name).disk)
+    assert_read_only_tools_succeed(golden.load(name).disk)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -142,10 +133,7 @@ def test_read_only_tools_survive_damaged_java_stores(seed: int) -> None:
     disk = golden.load(golden.NAMES[seed % len(golden.NAMES)]).disk
     done = [damage(disk, dice) for _ in range(4)]
 
-    try:
-        run_read_only_tools(disk)
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {done}") from error
+    assert_read_only_tools_succeed(disk, case=f"seed {seed}: {done}")
 
 
 @pytest.mark.parametrize(
@@ -163,4 +151,4 @@ def test_tools_survive_unexpected_file_names(break_it: Callable[[SimDisk], objec
     with suppress(OSError):
         break_it(disk)
 
-    run_read_only_tools(disk)
+    assert_read_only_tools_succeed(disk)

@@ -39,6 +39,7 @@ from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.protocol.record.encode import RecordDraft, encode_record, record_size
 from kourou.protocol.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from kourou.protocol.record.read import read_record
+from tests.documented_errors import only_raises
 
 VECTORS = Path(__file__).parent.parent.parent / "golden" / "vectors"
 GOLDEN = json.loads((VECTORS / "message_encode.json").read_text())
@@ -423,11 +424,10 @@ def test_corrupt_inner_batch_is_refused() -> None:
 
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_only_protocol_errors(data: bytes) -> None:
-    try:
+    with only_raises(ProtocolError):
         decode_messages(data)
+    with only_raises(ProtocolError):
         decode_message(data)
-    except ProtocolError:
-        pass
 
 
 @settings(max_examples=300)
@@ -436,7 +436,5 @@ def test_changed_byte_raises_only_protocol_errors(at: int, byte: int, kind: int)
     flags = (0, COMPRESSED, INNER_BATCH | NEED_UNWRAP, COMPRESSED | INNER_BATCH | NEED_UNWRAP)
     record = bytearray(encode(replace(DRAFT, sys_flag=flags[kind])))
     record[at] = byte
-    try:
+    with only_raises(ProtocolError):
         decode_messages(record)
-    except ProtocolError:
-        pass
