@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kourou.broker.clients import Member
+from kourou.broker.decline_runs import RUN, SKIPS
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.pull_checks import PullChecks
 from kourou.errors import ProtocolError
@@ -59,6 +60,7 @@ class Peer(FakePeer):
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         super().__init__()
         self.limits = limits or ConnectionLimits()
+        self.on_closed: list[Callable[[Connection], None]] = []
         self.frames: list[bytes] = []
 
     def send_frames(self, data: bytes) -> None:
@@ -214,7 +216,7 @@ def test_a_plain_pull_is_answered_with_the_stored_bytes() -> None:
         ({"queueId": "9"}, "queue"),
         ({"queueId": "x"}, "number"),
         ({"queueOffset": "x"}, "offset"),
-        ({"queueOffset": "5", "commitOffset": "5"}, "messages"),
+        ({"queueOffset": "5", "commitOffset": "5"}, "messages not found"),
         ({"topic": "V"}, "topic"),
         ({"consumerGroup": "new"}, "group"),
         ({"consumerGroup": "CID_RMQ_SYS_x"}, "reserved"),
@@ -232,6 +234,20 @@ def test_declined_pulls_are_counted_by_reason(fields: dict[str, object], reason:
         assert serve_fast(broker, frame(fields), path=path) is None
         assert serve_fast(broker, frame({}), path=path) is not None
         assert path.declined == {reason: 1}
+
+    run_with_broker(test)
+
+
+def test_a_run_of_declined_pulls_is_skipped_for_a_while() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft()])
+        broker.groups.get_or_create("g")
+        path, peer = fast_path(broker), Peer()
+
+        for _ in range(RUN + SKIPS):
+            assert serve_fast(broker, frame({"subscription": "TagA"}), peer, path) is None
+        assert path.declined == {"selection": RUN, "skipped": SKIPS}
+        assert serve_fast(broker, frame({}), peer, path) is not None
 
     run_with_broker(test)
 

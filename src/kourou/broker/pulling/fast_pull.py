@@ -31,6 +31,7 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
+from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -170,7 +171,8 @@ class FastPull:
     """Serves pulls on the fast path; a `FastPath` of connections.
 
     Attributes:
-        declined: pulls left to the general path, by reason; for a refused pull that of its verdict.
+        declined: pulls left to the general path, by reason; for a refused pull that of its verdict,
+            "skipped" after a run of declined pulls.
     """
 
     def __init__(
@@ -191,6 +193,7 @@ class FastPull:
         self._stats = context.stats
         self._general_path = general_path
         self.declined: Counter[str] = Counter()
+        self._decline_runs = DeclineRuns()
         self._pulls: dict[_Key, _CachedPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
@@ -198,13 +201,17 @@ class FastPull:
         """Serve the frame at `start`; return its end, or `start` if the path does not accept it."""
         if not buffer.startswith(_START, start + _START_AT, end):
             return start
+        if self._decline_runs.runs and self._decline_runs.skips(connection):
+            self.declined[SKIPPED] += 1
+            return start
         size, header_size = _SIZES(buffer, start)
         next_at: int = start + 4 + size
-        reason: str | None = "cut off"
+        reason: str | None = CUT_OFF
         if next_at <= end:
             reason = self._serve(connection, buffer, start, size, header_size)
         if reason is None:
             return next_at
+        self._decline_runs.note(connection, reason)
         self.declined[reason] += 1
         return start
 
@@ -252,7 +259,7 @@ class FastPull:
         else:
             answer = self._answer(pull, permitted, offset, opaque, None)
             if answer is None:
-                return "messages"
+                return "messages not found"
             connection.send_frames(answer)
         if pull.is_committing:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, commit_offset, host)

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kourou.broker.context import BrokerContext
+from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
 from kourou.broker.sending.batch_layouts import layouts
@@ -110,11 +111,13 @@ class FastBatch:
     Attributes:
         answers: builds the answers.
         stats, clock: those of the context.
-        declined: reads whose rest was left to the general path, by the reason in its first frame.
+        declined: reads whose rest was left to the general path, by the reason in its first frame;
+            "skipped" after a run of declined frames.
     """
 
     def __init__(self, context: BrokerContext) -> None:
         self.declined: Counter[str] = Counter()
+        self._decline_runs = DeclineRuns()
         self._live = context.live_config
         self._topics = context.topics
         self._writer = context.store.writer
@@ -131,6 +134,8 @@ class FastBatch:
         """Serve the leading frames that the path accepts; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
+        if self._decline_runs.runs and self._decline_runs.skips(connection):
+            return self._decline(SKIPPED, start)
         cache = self._cache
         if self._live.current is not cache.config:
             cache.reset(self._live.current)
@@ -146,18 +151,25 @@ class FastBatch:
         if run is None:
             return self._decline("store", start)
         batches = _Batches(self, connection, now_ms)
-        at = start
+        at, reason = start, ""
         try:
-            while at < end and (next_at := self._serve(buffer, at, end, peer, run, batches)) != at:
-                at = next_at
+            while at < end and not reason:
+                at, reason = self._serve(buffer, at, end, peer, run, batches)
         finally:
             if batches.replies:
-                self._writer.end_run(run)
-                connection.unanswered.add_all(batches.request_bytes, len(batches.replies))
-                batches.reads.append((connection, batches.replies, batches.request_bytes))
-                batches.owner_sizes.append((connection, batches.put_bytes))
-                batches.follow(self._commit, run.position, batches.put_bytes, len(batches.replies))
-        return at
+                self._commit_batches(run, batches)
+        if at == start:
+            self._decline_runs.note(connection, reason)
+        return self._decline(reason, at) if reason else at
+
+    def _commit_batches(self, run: SealedRun, batches: _Batches) -> None:
+        """Enter the group commit with the accepted batches."""
+        self._writer.end_run(run)
+        owner, puts = batches.owner, len(batches.replies)
+        owner.unanswered.add_all(batches.request_bytes, puts)
+        batches.reads.append((owner, batches.replies, batches.request_bytes))
+        batches.owner_sizes.append((owner, batches.put_bytes))
+        batches.follow(self._commit, run.position, batches.put_bytes, puts)
 
     def _serve(
         self,
@@ -167,42 +179,46 @@ class FastBatch:
         peer: CachedPeer,
         run: SealedRun,
         batches: _Batches,
-    ) -> int:
-        """Append the batch of the frame at `at`; return the frame's end, or `at` if refused."""
+    ) -> tuple[int, str]:
+        """Append the batch of the frame at `at`.
+
+        Returns:
+            The frame's end and ""; or `at` and why the frame is declined.
+        """
         if end - at <= _START_END or buffer[at + _START_AT : at + _START_END] != _START:
-            return self._decline("cut off" if end - at <= _START_END else "other request", at)
+            return at, CUT_OFF if end - at <= _START_END else "other request"
         size, header_size = _SIZES(buffer, at)
         next_at: int = at + 4 + size
         body_at: int = at + 8 + header_size
         connection = batches.owner
         if next_at > end:
-            return self._decline("cut off", at)
+            return at, CUT_OFF
         if (
             size > connection.limits.frame_bytes_max
             or not 0 < next_at - body_at <= self._cache.config.max_message_size_bytes
         ):
-            return self._decline("size", at)
+            return at, "size"
         if header_size >> 24:
-            return self._decline("header", at)
+            return at, "header"
         try:
             header = decode_batch(buffer[at + 8 : body_at])  # decoding a view takes 1.5 times
             properties = self._batch_properties(header.extFields.i)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return self._decline("header", at)
+            return at, "header"
         if properties is None:
-            return self._decline("properties", at)
+            return at, "properties"
         target = self._target(header.extFields, properties, peer, run)
         if target is None:
-            return self._decline("destination", at)
+            return at, "destination"
         messages_max = self._cache.config.batch_messages_max
         columns = self._reader.read(
             memoryview(buffer)[body_at:next_at], target.topic_bytes, messages_max
         )
         if columns is None:
-            return self._decline("messages", at)
+            return at, "messages"
         if not self._append(columns, target, peer, run, batches, size, header.opaque):
-            return self._decline("limit", at)
-        return next_at
+            return at, "limit"
+        return next_at, ""
 
     def _decline(self, reason: str, at: int) -> int:
         """Count a frame that is left to the general path; return its position."""

@@ -38,6 +38,7 @@ import msgspec
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.context import BrokerContext
+from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import PlainSends, SendCache, SendPath, is_number
@@ -129,7 +130,8 @@ class FastSend:
         stats, clock: those of the context.
         declined: reads whose rest was left to the general path, by the reason in its first frame;
             "cut off" for one whose frame is incomplete, "limit" near a limit on unsynced records,
-            "store" if the store has no place for a run of records.
+            "store" if the store has no place for a run of records, "skipped" after a run of
+            declined frames.
     """
 
     def __init__(self, context: BrokerContext, transactions: Transactions, ends: FastPath) -> None:
@@ -154,6 +156,7 @@ class FastSend:
         self._buffered_bytes = 0
         self._is_returning = False
         self.declined: Counter[str] = Counter()
+        self._decline_runs = DeclineRuns()
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
         self._cache = SendCache(context)
         self._reset(context.live_config.current)
@@ -179,17 +182,23 @@ class FastSend:
         """Serve or buffer the leading sends; return the position after them."""
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
+        if self._is_returning:
+            return start
+        if self._decline_runs.runs and self._decline_runs.skips(connection):
+            self.declined[SKIPPED] += 1
+            return start
         size = end - start
-        if size <= _BUFFERED_READ_BYTES_MAX and _SIZES(buffer, start)[0] + 4 == size:
-            if self._is_returning:
-                return start
-            if self._buffered_bytes <= BUFFERED_BYTES_MAX:
-                if not self._buffered:
-                    self._commit.call_before_write(self._serve_buffered)
-                self._buffered.append((connection, buffer[start:end], 0, size))
-                self._buffered_bytes += size
-                connection.before_next = self._serve_buffered
-                return end
+        if (
+            size <= _BUFFERED_READ_BYTES_MAX
+            and _SIZES(buffer, start)[0] + 4 == size
+            and self._buffered_bytes <= BUFFERED_BYTES_MAX
+        ):
+            if not self._buffered:
+                self._commit.call_before_write(self._serve_buffered)
+            self._buffered.append((connection, buffer[start:end], 0, size))
+            self._buffered_bytes += size
+            connection.before_next = self._serve_buffered
+            return end
         left = self._serve([(connection, buffer, start, end)], size, size // _FRAME_BYTES_MIN)
         return left[0][2] if left else end
 
@@ -294,7 +303,7 @@ class FastSend:
             born_address, born_port, store_address, store_port, id_prefix, answers = peer
             # Bodies in a short read are copied: that costs less than the two views of each.
             view = buffer if end - start <= _BUFFERED_READ_BYTES_MAX else memoryview(buffer)
-            began_at, at, replies, reason = position, start, [], "cut off"
+            began_at, at, replies, reason = position, start, [], CUT_OFF
             try:
                 while end - at > _START_END:
                     if buffer[at + _START_AT : at + _START_END] != _START:
@@ -481,6 +490,8 @@ class FastSend:
                 unanswered.remove(end - at, puts_max - len(replies))
                 if at != end:
                     declined[reason] += 1
+                    if at == start:
+                        self._decline_runs.note(connection, reason)
                     left.append((connection, buffer, at, end))
         return left
 
