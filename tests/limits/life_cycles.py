@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kourou.broker.timer.timer_config import TimerConfig
@@ -64,29 +64,37 @@ class Sent:
             **more,
         )
 
-    def check(self, received: MessageExt) -> None:
-        """Assert that a delivered message equals this one."""
-        assert received.body == self.body
-        assert (received.tags, tuple(received.keys)) == (self.tags, self.keys)
-        assert {name: received.properties.get(name) for name in self.properties} == self.properties
+    def as_received(self, message: MessageExt) -> Sent:
+        """Return this description with the content of a delivered message.
+
+        They are equal if the message is unchanged, apart from properties that were not sent.
+        """
+        received = message.properties
+        return replace(
+            self,
+            body=message.body,
+            tags=message.tags,
+            keys=tuple(message.keys),
+            properties={name: received[name] for name in self.properties if name in received},
+        )
 
 
 LifeCycle = Callable[[Cluster, Sent], Awaitable[MessageExt]]
 Listener = Callable[[MessageExt], object]
 
 
-def run_life_cycle(life_cycle: LifeCycle, sent: Sent, **options: Any) -> None:
-    """Run a life cycle in a cluster of one broker, and check the delivered message."""
+def run_life_cycle(life_cycle: LifeCycle, sent: Sent, **options: Any) -> Sent:
+    """Run a life cycle in a cluster of one broker; return the message as it was received."""
 
-    async def main() -> None:
+    async def main() -> Sent:
         timer = TimerConfig(timer_roll_window_slot=_WINDOW_S)
         own: dict[str, Any] = {"store": STORE, "timer": timer, "max_message_size_bytes": BODY_MAX}
         async with Cluster(seed=7, **own | options) as cluster:
             async with cluster.admin() as admin:
                 await admin.create_topic(sent.topic, queues=2)
-            sent.check(await life_cycle(cluster, sent))
+            return sent.as_received(await life_cycle(cluster, sent))
 
-    run_virtual(main())
+    return run_virtual(main())
 
 
 async def consumed(
@@ -188,7 +196,7 @@ async def is_committed_by_the_third_check(cluster: Cluster, sent: Sent) -> Messa
 
     def check(message: MessageExt) -> TransactionState:
         nonlocal times
-        sent.check(message)
+        assert sent.as_received(message) == sent
         times += 1
         return TransactionState.COMMIT if times == 3 else TransactionState.UNKNOWN
 
@@ -286,7 +294,7 @@ async def is_found(cluster: Cluster, sent: Sent) -> MessageExt:
         if sent.tags is not None:
             found += await admin.messages_by_tag(sent.topic, sent.tags)
     for message in found:
-        sent.check(message)
+        assert sent.as_received(message) == sent
     assert len(found) == 2 + len(sent.keys) + (sent.tags is not None)
     return found[0]
 

@@ -102,10 +102,10 @@ def check_full(
         sent, properties = full(less, **system(cluster.runtime.clock.now_ms()))
         await store(cluster, topic, properties, queue_id=queue_id)
         received = await live(cluster, sent)
-        sent.check(received)
+        assert sent.as_received(received) == sent
         return received
 
-    run_life_cycle(life_cycle, SENT)
+    assert run_life_cycle(life_cycle, SENT) == SENT
 
 
 _RETRY_BYTES = len(
@@ -241,10 +241,10 @@ def test_a_full_half_message_delays_no_other_check(less: int, answers: int) -> N
             await producer.fetch_publish_message_queues(SENT.topic)
             await asyncio.sleep(400)
         assert sorted(asked) == ["full"] * answers + ["other"] * answers
-        sent.check(received["full"])
+        assert sent.as_received(received["full"]) == sent
         return received["other"]
 
-    run_life_cycle(are_committed, SENT)
+    assert run_life_cycle(are_committed, SENT) == SENT
 
 
 def test_a_full_record_with_invalid_utf_8_becomes_an_unchanged_dead_letter() -> None:
@@ -264,4 +264,4 @@ def test_a_full_record_with_invalid_utf_8_becomes_an_unchanged_dead_letter() -> 
         assert len(dead.message.properties["long"]) == text.count(b"\xff")
         return dead.message
 
-    run_life_cycle(dies, SENT)
+    assert run_life_cycle(dies, SENT) == SENT

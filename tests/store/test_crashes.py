@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kourou.testing.disk import SimDisk
-from tests.torture.steps import PowerLostError, Run, lose_power_anywhere
+from tests.torture.steps import PowerLostError, Run, assert_survives_power_loss
 
 
 @settings(max_examples=400)
 @given(seed=st.integers(0, 1 << 40))
 def test_a_crash_anywhere_loses_nothing_durable_and_leaves_no_hole(seed: int) -> None:
-    lose_power_anywhere(seed)
+    assert_survives_power_loss(seed)
 
 
 PLAIN_RUN = [
@@ -49,4 +49,4 @@ def test_a_crash_at_each_operation_of_a_plain_run_loses_nothing_durable(seed: in
         except PowerLostError:
             pass
         run.start_after_power_loss([])
-        run.check()
+        run.assert_synced_stored()

@@ -44,7 +44,7 @@ def torn_store(config: StoreConfig, message: RecordDraft) -> tuple[Rig, Appended
     return rig, torn, rig.disk.read("commitlog/00000000000000000000", torn.physical_offset, 2000)
 
 
-def tear(rig: Rig, torn: AppendedRecord, data: bytes) -> None:
+def assert_removed(rig: Rig, torn: AppendedRecord, data: bytes) -> None:
     """Open the store with these bytes in place of the record, and assert that it is removed."""
     rig.disk.write("commitlog/00000000000000000000", torn.physical_offset, [data])
     rig.open()
@@ -65,7 +65,7 @@ def test_a_record_truncated_in_its_header_or_body_is_removed(
     rig, torn, data = torn_store(config, make())
     header_bytes = HEADER_BYTES + (24 if make is v6 else 0)
     for size in range(1, header_bytes + 64):
-        tear(rig, torn, data[:size] + bytes(len(data) - size))
+        assert_removed(rig, torn, data[:size] + bytes(len(data) - size))
 
 
 @pytest.mark.parametrize("make", [v4, v6, long_topic])
@@ -73,14 +73,14 @@ def test_a_sealed_record_truncated_at_any_byte_is_removed(make: object) -> None:
     assert callable(make)
     rig, torn, data = torn_store(SEALED, make())
     for size in range(1, torn.size):
-        tear(rig, torn, data[:size] + bytes(len(data) - size))
+        assert_removed(rig, torn, data[:size] + bytes(len(data) - size))
 
 
 @pytest.mark.parametrize("config", [SEALED, UNSEALED], ids=["sealed", "unsealed"])
 def test_a_record_without_its_beginning_is_removed(config: StoreConfig) -> None:
     rig, torn, data = torn_store(config, v4())
     for size in range(4, torn.size, 3):
-        tear(rig, torn, bytes(size) + data[size:])
+        assert_removed(rig, torn, bytes(size) + data[size:])
 
 
 def rolled_store() -> tuple[Rig, list[AppendedRecord]]:

@@ -16,7 +16,7 @@ from kourou.store.index.key_index import IndexStep, KeyQuery
 from kourou.store.message_store import GetRequest
 from kourou.store.retention import RetentionConfig
 from tests.store.rig import draft
-from tests.torture.steps import STEPS, Run, lose_power_anywhere
+from tests.torture.steps import STEPS, Run, assert_survives_power_loss
 
 BATCHES = ("B", 0)
 DELETED = "D"
@@ -181,4 +181,4 @@ def lose_power_in_any_file(seed: int) -> None:
     Raises:
         AssertionError: a durable message is lost, or there is one that was not appended.
     """
-    lose_power_anywhere(seed, FullRun, MORE_STEPS, 240)
+    assert_survives_power_loss(seed, FullRun, MORE_STEPS, 240)

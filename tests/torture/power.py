@@ -34,7 +34,7 @@ from kourou.testing.loop import run_virtual
 from tests.store.rig import CONFIG, draft
 from tests.torture.figures import Figure, Outcome, Size, counted, run_cases
 from tests.torture.more_steps import lose_power_in_any_file
-from tests.torture.steps import PowerLostError, lose_power_anywhere
+from tests.torture.steps import PowerLostError, assert_survives_power_loss
 from tests.torture.stored import stored_messages
 
 FAULT: Final = "power loss"
@@ -310,7 +310,7 @@ def _live(seed: int, *, is_sync: bool) -> Outcome:
 
 def step_by_step(seed: int) -> Outcome:
     """Return the outcome of one seed of `tests.torture.steps`."""
-    return _steps(STEPS, lose_power_anywhere, seed)
+    return _steps(STEPS, assert_survives_power_loss, seed)
 
 
 def step_by_step_in_any_file(seed: int) -> Outcome:

@@ -155,7 +155,7 @@ class Run:
         self.disk.crash()
         self.open()
 
-    def check(self) -> None:
+    def assert_synced_stored(self) -> None:
         """Compare the stored messages with the expected ones; then append more and compare."""
         assert self.there() >= self.durable, "a durable message is lost"
         self.forget(self.there())
@@ -195,7 +195,7 @@ STEPS = [
 ]  # fmt: skip
 
 
-def lose_power_anywhere(
+def assert_survives_power_loss(
     seed: int, kind: type[Run] = Run, names: Sequence[str] = STEPS, count: int = 80
 ) -> None:
     """Run random steps until a power loss, recover with further crashes, and compare.
@@ -220,4 +220,4 @@ def lose_power_anywhere(
     except PowerLostError:
         pass
     run.start_after_power_loss([dice.randrange(80) for _ in range(dice.choice((0, 0, 1, 2)))])
-    run.check()
+    run.assert_synced_stored()

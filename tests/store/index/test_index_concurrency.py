@@ -97,7 +97,7 @@ def test_repeated_attempts_on_a_full_disk_leave_no_files() -> None:
             indexed.index.upkeep(end, START_MS + 1000 * second)
     assert indexed.disk.list(INDEX) == []
     indexed.disk.on_operation = None
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_a_sync_that_fails_with_enospc_is_not_retried() -> None:
@@ -120,7 +120,7 @@ def test_a_file_with_an_unreadable_header_is_rebuilt(
 ) -> None:
     indexed = Indexed()
     indexed.append(60)
-    indexed.check()
+    indexed.assert_complete()
     files, read = indexed.index.files, indexed.disk.read
 
     def broken(name: str, offset: int, size: int) -> bytes:
@@ -132,7 +132,7 @@ def test_a_file_with_an_unreadable_header_is_rebuilt(
     indexed.open()
     assert [file.name for file in indexed.index.files] == [file.name for file in files[:2]]
     monkeypatch.undo()
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_an_answer_has_the_newest_messages_that_fit_into_a_frame(

@@ -86,7 +86,7 @@ class Indexed:
         end = self.log.written_position
         return check_index(self.disk, self.layout, SEGMENT_BYTES, end, is_complete=True)
 
-    def check(self) -> None:
+    def assert_complete(self) -> None:
         """Index to the end of the log; assert that each key finds exactly its records."""
         self.follow()
         self.index.save()
@@ -106,7 +106,7 @@ def indexed(request: pytest.FixtureRequest) -> Indexed:
 
 
 def test_every_key_finds_its_records_newest_first(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     assert len(indexed.index.files) > 5
 
 
@@ -114,10 +114,10 @@ def test_later_records_are_indexed_once(indexed: Indexed) -> None:
     for _ in range(10):
         indexed.append(3)
         indexed.follow()
-    indexed.check()
+    indexed.assert_complete()
     indexed.open()
     indexed.append(5)
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_records_behind_the_synced_position_are_not_indexed() -> None:
@@ -129,8 +129,8 @@ def test_records_behind_the_synced_position_are_not_indexed() -> None:
     assert indexed.index.step(end) is IndexStep.IDLE
 
 
-def crash_somewhere(seed: int) -> None:
-    """Append, index and save until power is lost at a random operation; open the index again."""
+def crashed_somewhere(seed: int) -> Indexed:
+    """Append, index and save; lose power at a random operation, three times; open the index."""
     dice = random.Random(seed)
     indexed = Indexed(SimDisk(seed))
     indexed.append(dice.randrange(1, 30))
@@ -155,16 +155,17 @@ def crash_somewhere(seed: int) -> None:
         except PowerLostError:
             left[0] = dice.randrange(1, 60)
         indexed.power_cut()
-    indexed.check()
-    indexed.append(9)
-    indexed.open()
-    indexed.check()
+    return indexed
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_the_index_is_completed_after_a_power_loss_at_any_operation(block: int) -> None:
     for seed in range(block * 30, block * 30 + 30):
-        crash_somewhere(seed)
+        indexed = crashed_somewhere(seed)
+        indexed.assert_complete()
+        indexed.append(9)
+        indexed.open()
+        indexed.assert_complete()
 
 
 def test_the_next_save_completes_a_failed_save(indexed: Indexed) -> None:
@@ -184,22 +185,22 @@ def test_the_next_save_completes_a_failed_save(indexed: Indexed) -> None:
                 indexed.follow()
                 indexed.index.save()
         indexed.disk.on_operation = None
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_a_missing_file_is_rebuilt_with_all_later_ones(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     names = indexed.disk.list(INDEX)
     for number in range(len(names)):
         indexed.disk.unlink(f"{INDEX}/{indexed.disk.list(INDEX)[number]}")
         kept = indexed.disk.list(INDEX)[:number]
         indexed.open()
         assert indexed.disk.list(INDEX) == kept
-        indexed.check()
+        indexed.assert_complete()
 
 
 def test_files_with_damaged_headers_or_sizes_are_rebuilt(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     dice = random.Random(3)
     for _ in range(60):
         path = f"{INDEX}/{dice.choice(indexed.disk.list(INDEX))}"
@@ -207,39 +208,39 @@ def test_files_with_damaged_headers_or_sizes_are_rebuilt(indexed: Indexed) -> No
         byte = indexed.disk.read(path, at, 1)[0] ^ 1 << dice.randrange(8)
         indexed.disk.write(path, at, [bytes([byte])])
         indexed.open()
-        indexed.check()
+        indexed.assert_complete()
     indexed.disk.truncate(indexed.index.files[1].path, 100)
     indexed.open()
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_an_index_without_files_is_built_from_the_whole_log(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     for name in indexed.disk.list(INDEX):
         indexed.disk.unlink(f"{INDEX}/{name}")
     indexed.open()
     assert indexed.index.position == 0
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_files_that_java_did_not_record_as_durable_are_rebuilt(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     files = indexed.index.files
     indexed.open(durable_to_ms=files[1].header.end_at_ms)
     assert [file.name for file in indexed.index.files] == [file.name for file in files[:2]]
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_files_written_behind_a_hole_are_rebuilt(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     files = indexed.index.files
     indexed.open(complete_to=files[2].header.end_offset)
     assert [file.name for file in indexed.index.files] == [file.name for file in files[:2]]
-    indexed.check()
+    indexed.assert_complete()
 
 
 def test_files_of_expired_records_are_removed_except_the_newest(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     files = indexed.index.files
     assert indexed.index.expire(files[2].header.end_offset) == 2
     assert indexed.index.expire(files[2].header.end_offset) == 0
@@ -271,7 +272,7 @@ def test_keys_of_the_next_record_are_indexed_after_an_indexed_record_expired() -
 
 
 def test_a_search_by_time_is_exact_to_a_second(indexed: Indexed) -> None:
-    indexed.check()
+    indexed.assert_complete()
     hash_ = key_hash("T", "T#t-1", KeyKind.KEY)
     for first, last in ((0, 59), (10, 20), (30, 30), (59, 59)):
         begin_ms, end_ms = START_MS + first * 333, START_MS + last * 333

@@ -38,8 +38,8 @@ def reloaded(disk: SimDisk) -> BatchQueue:
     return queue
 
 
-def check(queue: BatchQueue, counts: list[int]) -> None:
-    """Compare the entry of each offset with the batches that were put."""
+def assert_entries(queue: BatchQueue, counts: list[int]) -> None:
+    """Assert that each offset has the entry of its batch, and that there are no others."""
     wanted = [n * 100 for n, count in enumerate(counts) for _ in range(count)]
     entries = [queue.entry(offset) for offset in range(len(wanted))]
     assert entries == [(at, 100, 7) for at in wanted]
@@ -72,10 +72,10 @@ def test_every_offset_is_found_before_and_after_flushes(flushes: list[list[int]]
     put(queue, 2, 5)
     everything = [*chain.from_iterable(flushes), 2, 5]
 
-    check(queue, everything)
+    assert_entries(queue, everything)
     queue.flush()
-    check(queue, everything)
-    check(reloaded(disk), everything)
+    assert_entries(queue, everything)
+    assert_entries(reloaded(disk), everything)
 
 
 @given(COUNTS, st.integers(0, 25))
@@ -95,8 +95,8 @@ def test_a_restarted_queue_continues_after_the_kept_batches(counts: list[int], k
     again.truncate()
     put(again, 4, 1)
     again.flush()
-    check(again, [*counts[:kept], 4, 1])
-    check(reloaded(disk), [*counts[:kept], 4, 1])
+    assert_entries(again, [*counts[:kept], 4, 1])
+    assert_entries(reloaded(disk), [*counts[:kept], 4, 1])
 
 
 def test_an_offset_inside_a_batch_is_not_the_end_of_an_entry() -> None:
