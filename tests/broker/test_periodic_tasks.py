@@ -42,10 +42,20 @@ def test_a_loop_continues_after_failures_and_logs_the_first_of_a_row(
 
 
 def test_stopping_ends_an_action_that_hangs() -> None:
+    outcomes: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            outcomes.append("cancelled")
+            raise
+
     async def main() -> None:
         loops = PeriodicTasks()
-        loops.start("hang", 1, asyncio.Event().wait)
+        loops.start("hang", 1, hang)
         await asyncio.sleep(1)
         await loops.stop()
+        assert outcomes == ["cancelled"]
 
     run_virtual(main())

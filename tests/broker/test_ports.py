@@ -142,6 +142,9 @@ def test_abort_closes_both_ports() -> None:
         ports.abort()
         for client in clients:
             await client.closed()
+        for each in (MAIN, VIP):
+            with pytest.raises(ConnectFailedError):
+                await RawClient.connect(runtime.network, each)
 
     run_virtual(main())
 

@@ -32,13 +32,18 @@ class GoodClients:
         self.consumed: set[str] = set()
         self._changed = asyncio.Event()
 
-    async def exchange(self, count: int) -> None:
-        """Wait until `count` more messages are acknowledged, and all so far are consumed."""
-        goal = len(self.acknowledged) + count
+    async def exchange(self, count: int) -> int:
+        """Wait until `count` more messages are acknowledged, and all so far are consumed.
+
+        Returns:
+            The number of messages that were acknowledged and consumed meanwhile.
+        """
+        before = len(self.acknowledged)
         async with asyncio.timeout(PATIENCE_S):
-            while len(self.acknowledged) < goal or not self.consumed >= self.acknowledged:
+            while len(self.acknowledged) < before + count or not self.consumed >= self.acknowledged:
                 self._changed.clear()
                 await self._changed.wait()
+        return len(self.acknowledged) - before
 
     async def send_for_ever(self, producer: Producer) -> None:
         for number in itertools.count():

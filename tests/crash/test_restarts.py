@@ -175,6 +175,7 @@ def test_a_consumer_resumes_when_its_broker_is_back(broker: Broker) -> None:
             await broker.restart(signal.SIGKILL)  # while it holds pulls
             await send("after")
             await ledger.until_consumed()
+        assert ledger.consumed.keys() == {"before", "after"}
 
     asyncio.run(main())
 

@@ -32,7 +32,7 @@ def kourou(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.mark.parametrize("version", list(POMS))
 def test_java_client_works_over_tls(kourou: Serving, version: str) -> None:
-    exchange(kourou, version)
+    assert_sends_and_consumes(kourou, version)
 
 
 @pytest.mark.parametrize("version", list(POMS))
@@ -41,10 +41,10 @@ def test_java_client_works_over_tls_with_the_self_signed_certificate(
 ) -> None:
     with Serving.start(tmp_path, "--no-console") as serving:
         assert serving.ready["certificate"] == str(tmp_path / "tls" / "server.crt")
-        exchange(serving, version)
+        assert_sends_and_consumes(serving, version)
 
 
-def exchange(kourou: Serving, version: str) -> None:
+def assert_sends_and_consumes(kourou: Serving, version: str) -> None:
     """Send and consume over TLS; Java's clients accept any certificate by default."""
     plain = java_client(version)
     program, *words = plain.command

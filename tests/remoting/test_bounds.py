@@ -142,9 +142,11 @@ def test_a_configured_lower_frame_limit_applies() -> None:
     async def test(served: Served) -> None:
         fitting, bad = await served.connect(), await served.connect()
         fitting.write(framed(ECHO, body=bytes(700)))
-        await fitting.take(1)
+        [answer] = await fitting.take(1)
+        assert answer.body == bytes(700)
         bad.write(framed(ECHO, body=bytes(1_000)))
         await bad.closed(1)
+        assert (bad.frames(), fitting.is_closed) == ([], False)
 
     serve(test, frame_bytes_max=1_000)
 

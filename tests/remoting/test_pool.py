@@ -22,7 +22,7 @@ from kourou.remoting.limits import ConnectionLimits
 from kourou.remoting.network import Address, format_address
 from kourou.remoting.pool import ConnectionPool
 from kourou.remoting.server import RemotingServer
-from kourou.testing.loop import run_virtual
+from kourou.testing.loop import VirtualTimeLoop, run_virtual
 from kourou.testing.network import MemoryNetwork
 from kourou.testing.runtime import sim_runtime
 
@@ -193,6 +193,9 @@ def test_a_failed_attempt_without_callers_is_not_reported_by_asyncio() -> None:
         await asyncio.sleep(1)
         del only
         gc.collect()  # asyncio reports an exception here if it was never retrieved
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        assert loop.unhandled == []
 
     in_world(test)
 

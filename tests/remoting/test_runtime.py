@@ -27,6 +27,7 @@ def test_offload_runs_several_blocking_calls_at_once() -> None:
     async def main() -> None:
         runtime = Runtime.system()
         together = threading.Barrier(OFFLOAD_THREADS, timeout=30)
-        await asyncio.gather(*(runtime.offload(together.wait) for _ in range(OFFLOAD_THREADS)))
+        calls = [runtime.offload(together.wait) for _ in range(OFFLOAD_THREADS)]
+        assert sorted(await asyncio.gather(*calls)) == [*range(OFFLOAD_THREADS)]
 
     asyncio.run(main())

@@ -112,6 +112,16 @@ def test_a_certificate_is_replaced_before_expiry_and_when_hosts_change(
     assert len(seen) == 4
 
 
+def assert_replaced(directory: Path, own: SelfSignedCertificate, unusable: bytes) -> None:
+    """Assert that a file with this content is replaced once, by a valid certificate."""
+    own.pem.write_bytes(unusable)
+    ensure_certificate(directory, ["broker.example"], NOW_MS)
+    replaced = own.pem.read_bytes()
+    assert replaced != unusable
+    ensure_certificate(directory, ["broker.example"], NOW_MS, [])  # valid: nothing is generated
+    assert own.pem.read_bytes() == replaced
+
+
 @pytest.mark.parametrize(
     "harm",
     [
@@ -126,9 +136,7 @@ def test_a_certificate_is_replaced_before_expiry_and_when_hosts_change(
 def test_a_damaged_file_is_replaced(
     tmp_path: Path, own: SelfSignedCertificate, harm: Callable[[bytes], bytes]
 ) -> None:
-    own.pem.write_bytes(harm(own.pem.read_bytes()))
-    ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
-    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])  # valid now: nothing is generated
+    assert_replaced(tmp_path, own, harm(own.pem.read_bytes()))
 
 
 def test_a_first_certificate_is_logged_and_a_replacement_warned_about(
@@ -145,9 +153,7 @@ def test_a_key_of_another_certificate_is_replaced(
     tmp_path: Path, own: SelfSignedCertificate
 ) -> None:
     stranger = Authority(tmp_path / "pki").issue("x", "broker.example")
-    own.pem.write_bytes(stranger.key.read_bytes() + own.certificate.read_bytes())
-    ensure_certificate(tmp_path, ["broker.example"], NOW_MS)
-    ensure_certificate(tmp_path, ["broker.example"], NOW_MS, [])
+    assert_replaced(tmp_path, own, stranger.key.read_bytes() + own.certificate.read_bytes())
 
 
 def test_the_client_file_is_restored_and_a_readable_key_is_restricted(

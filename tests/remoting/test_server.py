@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 
-from kourou.errors import AddressInUseError, ConnectionLostError
+from kourou.errors import AddressInUseError, ConnectFailedError, ConnectionLostError
 from kourou.protocol.command import RemotingCommand, request, response
 from kourou.protocol.frame import encode_frame
 from kourou.remoting.connection import Connection, Request
@@ -159,26 +159,33 @@ def test_stop_sends_queued_answers_and_then_disconnects(run: Run) -> None:
     run(test, drain_timeout_ms=60_000)
 
 
-async def stop_while_one_reads_nothing(served: Served) -> None:
+async def stop_while_one_reads_nothing(served: Served) -> RawClient:
+    """Stop the server while a client does not read its answer; return the client."""
     client = await served.connect()
     client.pause()
     client.write(encode_frame(request(LARGE)))
     await served.is_large_asked.wait()
     await served.server.stop()
-    assert len(served.server.connections) == 0
-    client.resume()
-    await client.closed()
+    return client
 
 
 def test_stop_does_not_wait_for_a_peer_that_reads_nothing(run: Run) -> None:
-    run(stop_while_one_reads_nothing, drain_timeout_ms=100)
+    async def test(served: Served) -> None:
+        client = await stop_while_one_reads_nothing(served)
+        assert len(served.server.connections) == 0
+        client.resume()
+        await client.closed()
+
+    run(test, drain_timeout_ms=100)
 
 
 def test_stop_takes_at_most_drain_timeout() -> None:
     async def test(served: Served) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        await stop_while_one_reads_nothing(served)
+        client = await stop_while_one_reads_nothing(served)
+        client.resume()
+        await client.closed()
         assert loop.time() - started_s < 1
 
     run_virtual(serve(test, sim_runtime(), drain_timeout_ms=100))
@@ -186,11 +193,13 @@ def test_stop_takes_at_most_drain_timeout() -> None:
 
 def test_stopping_twice_and_before_the_start_is_harmless() -> None:
     async def main() -> None:
-        server = Served(sim_runtime()).server
-        await server.stop()
-        await server.start(("127.0.0.1", 0))
-        await server.stop()
-        await server.stop()
+        served = Served(sim_runtime())
+        await served.server.stop()
+        served.address = await served.server.start(("127.0.0.1", 0))
+        await served.server.stop()
+        await served.server.stop()
+        with pytest.raises(ConnectFailedError):
+            await served.connect()
 
     run_virtual(main())
 

@@ -207,6 +207,7 @@ def test_a_peer_that_sends_nothing_is_closed(run: Any, authority: Authority) -> 
     async def test(served: Served) -> None:
         client = await RawClient.connect(served.runtime.network, served.address)
         await client.closed()
+        assert client.received == b""
 
     run(serve(of_server(files), test, ConnectionLimits(idle_timeout_ms=50)))
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kourou.errors import StoreLockedError
 from kourou.testing.disk import PAGE, SECTOR, SimDisk
 
 
@@ -197,6 +198,8 @@ def test_each_operation_is_counted_and_passed_to_the_callback() -> None:
 def test_a_crash_releases_the_locks() -> None:
     disk = SimDisk()
     disk.lock("lock")
+    with pytest.raises(StoreLockedError):
+        disk.lock("lock")
     disk.crash()
 
     disk.lock("lock")()

@@ -50,6 +50,7 @@ def test_a_cut_does_not_affect_other_addresses() -> None:
         client.write(b"hello")
 
         await server.until(lambda: server.received == b"hello")
+        assert not client.is_closed
 
     run_virtual(main())
 
@@ -122,11 +123,20 @@ def test_the_same_seed_gives_the_same_times_and_pieces() -> None:
 def test_a_listener_on_all_hosts_is_reached_by_any_host() -> None:
     async def main() -> None:
         network = MemoryNetwork()
-        await network.listen(("0.0.0.0", 9876), RawClient)  # noqa: S104 - not a real socket
+        accepted: list[RawClient] = []
+
+        def accept() -> RawClient:
+            accepted.append(RawClient())
+            return accepted[-1]
+
+        await network.listen(("0.0.0.0", 9876), accept)  # noqa: S104 - not a real socket
         for host in ("localhost", "10.0.0.7"):
             client = await RawClient.connect(network, (host, 9876))
+            client.write(host.encode())
             client.close()
             await client.closed()
+            await accepted[-1].closed()
+        assert [end.received for end in accepted] == [b"localhost", b"10.0.0.7"]
 
     run_virtual(main())
 
@@ -141,5 +151,6 @@ def test_a_writer_to_a_closed_end_is_reset() -> None:
 
         server.resume()
         await server.closed()
+        assert not client.received
 
     run_virtual(main())

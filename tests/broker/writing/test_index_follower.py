@@ -217,6 +217,12 @@ def test_stopping_twice_and_without_start_is_harmless() -> None:
         await never.stop()
         never.abandon()
 
+        await send(broker, "a")
+        for stopped in (index, never):
+            stopped.notify()
+        await asyncio.sleep(1)
+        assert broker.store.index_lag_bytes > 0, "neither follows the log"
+
     run_with_broker(test)
 
 
