@@ -66,6 +66,7 @@ def test_producer_without_group_sends() -> None:
             async with producer, w.consumer():
                 await producer.send(Message(TOPIC, b"x"))
                 await w.until_received(b"x")
+                assert w.received == [b"x"]
 
     run_virtual(main())
 

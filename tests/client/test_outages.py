@@ -75,6 +75,7 @@ def test_messages_at_offsets_of_lost_messages_are_consumed(kind: str) -> None:
             await w.cluster.restart_broker()
             await w.send(*BODIES[20:])
             await w.until_received(*BODIES[20:], timeout_s=60)
+            assert Counter(w.received) == Counter(BODIES)
 
     run_virtual(main())
 
@@ -116,6 +117,7 @@ def test_one_of_two_name_servers_is_enough(kind: str) -> None:
                 await asyncio.sleep(120)
                 await w.send(b"y")
                 await w.until_received(b"y")
+                assert w.received == [b"x", b"y"]
 
     run_virtual(main())
 

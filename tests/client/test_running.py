@@ -14,7 +14,7 @@ import pytest
 
 import kourou
 from kourou.client.running import END_SIGNALS, end_signals, run
-from kourou.errors import UsageError
+from kourou.errors import ClosedError, UsageError
 from kourou.model.message import MessageExt
 from kourou.testing.loop import run_virtual
 from kourou.testing.recording import recording
@@ -110,6 +110,9 @@ def test_consumer_started_after_the_signal_ends_too() -> None:
                 signal.raise_signal(signal.SIGTERM)
                 await second.run_forever()
                 await first_waits
+                for consumer in (first, second):
+                    with pytest.raises(ClosedError):
+                        await consumer.run_forever()
 
     run_virtual(main())
 

@@ -92,6 +92,7 @@ def test_a_transaction_of_a_deleted_topic_commits_after_the_topic_is_created_aga
                 await admin.create_topic(TOPIC, queues=1)
                 async with w.consumer():
                     await w.until_received(b"x", timeout_s=WAIT_S)
+                    assert w.received == [b"x"]
 
     run_virtual(main())
 
@@ -108,5 +109,6 @@ def test_a_retried_message_is_redelivered_after_its_topic_was_deleted() -> None:
                 await w.until_received(b"x")
                 await admin.delete_topic(TOPIC)
                 await w.until_received(b"x", b"x", timeout_s=WAIT_S)
+                assert w.received == [b"x", b"x"]
 
     run_virtual(main())

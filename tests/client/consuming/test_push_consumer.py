@@ -124,6 +124,7 @@ def test_a_listener_that_is_cancelled_from_inside_has_failed() -> None:
             await w.send(b"x", b"y")
             async with w.consumer(cancel_once, consume_threads=1):
                 await w.until_received(b"x", b"y", b"x", b"y")
+                assert sorted(w.received) == [b"x", b"x", b"y", b"y"]
 
     run_virtual(main())
 
@@ -296,6 +297,7 @@ def test_a_young_topic_is_consumed_from_its_start_even_with_latest() -> None:
             await w.send(*BODIES)
             async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
                 await w.until_received(*BODIES)
+                assert Counter(w.received) == Counter(BODIES)
 
     run_virtual(main())
 

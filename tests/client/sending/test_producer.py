@@ -214,7 +214,7 @@ def test_name_server_without_answer_leaves_time_for_the_other() -> None:
             await asyncio.sleep(1)  # both brokers are registered at both
             for port, topic in ((9876, "A"), (9877, "B")):
                 cluster.network.stall(("127.0.0.1", port))
-                await producer.send(Message(topic, b"x"))
+                assert (await producer.send(Message(topic, b"x"))).queue.topic == topic
                 cluster.network.heal(("127.0.0.1", port))
 
     with_producer(body, namesrvs=2)

@@ -135,6 +135,8 @@ def test_as_many_calls_run_at_a_time_as_there_are_threads() -> None:
         async with consuming(lambda _: barrier.wait() and None, threads=4) as rig:
             rig.put(0, 8)
             await rig.until_committable(8)
+            stats = rig.parts.stats.counts("T")
+            assert (stats.ok, stats.failed) == (8, 0), "no call waited for a fourth in vain"
 
     asyncio.run(main())
 
@@ -218,6 +220,7 @@ def test_a_worker_survives_any_failure_of_its_listener(failure: str, way: str) -
             await until(lambda: received == [0])
             rig.put(1, 2)
             await until(lambda: received[-1] == 2)
+        assert received == [0, 1, 2]
 
     asyncio.run(main())
 
@@ -364,16 +367,20 @@ def test_coroutines_consume_every_message_once_and_a_slow_one_delays_its_own_com
 def test_a_coroutine_s_done_messages_are_committable_during_its_next_call() -> None:
     async def main() -> None:
         released = asyncio.Event()
+        done: list[int] = []
 
         async def listen(message: MessageExt) -> None:
             if message.queue_offset == 5:
                 await released.wait()
+            done.append(message.queue_offset)
 
         async with consuming(listen, threads=1) as rig:
             rig.put(0, 10)
             await rig.until_committable(5)
+            assert done == [0, 1, 2, 3, 4]
             released.set()
             await rig.until_committable(10)
+            assert done == [*range(10)]
 
     asyncio.run(main())
 

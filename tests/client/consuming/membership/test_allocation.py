@@ -26,7 +26,8 @@ def queue_ids(consumer: Any) -> list[int]:
     return [queue.queue_id for queue in consumer.queues if queue.topic == TOPIC]
 
 
-async def owned(w: Recording, expected: dict[PushConsumer, list[int]]) -> None:
+async def assert_owned_soon(w: Recording, expected: dict[PushConsumer, list[int]]) -> None:
+    """Assert that the members own these queues within 25 s."""
     await w.until(
         lambda: all(queue_ids(consumer) == ids for consumer, ids in expected.items()), timeout_s=25
     )
@@ -43,7 +44,7 @@ def test_a_user_function_assigns_the_queues() -> None:
             first = w.consumer(allocation=last_takes_all, instance_name="a")
             last = w.consumer(allocation=last_takes_all, instance_name="b")
             async with first, last:
-                await owned(w, {first: [], last: [0, 1, 2, 3]})
+                await assert_owned_soon(w, {first: [], last: [0, 1, 2, 3]})
                 await w.send(*BODIES)
                 await w.until_received(*BODIES)
             assert sorted(w.received) == sorted(BODIES)
@@ -87,9 +88,10 @@ def test_members_hold_their_configured_queues_and_the_retry_queue() -> None:
                 fail_once, allocation=ConfiguredQueues(route[1:]), instance_name="right"
             )
             async with left, right:
-                await owned(w, {left: [0], right: [1, 2, 3]})
+                await assert_owned_soon(w, {left: [0], right: [1, 2, 3]})
                 await w.send(*BODIES)
                 await w.until_received(*BODIES, *BODIES)
+                assert sorted(w.received) == sorted([*BODIES, *BODIES])
 
     run_virtual(main())
 
@@ -102,10 +104,10 @@ def test_members_are_assigned_queues_of_their_own_room() -> None:
             )
             in_a = w.consumer(allocation=nearby, instance_name="in-0")
             async with in_a:
-                await owned(w, {in_a: [0, 1, 0, 1]})
+                await assert_owned_soon(w, {in_a: [0, 1, 0, 1]})
                 in_b = w.consumer(allocation=nearby, instance_name="in-1")
                 async with in_b:
-                    await owned(w, {in_a: [0, 1], in_b: [0, 1]})
+                    await assert_owned_soon(w, {in_a: [0, 1], in_b: [0, 1]})
                     assert {queue.broker_name for queue in in_a.queues if queue.topic == TOPIC} == {
                         "broker-0"
                     }
@@ -170,6 +172,6 @@ def test_a_broadcasting_member_holds_every_queue_with_any_strategy() -> None:
                 allocation=ConfiguredQueues([MessageQueue(TOPIC, "broker-0", 3)]),
             )
             async with consumer:
-                await owned(w, {consumer: [0, 1, 2, 3]})
+                await assert_owned_soon(w, {consumer: [0, 1, 2, 3]})
 
     run_virtual(main())

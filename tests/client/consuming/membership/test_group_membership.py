@@ -40,6 +40,7 @@ def test_a_topic_created_later_is_found_soon() -> None:
                 await asyncio.sleep(100)
                 await producer.send(Message("later", b"x"))
                 await w.until_received(b"x", timeout_s=25)
+                assert w.received == [b"x"]
 
     run_virtual(main())
 
@@ -279,6 +280,7 @@ def test_run_forever_ends_when_the_consumer_is_closed() -> None:
             async with consumer:
                 running = asyncio.create_task(consumer.run_forever())
                 await asyncio.sleep(1)
+                assert not running.done()
                 await consumer.close()
                 await running
 

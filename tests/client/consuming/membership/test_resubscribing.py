@@ -57,6 +57,7 @@ def test_a_topic_subscribed_later_is_consumed_from_then_on(*, is_ordered: bool) 
                 await send(w, "b3", topic="Later")
                 consumer.subscribe("Later")
                 await w.until_received(b"a1", b"b1", b"b2", b"b3", timeout_s=10)
+                assert sorted(w.received) == [b"a1", b"b1", b"b2", b"b3"]
 
     run_virtual(main())
 

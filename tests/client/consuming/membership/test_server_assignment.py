@@ -57,6 +57,7 @@ def test_the_queues_of_a_leaving_member_are_assigned_to_the_other() -> None:
                 async with leaves:
                     await w.until(lambda: (len(owned(stays)), len(owned(leaves))) == (2, 2))
                 await w.until(lambda: len(owned(stays)) == 4)
+                assert sorted(owned(stays)) == [("broker-0", number) for number in range(4)]
 
     run_virtual(main())
 
@@ -72,6 +73,7 @@ def test_failed_messages_are_redelivered_with_server_assignment() -> None:
             async with w.consumer(fail_once, client_rebalance=False):
                 await w.send(b"1", b"2")
                 await w.until_received(b"1", b"1", b"2", b"2")
+                assert sorted(w.received) == [b"1", b"1", b"2", b"2"]
 
     run_virtual(main())
 
@@ -119,6 +121,7 @@ def test_messages_left_from_earlier_pops_are_consumed() -> None:
                 await producer.send(Message(retries, b"left"))
             async with w.consumer(client_rebalance=False) as consumer:
                 await w.until_received(b"left")
+                assert w.received == [b"left"]
                 consumer.unsubscribe(TOPIC)
                 await w.until(
                     lambda: {one.topic for one in consumer.queues} == {retry_topic("consumers")}

@@ -15,7 +15,7 @@ from kourou.client.consuming.consumer_config import PushConsumerConfig
 from kourou.client.consuming.offsets.local_offsets import LocalOffsets
 from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.disk import OsDisk
-from kourou.errors import UsageError
+from kourou.errors import StoreLockedError, UsageError
 from kourou.model.group import ConsumeFromWhere, MessageModel
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
@@ -211,6 +211,8 @@ def test_a_cancelled_open_leaves_the_file_unlocked() -> None:
         calls[0]()  # the thread executes it now
         another = LocalOffsets(disk, "id", "g", call_directly)
         await another.open()
+        with pytest.raises(StoreLockedError):
+            disk.lock("id/g/lock")  # it is locked by `another`
         another.close()
 
     run_virtual(main())

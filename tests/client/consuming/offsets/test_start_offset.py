@@ -82,11 +82,13 @@ def test_new_group_misses_none_of_the_first_messages(seed: int, *, is_rocketmq: 
                 queue = MessageQueue(TOPIC, "broker-0", queue_id)
                 await producer.send(Message(TOPIC, b"%d" % queue_id), queue=queue)
 
+            firsts = [b"%d" % queue_id for queue_id in range(QUEUES)]
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(QUEUES):
                     tasks.create_task(send())
                 async with consumer:
-                    await w.until_received(*[b"%d" % queue_id for queue_id in range(QUEUES)])
+                    await w.until_received(*firsts)
+            assert sorted(w.received) == firsts
 
     run_virtual(main())
 

@@ -39,8 +39,8 @@ async def recreate(w: Recording, count: int, after_s: float) -> None:
         await w.send(*new(count))
 
 
-async def wait_for_all(w: Recording, count: int) -> None:
-    """Wait until all messages of the new topic are delivered and committed."""
+async def assert_all_consumed(w: Recording, count: int) -> None:
+    """Assert that all messages of the new topic are delivered within 90 s, and committed."""
     await w.until_received(*new(count), timeout_s=90)
     await asyncio.sleep(6)
     assert Counter(w.received)[b"new-0"] == 1, "each once"
@@ -69,7 +69,7 @@ def test_a_paused_consumer_gets_all_messages_of_a_topic_created_again(
             await recreate(w, count, after_s)
             await asyncio.sleep(20)  # its offsets are persisted, and meaningless now
             consumer.resume()
-            await wait_for_all(w, count)
+            await assert_all_consumed(w, count)
 
     run_virtual(main())
 
@@ -88,7 +88,7 @@ def test_a_disconnected_consumer_gets_all_messages_of_a_topic_created_again(
                 w.cluster.network.cut(w.cluster.broker_address())  # the pull is not answered
                 w.cluster.network.heal(w.cluster.broker_address())
                 await recreate(w, count, 0)
-                await wait_for_all(w, count)
+                await assert_all_consumed(w, count)
 
     run_virtual(main())
 
@@ -103,7 +103,7 @@ def test_a_dead_paused_consumer_leaves_the_new_topic_s_messages_to_another(count
                 await recreate(w, count, 0)
                 await asyncio.sleep(20)
             async with w.consumer(consume_from_where=ConsumeFromWhere.LAST_OFFSET):
-                await wait_for_all(w, count)
+                await assert_all_consumed(w, count)
 
     run_virtual(main())
 
@@ -134,7 +134,7 @@ def test_a_flow_controlled_consumer_gets_all_messages_of_a_topic_created_again(
                 await recreate(w, count, 0)
                 await asyncio.sleep(20)
                 is_free.set()
-                await wait_for_all(w, count)
+                await assert_all_consumed(w, count)
 
     run_virtual(main())
 

@@ -190,6 +190,7 @@ def test_a_broadcasting_consumer_skips_bad_messages() -> None:
             await fill(w)
             async with w.consumer(message_model=MessageModel.BROADCASTING):
                 await w.until_received(*GOOD, timeout_s=20)
+                assert w.received == GOOD
 
     run_virtual(main())
 
