@@ -1,38 +1,13 @@
-"""Tests of offset options, and of the ranges planned from them."""
+"""Tests of offset options."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kourou.errors import ConfigError
-from kourou.model.queue import MessageQueue
-from kourou.spark.offsets import (
-    EARLIEST,
-    LATEST,
-    TASK_ROWS_MIN,
-    Offsets,
-    QueueBounds,
-    QueueRange,
-    pack_ranges,
-    parse_offsets,
-    plan_ranges,
-)
+from kourou.spark.offsets import EARLIEST, LATEST, Offsets, parse_offsets
 
-Q0 = MessageQueue("flights", "broker-a", 0)
-Q1 = MessageQueue("flights", "broker-a", 1)
 FIRST = Offsets("startingOffsets", EARLIEST)
-LAST = Offsets("endingOffsets", LATEST)
-
-
-def start_at(**by_id: int) -> Offsets:
-    """Return startingOffsets of broker-a: q0=3, q1=-2."""
-    return Offsets("startingOffsets", None, {("broker-a", int(k[1:])): v for k, v in by_id.items()})
-
-
-def end_at(**by_id: int) -> Offsets:
-    return Offsets("endingOffsets", None, start_at(**by_id).by_queue)
 
 
 @pytest.mark.parametrize("text", ["earliest", "Earliest", " earliest "])
@@ -79,110 +54,3 @@ def test_a_bad_value_is_refused_with_the_option_and_the_reason(text: str, report
 
     assert str(caught.value).startswith("endingOffsets")
     assert reported in str(caught.value)
-
-
-def test_earliest_to_latest_covers_all_offsets() -> None:
-    plan = plan_ranges({Q1: QueueBounds(0, 7), Q0: QueueBounds(3, 9)}, FIRST, LAST)
-
-    assert plan.ranges == (QueueRange(Q0, 3, 9), QueueRange(Q1, 0, 7))
-    assert plan.losses == ()
-
-
-def test_empty_queue_is_omitted() -> None:
-    plan = plan_ranges({Q0: QueueBounds(0, 0), Q1: QueueBounds(5, 5)}, FIRST, LAST)
-
-    assert plan.ranges == ()
-
-
-def test_the_end_is_exclusive_and_numbers_mix_with_words() -> None:
-    plan = plan_ranges(
-        {Q0: QueueBounds(0, 9), Q1: QueueBounds(2, 9)},
-        start_at(q0=4, q1=EARLIEST),
-        end_at(q0=5, q1=LATEST),
-    )
-
-    assert plan.ranges == (QueueRange(Q0, 4, 5), QueueRange(Q1, 2, 9))
-
-
-def test_start_below_the_minimum_is_a_loss_and_is_clamped() -> None:
-    plan = plan_ranges({Q0: QueueBounds(10, 20)}, start_at(q0=3), LAST)
-
-    assert plan.ranges == (QueueRange(Q0, 10, 20),)
-    [loss] = plan.losses
-    assert "startingOffsets of queue 0 of 'flights' on 'broker-a' is 3" in loss
-    assert "holds offsets 10 to 20" in loss
-
-
-def test_offsets_above_the_maximum_are_losses() -> None:
-    plan = plan_ranges({Q0: QueueBounds(0, 20)}, start_at(q0=25), end_at(q0=30))
-
-    assert plan.ranges == ()
-    assert len(plan.losses) == 2
-
-
-def test_end_below_the_minimum_reads_nothing() -> None:
-    plan = plan_ranges({Q0: QueueBounds(10, 20)}, FIRST, end_at(q0=5))
-
-    assert plan.ranges == ()
-    assert "endingOffsets" in plan.losses[0]
-
-
-def test_a_start_above_its_end_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is 6, above endingOffsets 5"):
-        plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=6), end_at(q0=5))
-
-
-def test_queue_omitted_from_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="startingOffsets does not name broker-a/1"):
-        plan_ranges({Q0: QueueBounds(0, 9), Q1: QueueBounds(0, 9)}, start_at(q0=1), LAST)
-
-
-def test_unknown_queue_in_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not have: broker-a/8"):
-        plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=1, q8=1), LAST)
-
-
-def test_few_rows_make_one_task() -> None:
-    ranges = [QueueRange(Q0, 0, 9), QueueRange(Q1, 0, 9)]
-
-    assert pack_ranges(ranges, 4) == [tuple(ranges)]
-
-
-def test_no_rows_make_no_task() -> None:
-    assert pack_ranges([], 4) == []
-
-
-def test_long_queue_is_split_among_all_tasks() -> None:
-    rows = 4 * TASK_ROWS_MIN
-
-    groups = pack_ranges([QueueRange(Q0, 100, 100 + rows)], 2)
-
-    assert groups == [
-        (QueueRange(Q0, 100, 100 + rows // 2),),
-        (QueueRange(Q0, 100 + rows // 2, 100 + rows),),
-    ]
-
-
-@given(
-    sizes=st.lists(st.integers(1, 5 * TASK_ROWS_MIN), max_size=20),
-    tasks_max=st.integers(1, 9),
-)
-def test_packing_keeps_each_offset_once_in_groups_of_similar_size(
-    sizes: list[int], tasks_max: int
-) -> None:
-    queues = [MessageQueue("t", "b", i) for i in range(len(sizes))]
-    ranges = [QueueRange(queue, 7, 7 + size) for queue, size in zip(queues, sizes, strict=True)]
-
-    groups = pack_ranges(ranges, tasks_max)
-
-    pieces = [piece for group in groups for piece in group]
-    position = dict.fromkeys(queues, 7)
-    for piece in pieces:
-        assert position[piece.queue] == piece.start < piece.until
-        position[piece.queue] = piece.until
-    assert position == {r.queue: r.until for r in ranges}
-    assert pieces == sorted(pieces, key=lambda piece: (piece.queue, piece.start))
-    loads = [sum(map(len, group)) for group in groups]
-    assert len(groups) <= tasks_max
-    assert max(loads, default=0) - min(loads, default=0) <= 1
-    assert len(groups) <= 1 or min(loads) >= TASK_ROWS_MIN

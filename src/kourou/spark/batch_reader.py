@@ -17,8 +17,8 @@ from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.errors import DataLossError
 from kourou.model.message import MessageExt
-from kourou.spark.offsets import QueueRange, pack_ranges, plan_ranges
 from kourou.spark.options import ReadOptions
+from kourou.spark.planning import QueueRange, pack_ranges, plan_ranges
 from kourou.spark.pulls import fetch_bounds, pull_ranges
 from kourou.spark.rows import build_batch
 

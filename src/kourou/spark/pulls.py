@@ -18,8 +18,8 @@ from kourou.client.consuming.pull_consumer import PullConsumer, PullResult, Pull
 from kourou.errors import DataLossError, ProtocolError
 from kourou.model.message import MessageExt
 from kourou.model.queue import MessageQueue
-from kourou.spark.offsets import QueueBounds, QueueRange
 from kourou.spark.options import ReadOptions
+from kourou.spark.planning import QueueBounds, QueueRange
 
 log = logging.getLogger(__name__)
 
