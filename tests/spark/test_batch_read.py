@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kourou.model.message import Message
-from kourou.spark.rows import COLUMNS, arrow_schema, ddl
+from kourou.spark.schema import COLUMNS, arrow_schema, ddl
 
 Publish = Callable[[Sequence[Message]], None]
 

@@ -20,7 +20,7 @@ from kourou.model.message import MessageExt
 from kourou.spark.options import ReadOptions
 from kourou.spark.planning import QueueRange, pack_ranges, plan_ranges
 from kourou.spark.pulls import fetch_bounds, pull_ranges
-from kourou.spark.rows import build_batch
+from kourou.spark.schema import build_batch
 
 log = logging.getLogger(__name__)
 

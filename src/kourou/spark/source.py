@@ -10,13 +10,13 @@ from pyspark.sql.types import StructType
 from kourou.errors import UsageError
 from kourou.spark.batch_reader import BatchReader
 from kourou.spark.options import parse_options
-from kourou.spark.rows import choose_columns, ddl
+from kourou.spark.schema import choose_columns, ddl
 
 
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
     """Data source for a topic: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
 
-    `kourou.spark.options` describes the options, `kourou.spark.rows` the columns. Each action on
+    `kourou.spark.options` describes the options, `kourou.spark.schema` the columns. Each action on
     the DataFrame determines the end of the read again. With `.cache()`, or with numbers in
     endingOffsets, several actions see the same messages.
     """

@@ -9,8 +9,8 @@ import pytest
 
 from kourou.errors import ConfigError
 from kourou.model.message import MessageExt
-from kourou.spark import rows
-from kourou.spark.rows import COLUMNS, arrow_schema, build_batch, choose_columns
+from kourou.spark import schema
+from kourou.spark.schema import COLUMNS, arrow_schema, build_batch, choose_columns
 
 FULL = MessageExt(
     topic="flights",
@@ -74,6 +74,12 @@ def test_properties_are_assigned_to_their_message() -> None:
     assert batch.validate(full=True) is None
 
 
+def test_time_outside_of_a_timestamp_is_null() -> None:
+    early, late = (dataclasses.replace(FULL, born_at_ms=ms) for ms in (-(1 << 63), (1 << 63) - 1))
+
+    assert build_batch([early, late], ["bornTimestamp"])["bornTimestamp"].null_count == 2
+
+
 def test_no_messages_make_an_empty_batch_of_the_same_schema() -> None:
     batch = build_batch([], list(COLUMNS))
 
@@ -88,7 +94,7 @@ def test_only_requested_columns_are_built_in_their_order() -> None:
 
 
 def test_the_docstring_lists_the_columns_with_their_types() -> None:
-    table = (rows.__doc__ or "").split("\n\n")[1]
+    table = (schema.__doc__ or "").split("\n\n")[1]
     listed = [tuple(line.split()[:2]) for line in table.splitlines()[1:]]
 
     assert listed == [(column.name, column.spark_type) for column in COLUMNS.values()]

@@ -1,4 +1,4 @@
-"""Messages as rows: the columns of the data source, and their Arrow batches. Pure.
+"""Columns of the data source, their types, and Arrow batches of decoded messages. Pure.
 
     column           Spark type           content
     topic            string
@@ -17,7 +17,8 @@
     bornTimestamp    timestamp            by the producer's clock
     storeTimestamp   timestamp            by the broker's
 
-Spark accepts Arrow batches without conversion if their schema is identical to its own.
+All columns are nullable; a time that Spark cannot represent, more than 290,000 years from 1970, is
+null. Spark accepts Arrow batches without conversion if their schema is identical to its own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ import pyarrow as pa
 from kourou.errors import ConfigError
 from kourou.model.message import MessageExt
 from kourou.remoting.network import format_address
+
+
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+"""The Arrow type that Spark expects for a timestamp."""
+INSTANT_MAX_MS: Final = ((1 << 63) - 1) // 1000
+"""Largest distance from the epoch, in milliseconds, that a column can hold in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +118,12 @@ def _properties(messages: Sequence[MessageExt]) -> pa.MapArray:
     )
 
 
+def _microseconds(time_ms: int) -> int | None:
+    return time_ms * 1000 if abs(time_ms) <= INSTANT_MAX_MS else None
+
+
 def _columns() -> tuple[Column, ...]:
     text, int32, int64 = pa.string(), pa.int32(), pa.int64()
-    # Arrow and Spark count microseconds; RocketMQ counts milliseconds.
-    instant = pa.timestamp("us", tz="UTC")
     return (
         Column("topic", "string", text, attrgetter("topic")),
         Column("brokerName", "string", text, attrgetter("broker_name")),
@@ -129,8 +138,8 @@ def _columns() -> tuple[Column, ...]:
         Column("reconsumeTimes", "int", int32, attrgetter("reconsume_times")),
         Column("body", "binary", pa.binary(), attrgetter("body")),
         Column("bornHost", "string", text, lambda m: format_address(m.born_host)),
-        Column("bornTimestamp", "timestamp", instant, lambda m: m.born_at_ms * 1000),
-        Column("storeTimestamp", "timestamp", instant, lambda m: m.store_at_ms * 1000),
+        Column("bornTimestamp", "timestamp", INSTANT, lambda m: _microseconds(m.born_at_ms)),
+        Column("storeTimestamp", "timestamp", INSTANT, lambda m: _microseconds(m.store_at_ms)),
     )
 
 
