@@ -11,7 +11,7 @@ def only_raises(*documented: type[Exception], case: str = "") -> Iterator[None]:
     """Accept that the block succeeds or raises a documented error; any other error passes through.
 
     Args:
-        documented: the accepted classes, with their subclasses.
+        documented: the accepted classes, with their subclasses; none if the block must succeed.
         case: the tested arguments, added to the report of another error.
     """
     try:

@@ -24,7 +24,7 @@ BODIES = [b"%d" % number for number in range(20)]
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
-async def send_and_consume(namesrv: str, tls: TlsClientConfig) -> None:
+async def assert_all_clients_work(namesrv: str, tls: TlsClientConfig) -> None:
     async with Producer("p", namesrv, config=ProducerConfig(tls=tls)) as producer:
         receipts = [await producer.send(Message("T", body)) for body in BODIES]
         large = await producer.send(Message("T", bytes(3_000_000)))
@@ -65,7 +65,9 @@ def test_messages_are_sent_and_consumed_over_tls(tmp_path: Path) -> None:
     config.write_text(CONFIG.format(cert=files.cert, key=files.key, root=files.root))
 
     with Serving.start(tmp_path / "store", "--config", str(config)) as serving:
-        asyncio.run(send_and_consume(serving.namesrv, TlsClientConfig(trust_cert_path=files.root)))
+        asyncio.run(
+            assert_all_clients_work(serving.namesrv, TlsClientConfig(trust_cert_path=files.root))
+        )
         for refused in (
             ProducerConfig(),
             ProducerConfig(tls=TlsClientConfig(trust_cert_path=stranger.root)),

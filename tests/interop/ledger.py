@@ -93,8 +93,8 @@ class Ledger:
                 if isinstance(failure, AssertionError):
                     raise failure
 
-    async def check(self, namesrv_addr: str) -> None:
-        """Read all queues, and check that they contain exactly the acknowledged messages.
+    async def assert_stored(self, namesrv_addr: str) -> None:
+        """Read all queues; assert that they contain exactly the acknowledged messages.
 
         Messages that were sent without an acknowledgment are also accepted.
         """

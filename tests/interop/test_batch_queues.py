@@ -21,13 +21,13 @@ BATCHES, SIZE = 20, 7
 async def visit(ledger: Ledger, namesrv_addr: str, who: str, end: Callable[[], object]) -> None:
     """Check all messages, send batches and single messages, check again, and end the broker."""
     if ledger.acknowledged:
-        await ledger.check(namesrv_addr)
+        await ledger.assert_stored(namesrv_addr)
     else:
         async with AdminClient(namesrv_addr) as admin:
             await admin.create_topic(TOPIC, queues=2, attributes={"queue.type": "BatchCQ"})
     await ledger.send_batches(namesrv_addr, who, BATCHES, SIZE)
     await ledger.send(namesrv_addr, who, BATCHES)
-    await ledger.check(namesrv_addr)
+    await ledger.assert_stored(namesrv_addr)
     await asyncio.to_thread(end)
 
 
@@ -57,7 +57,7 @@ def test_batches_keep_their_positions_on_both_brokers(
     visit_kourou()
 
     with Serving.start(store) as serving:
-        asyncio.run(ledger.check(serving.namesrv))
+        asyncio.run(ledger.assert_stored(serving.namesrv))
         assert serving.stop().code == 0
     assert (store / "batchconsumequeue" / TOPIC).is_dir()
     assert not (store / "consumequeue" / TOPIC).exists()

@@ -36,7 +36,7 @@ async def expire(ledger: Ledger, namesrv_addr: str, remove: Callable[[], None]) 
     async with asyncio.timeout(EXPIRED_SECONDS):
         while not gone:
             gone = await ledger.forget_expired(namesrv_addr)
-    await ledger.check(namesrv_addr)
+    await ledger.assert_stored(namesrv_addr)
     missing = await ledger.find(namesrv_addr, ledger.ids)
     assert missing == []
 
@@ -61,7 +61,7 @@ def test_each_broker_continues_a_log_that_the_other_shortened(jars: str, tmp_pat
                 if expires:
                     await expire(ledger, serving.namesrv, remove(serving.namesrv, serving.broker))
                 elif ledger.acknowledged:
-                    await ledger.check(serving.namesrv)
+                    await ledger.assert_stored(serving.namesrv)
                     assert await ledger.find(serving.namesrv, ledger.ids) == []
                 await ledger.send(serving.namesrv, "kourou", COUNT)
 
@@ -79,7 +79,7 @@ def test_each_broker_continues_a_log_that_the_other_shortened(jars: str, tmp_pat
     java = start_java(jars, tmp_path / "java", store=store, options=SIZES + CLEANING)
 
     async def visit_java() -> None:
-        await ledger.check(java.namesrv_addr)
+        await ledger.assert_stored(java.namesrv_addr)
         assert await ledger.find(java.namesrv_addr, ledger.ids) == []
         await ledger.send(java.namesrv_addr, "java", COUNT)
         old[:] = age(store, 1)

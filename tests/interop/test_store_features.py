@@ -45,10 +45,10 @@ class Luggage:
         self.packed: set[str] = set()
         self.later: set[str] = set()
 
-    async def check(self, namesrv_addr: str) -> None:
-        """Check that all of it is found, except the topic that the other broker deleted."""
+    async def assert_found(self, namesrv_addr: str) -> None:
+        """Assert that all of it is found, except the topic that the other broker deleted."""
         ledger = self.ledger
-        await ledger.check(namesrv_addr)
+        await ledger.assert_stored(namesrv_addr)
         assert await ledger.find(namesrv_addr, ledger.ids) == []
         for who in ("kourou", "java"):
             expected = {key for key in ledger.ids if key.startswith(who)}
@@ -66,7 +66,7 @@ class Luggage:
         """Add messages of each kind; delete a topic with messages."""
         gone = Ledger(GONE)
         await gone.send(namesrv_addr, who, COUNT)
-        await gone.check(namesrv_addr)
+        await gone.assert_stored(namesrv_addr)
         async with AdminClient(namesrv_addr) as admin:
             await admin.delete_topic(GONE)
         await self.ledger.send(namesrv_addr, who, COUNT)
@@ -120,14 +120,14 @@ def test_store_with_many_features_moves_between_brokers(jars: str, tmp_path: Pat
         java = start_java(jars, tmp_path / "java", store=store, options=OPTIONS)
         try:
             if not is_first:
-                asyncio.run(luggage.check(java.namesrv_addr))
+                asyncio.run(luggage.assert_found(java.namesrv_addr))
             asyncio.run(luggage.add(java.namesrv_addr, "java"))
         finally:
             java.stop()
 
     def visit_kourou(*options: str) -> None:
         with Serving.start(store, *options) as serving:
-            asyncio.run(luggage.check(serving.namesrv))
+            asyncio.run(luggage.assert_found(serving.namesrv))
             asyncio.run(luggage.add(serving.namesrv, "kourou"))
             _query(serving.namesrv, tmp_path, luggage)
             outcome = serving.stop()

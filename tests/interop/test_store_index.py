@@ -20,7 +20,7 @@ def test_each_broker_uses_the_index_that_the_other_wrote(jars: str, tmp_path: Pa
     (index,) = (store / "index").iterdir()
 
     async def visit_java(namesrv_addr: str) -> None:
-        await ledger.check(namesrv_addr)
+        await ledger.assert_stored(namesrv_addr)
         assert await ledger.find(namesrv_addr, ledger.ids) == []
         await ledger.send(namesrv_addr, "java", COUNT)
 

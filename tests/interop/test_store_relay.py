@@ -37,7 +37,7 @@ def visit_kourou(ledger: Ledger, store: Path, *, is_killed: bool) -> None:
 
         async def visit() -> None:
             if ledger.acknowledged:
-                await ledger.check(serving.namesrv)
+                await ledger.assert_stored(serving.namesrv)
             if is_killed:
                 end = serving.process.kill
                 await ledger.send_until(serving.namesrv, "kourou", COUNT, end)
@@ -56,7 +56,7 @@ def visit_java(ledger: Ledger, jars: str, home: Path, store: Path, *, is_killed:
 
         async def visit() -> None:
             if ledger.acknowledged:
-                await ledger.check(java.namesrv_addr)
+                await ledger.assert_stored(java.namesrv_addr)
             if is_killed:
                 await ledger.send_until(java.namesrv_addr, "java", COUNT, java.kill)
             else:

@@ -104,7 +104,7 @@ def test_java_reads_sealed_config_files_and_kourou_those_that_java_saved(
     assert all(sequences(store).values())
 
     async def java_visit(namesrv_addr: str) -> None:
-        await ledger.check(namesrv_addr)
+        await ledger.assert_stored(namesrv_addr)
         assert await _look(namesrv_addr) == expected
         assert await _deliver_later(namesrv_addr, "two") == ["one", "two"]
         await _commit(namesrv_addr, [6, 1, 8])
@@ -123,7 +123,7 @@ def test_java_reads_sealed_config_files_and_kourou_those_that_java_saved(
     assert "kourouSeal" not in topics
 
     async def last_visit(namesrv_addr: str) -> None:
-        await ledger.check(namesrv_addr)
+        await ledger.assert_stored(namesrv_addr)
         assert await _look(namesrv_addr) == {**expected, "retries": 4, "offsets": [6, 1, 8]}
         assert await _deliver_later(namesrv_addr, "three") == ["one", "two", "three"]
         async with AdminClient(namesrv_addr) as admin:

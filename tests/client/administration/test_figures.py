@@ -98,12 +98,12 @@ def test_counters_match_sent_consumed_and_sent_back_messages() -> None:
                 assert one.client_id == consumer.client_id
                 [sender] = await admin.producer_connection("senders", TOPIC)
                 assert sender.client_id == producer.client_id
-            await offsets_agree(admin)
+            await assert_offsets_agree(admin)
 
     run_virtual(main())
 
 
-async def offsets_agree(admin: AdminClient) -> None:
+async def assert_offsets_agree(admin: AdminClient) -> None:
     """Compare the groups' committed offsets with the stored messages, after members have left."""
     ends = await admin.topic_stats(TOPIC)
     assert sum(at.max_offset for at in ends.offsets.values()) == COUNT
