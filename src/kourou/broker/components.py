@@ -174,7 +174,12 @@ class Components:
         file = ConfigFile(self.context.disk, CLOCK_FILE, parse_age_clock, restores=True)
         runtime = self.runtime
         return AgeClock(
-            self.context.live_config, self.context.store, runtime.clock, file, runtime.offload
+            self.context.live_config,
+            self.context.store,
+            runtime.clock,
+            file,
+            runtime.offload,
+            runtime.boot_id(),
         )
 
     def _build_retention(self) -> Retention:

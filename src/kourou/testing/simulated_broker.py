@@ -124,6 +124,7 @@ class SimulatedBroker:
         config: BrokerConfig | None = None,
         later_ms: int = 0,
         offload: Offload | None = None,
+        boot_id: str | None = None,
     ) -> None:
         """Open the store and load the tables.
 
@@ -133,6 +134,7 @@ class SimulatedBroker:
             config: None for `small_config()`.
             later_ms: wall-clock time in ms since `EPOCH_MS`, for a restart.
             offload: runs calls that may wait for the device; None: as in `sim_runtime`.
+            boot_id: id of the time since the machine started, which lasts as long as the loop.
         """
         config = config or small_config()
         if config.advertise is None:
@@ -140,6 +142,7 @@ class SimulatedBroker:
         self.config = config
         self.disk = disk
         runtime = sim_runtime(seed, epoch_ms=EPOCH_MS + later_ms)
+        runtime = replace(runtime, boot_id=lambda: boot_id)
         if offload is not None:
             runtime = replace(runtime, offload=offload)
         self.runtime = runtime

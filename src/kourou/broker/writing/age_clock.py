@@ -1,10 +1,16 @@
 """Clock for the ages of messages, which remembers jumps of the wall clock across restarts.
 
-A starting broker has only the store time of the last message to compare the wall clock with. If the
-wall clock jumped before that message was stored, both are wrong. Therefore, while a jump is not
-followed (`kourou.clock.SettledClock`), the time without the jump is saved every minute to
-`config/kourou-clock.json` as `{"ageClockMs": ...}`; 0 means that there is no such jump. The next
-start continues from the saved time.
+A starting broker cannot trust the wall clock: it may have jumped while the broker was down, or
+before the last message was stored. So `config/kourou-clock.json` records the clock:
+
+    boot         id of the time since the machine started; empty if unknown
+    zeroMs       zero of the steady clock in that time, in epoch ms by this clock
+    ageClockMs   this clock, saved every minute while a jump of the wall clock is not followed
+                 (`kourou.clock.SettledClock`); 0 if there is no such jump
+
+If the machine has not started again, the clock continues by the steady clock, however the broker
+ended. Otherwise it continues from `ageClockMs` or, if that is 0, from the store time of the last
+message.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import msgspec
 
 from kourou.broker.config_saver import ConfigSaver, SavedFile
 from kourou.broker.live_config import LiveConfig
-from kourou.clock import Clock, SettledClock
+from kourou.clock import STEP_MS, Clock, SettledClock
 from kourou.errors import CorruptRecordError
 from kourou.remoting.runtime import Offload
 from kourou.remoting.steady_time import steady_ms
@@ -29,17 +35,21 @@ SAVE_INTERVAL_MS: Final = 60_000
 _MINUTE_MS: Final = 60_000
 
 
-class _Text(msgspec.Struct):
-    ageClockMs: int  # noqa: N815 - the naming style of the other files' keys
+class ClockFile(msgspec.Struct, frozen=True, rename="camel"):
+    """The contents of the file; see the module's description."""
+
+    age_clock_ms: int = 0
+    boot: str = ""
+    zero_ms: int = 0
 
 
-def parse_age_clock(text: bytes) -> int:
-    """Return the saved time in epoch milliseconds, 0 for none.
+def parse_age_clock(text: bytes) -> ClockFile:
+    """Decode the file.
 
     Raises:
         ValueError: the text has another form.
     """
-    return msgspec.json.decode(text, type=_Text).ageClockMs
+    return msgspec.json.decode(text, type=ClockFile)
 
 
 class AgeClock:
@@ -52,32 +62,46 @@ class AgeClock:
         clock: Clock,
         file: SavedFile,
         offload: Offload,
+        boot_id: str | None = None,
     ) -> None:
-        """Start from the saved time, or else from the store time of the last message.
+        """Start from the file, or else from the store time of the last message.
 
         If the wall clock is behind that time, start from the wall clock. A corrupt file counts as
-        missing.
+        missing. The file is written at once if it is of another start of the machine: else a kill
+        within seconds would leave none.
 
         Args:
             live: source of the time after which a jump is followed.
             store: source of the store time of the last message.
             clock: the wall clock.
-            file: read now; written by `check_wall_clock`.
+            file: read and perhaps written now; written by `check_wall_clock`.
             offload: runs the writes off the event loop.
+            boot_id: the time since the machine started, in which the steady clock continues from
+                one process to the next; None if unknown.
         """
-        self._saved_ms = self._saved_at_ms = 0
+        self._boot_id = boot_id or ""
+        self._saved = ClockFile()
+        self._saved_at_ms = 0
         try:
             text = file.load()
-            self._saved_ms = 0 if text is None else parse_age_clock(text)
+            self._saved = self._saved if text is None else parse_age_clock(text)
         except CorruptRecordError as error:
             log.warning("age_clock.forgotten reason=%s", error)
-        self._saver = ConfigSaver(file, lambda: (self._text(),), offload)
+        known_ms = self._saved.age_clock_ms or store.writer.last_store_at_ms
+        if self._boot_id and self._saved.boot == self._boot_id:
+            known_ms = self._saved.zero_ms + steady_ms()
+        self._saver = ConfigSaver(file, lambda: (msgspec.json.encode(self._saved),), offload)
         self._settled = SettledClock(
             clock,
             steady_ms,
             lambda: live.current.store.retention.clock_settle_minutes * _MINUTE_MS,
-            self._saved_ms or store.writer.last_store_at_ms,
+            known_ms,
         )
+        if self._note_change():
+            try:
+                file.save(msgspec.json.encode(self._saved))
+            except OSError:  # `check_wall_clock` tries again, and its failure is reported
+                self._saver.changed()
 
     def now_ms(self) -> int:
         """Return the time for ages of messages, in epoch milliseconds."""
@@ -89,13 +113,23 @@ class AgeClock:
         Raises:
             OSError: the file could not be written.
         """
-        now_ms = self.now_ms()
-        wanted_ms = 0 if self._settled.follows_wall else now_ms
-        is_old = steady_ms() - self._saved_at_ms >= SAVE_INTERVAL_MS
-        if (wanted_ms == 0) != (self._saved_ms == 0) or (wanted_ms and is_old):
-            self._saved_ms, self._saved_at_ms = wanted_ms, steady_ms()
+        if self._note_change():
             self._saver.changed()
         await self._saver.save()
 
-    def _text(self) -> bytes:
-        return msgspec.json.encode(_Text(self._saved_ms))
+    def _note_change(self) -> bool:
+        """Update the contents of the file; return whether they changed enough to be written."""
+        now_ms, before = self.now_ms(), self._saved
+        zero_ms = now_ms - steady_ms() if self._boot_id else 0
+        age_clock_ms = 0 if self._settled.follows_wall else now_ms
+        is_old = steady_ms() - self._saved_at_ms >= SAVE_INTERVAL_MS
+        if (
+            (age_clock_ms == 0) == (before.age_clock_ms == 0)
+            and not (age_clock_ms and is_old)
+            and before.boot == self._boot_id
+            and abs(zero_ms - before.zero_ms) <= STEP_MS
+        ):
+            return False
+        self._saved = ClockFile(age_clock_ms, self._boot_id, zero_ms)
+        self._saved_at_ms = steady_ms()
+        return True
