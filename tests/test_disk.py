@@ -158,9 +158,21 @@ def test_a_lock_of_another_process_is_refused(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(StoreLockedError, match="another process"):
             OsDisk(tmp_path).lock("lock")
+        assert OsDisk(tmp_path).is_locked("lock")
         process.communicate(b"")
 
+    assert not OsDisk(tmp_path).is_locked("lock")
     OsDisk(tmp_path).lock("lock")()
+
+
+def test_looking_at_a_lock_does_not_release_it(tmp_path: Path) -> None:
+    disk = OsDisk(tmp_path)
+    unlock = disk.lock("lock")
+
+    assert disk.is_locked("lock")
+    assert is_locked_for_others(tmp_path / "lock")
+    unlock()
+    assert not disk.is_locked("lock")
 
 
 def test_a_resident_read_is_none_on_a_file_system_without_nowait(

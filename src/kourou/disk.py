@@ -177,6 +177,9 @@ class Disk(Protocol):
             StoreLockedError: the file is already locked.
         """
 
+    def is_locked(self, name: str) -> bool:
+        """Tell whether a process, perhaps this one, holds the file's lock; takes no lock."""
+
     def close(self) -> None:
         """Close all open files. Nothing is synced."""
 
@@ -388,6 +391,9 @@ class OsDisk:
 
     def lock(self, name: str) -> Callable[[], None]:
         return FILE_LOCKS.acquire(self._path(name))
+
+    def is_locked(self, name: str) -> bool:
+        return FILE_LOCKS.is_locked(self._path(name))
 
     def close(self) -> None:
         self._files.close()

@@ -6,6 +6,8 @@ Source: DefaultMessageStore.start (the lock itself), apache/rocketmq 5.5.0.
 from __future__ import annotations
 
 import os
+import struct
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +15,9 @@ from typing import Final
 from kourou.errors import StoreLockedError
 
 _LOCK_TEXT: Final = b"lock"
+_FLOCK: Final = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi4x")
+"""C's `struct flock` of 64-bit systems: start, length, pid, type, whence on macOS; type and whence
+come first on Linux."""
 
 
 class FileLocks:
@@ -65,6 +70,31 @@ class FileLocks:
 
         return unlock
 
+    def is_locked(self, path: str) -> bool:
+        """Tell whether a process, perhaps this one, holds the lock; takes no lock itself.
+
+        False if the file does not exist or cannot be opened.
+        """
+        import fcntl  # noqa: PLC0415  # not on Windows, where clients import this module
+
+        real = os.path.realpath(path)
+        with self._mutex:
+            if real in self._held:  # closing a descriptor of the file would release the lock
+                return True
+            try:
+                fd = os.open(real, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False
+            try:
+                answer = fcntl.fcntl(fd, fcntl.F_GETLK, _lock_query(fcntl.F_WRLCK))
+            except OSError:  # the file system has no locks
+                return False
+            finally:
+                os.close(fd)
+        kinds = _FLOCK.unpack(answer)
+        kind: int = kinds[3 if sys.platform == "darwin" else 0]
+        return kind != fcntl.F_UNLCK
+
     def check_unlocked(self, path: str) -> None:
         """Raise StoreLockedError if opening and closing the file would release a held lock.
 
@@ -74,6 +104,13 @@ class FileLocks:
         held = [real for real in self._held if real.rpartition("/")[2] == name]
         if held and os.path.realpath(path) in held:
             raise StoreLockedError(f"{path} is a lock in use: opening it would release it")
+
+
+def _lock_query(kind: int) -> bytes:
+    """Return a `struct flock` for a lock of byte 0."""
+    if sys.platform == "darwin":
+        return _FLOCK.pack(0, 1, 0, kind, os.SEEK_SET)
+    return _FLOCK.pack(kind, os.SEEK_SET, 0, 1, 0)
 
 
 FILE_LOCKS: Final = FileLocks()

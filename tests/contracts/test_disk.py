@@ -232,6 +232,17 @@ def test_a_lock_is_refused_to_a_second_holder_until_it_is_released(disk: Disk) -
     assert contents(disk, "lock") == b"lock"
 
 
+def test_a_lock_can_be_seen_without_taking_it(disk: Disk) -> None:
+    assert not disk.is_locked("lock")
+    unlock = disk.lock("lock")
+    assert disk.is_locked("lock")
+    with pytest.raises(StoreLockedError):
+        disk.lock("lock")
+    unlock()
+
+    assert not disk.is_locked("lock")
+
+
 def test_releasing_a_lock_twice_does_not_release_the_next_holders_lock(disk: Disk) -> None:
     first = disk.lock("lock")
     first()

@@ -17,8 +17,7 @@ from kourou.cli.options import AsJson, Live, StorePath, Yes, confirm
 from kourou.cli.progress import LogProgress
 from kourou.cli.store_access import instant, open_store_disk
 from kourou.clock import SystemClock
-from kourou.disk import OsDisk
-from kourou.errors import StoreLockedError, UsageError
+from kourou.errors import UsageError
 from kourou.store.paths import LOCK
 from kourou.store.tools.check import CheckReport, check_store
 from kourou.store.tools.info import QueueInfo, StoreInfo, TimersInfo, store_info
@@ -62,7 +61,7 @@ def info(
     """Print the information."""
     with open_store_disk(path, lock=False) as disk:
         found = store_info(disk)
-        in_use = _is_in_use(disk)
+        in_use = disk.is_locked(LOCK)
         taken = taken_bytes(path.expanduser())
         free = disk.free_bytes()
     if as_json:
@@ -114,18 +113,6 @@ def timers_text(timers: TimersInfo) -> str:
     if timers.behind:
         text += f"; {timers.behind:,} not yet in the wheel"
     return text
-
-
-def _is_in_use(disk: OsDisk) -> bool:
-    if not disk.exists(LOCK):
-        return False
-    try:
-        disk.lock(LOCK)()
-    except StoreLockedError:
-        return True
-    except OSError:
-        return False  # no permission to lock: a store of another user, opened for reading
-    return False
 
 
 def taken_bytes(path: Path) -> int:

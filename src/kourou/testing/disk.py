@@ -356,6 +356,9 @@ class SimDisk:
 
         return unlock
 
+    def is_locked(self, name: str) -> bool:
+        return name in self._locks
+
     def close(self) -> None:
         """Do nothing: there are no descriptors."""
 

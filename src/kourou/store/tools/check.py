@@ -26,7 +26,6 @@ from typing import Final
 from kourou.disk import Disk
 from kourou.errors import KourouError
 from kourou.protocol import fastjson
-from kourou.protocol.record.layout import RECORD_START
 from kourou.store.formats import COPY_AT
 from kourou.store.index.index_file import IndexLayout
 from kourou.store.log.log_walk import Progress
@@ -58,6 +57,7 @@ from kourou.store.tools.check_log import LogBounds, LogCheck, TopicRules
 from kourou.store.tools.check_queue import QueueCheck
 from kourou.store.tools.check_timers import TimersCheck
 from kourou.store.tools.findings import CheckReport, Finding
+from kourou.store.tools.log_parts import durable_end
 
 __all__ = ["CheckReport", "Finding", "check_store"]
 
@@ -149,15 +149,8 @@ class _Check:
     def _live_bounds(self) -> LogBounds:
         """Return the positions up to which, by the checkpoint, log and queues are durable."""
         at = self._checkpoint.queues_offset
-        end = at
-        try:
-            name = f"{COMMITLOG}/{at - at % self._sizes.segment_bytes:020d}"
-            head = self._disk.read(name, at % self._sizes.segment_bytes, RECORD_START.size)
-            if at > 0 and len(head) == RECORD_START.size:
-                end = at + RECORD_START.unpack(head)[0]
-        except OSError:
-            pass  # the segment expired, or is missing: the walk over the log reports that
-        return LogBounds(max(end, self._checkpoint.synced_position), at if at > 0 else -1)
+        end = durable_end(self._disk, self._checkpoint, self._sizes.segment_bytes)
+        return LogBounds(end, at if at > 0 else -1)
 
     def _without_removed_files(self) -> list[Finding]:
         """Return the findings without those of files that expired or were deleted meanwhile."""
