@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from kourou.protocol.record.layout import (
     SEAL_BYTES,
     SEAL_DIGITS,
     SEAL_START,
-    TOPIC_SIZE_V1_MAX,
     head_struct,
 )
 
@@ -103,45 +102,29 @@ def verified_run(buffer: bytes, at: int, position: int, end: int) -> LogRun:
     if not len(starts):
         return _EMPTY
     heads = _gather(buffer, starts, _HEAD)
-    positions = starts + (position - at)
-    sizes, flags = heads["total_size"].astype(np.int64), heads["sys_flag"].astype(np.int64)
-    magics, body_sizes = heads["magic"], heads["body_size"].astype(np.int64)
-    times = heads["store_at_ms"].astype(np.int64)
-    head_sizes = np.full(len(starts), HEAD_BYTES)
+    positions, sizes = starts + (position - at), heads["total_size"].astype(np.int64)
+    flags, times = heads["sys_flag"].astype(np.int64), heads["store_at_ms"].astype(np.int64)
+    body_starts, body_sizes = starts + HEAD_BYTES, heads["body_size"].astype(np.int64)
     if (flags & HOST_FLAGS).any():
         of_born, of_store = (
             np.where(flags & flag, _V6_EXTRA, 0) for flag in (BORN_HOST_V6, STORE_HOST_V6)
         )
-        head_sizes += of_born + of_store
+        body_starts += of_born + of_store
         times = _integers(buffer, starts + _STORE_TIME_AT + of_born, ">i8")
         body_sizes = _integers(buffer, starts + _BODY_SIZE_AT + of_born + of_store, ">i4")
-    body_starts = starts + head_sizes
-    body_ends, ends = body_starts + body_sizes, starts + sizes
+    body_ends, ends, magics = body_starts + body_sizes, starts + sizes, heads["magic"]
+    topics = _topics(buffer, body_ends, magics == MAGIC_V2)
     is_valid = (heads["physical_offset"] == positions) & (body_sizes >= 0)
     is_valid &= (magics == MAGIC_V1) | (magics == MAGIC_V2)
     is_valid &= body_ends + PROPERTIES_SIZE_BYTES < ends
-    is_second = magics == MAGIC_V2
-    topic_sizes = _integers(buffer, body_ends, "u1")
-    if is_second.any():
-        topic_sizes = np.where(is_second, _integers(buffer, body_ends, ">i2"), topic_sizes)
-    topic_starts = body_ends + 1 + is_second
-    topic_ends = topic_starts + topic_sizes
-    properties_starts = topic_ends + PROPERTIES_SIZE_BYTES
-    is_valid &= (topic_sizes >= 0) & (is_second | (topic_sizes <= TOPIC_SIZE_V1_MAX))
-    is_valid &= properties_starts <= ends
-    is_valid &= _integers(buffer, topic_ends, ">i2") == ends - properties_starts
+    is_valid &= topics.is_valid & (topics.properties_starts <= ends)
+    is_valid &= topics.properties_sizes == ends - topics.properties_starts
     count = _first_false(is_valid)
-    topics = _topics(buffer, topic_starts[:count], topic_ends[:count])
-    count = min(
-        len(topics),
-        _verified(
-            buffer,
-            (starts[:count], ends[:count]),
-            (body_starts[:count], body_ends[:count]),
-            properties_starts[:count],
-            heads["body_crc"][:count],
-        ),
-    )
+    names = topics.names(buffer, count)
+    records, bodies = (starts[:count], ends[:count]), (body_starts[:count], body_ends[:count])
+    crcs = heads["body_crc"][:count]
+    count = _verified(buffer, records, bodies, topics.properties_starts[:count], crcs)
+    count = min(count, len(names))
     return LogRun(
         buffer,
         starts[:count],
@@ -151,7 +134,7 @@ def verified_run(buffer: bytes, at: int, position: int, end: int) -> LogRun:
         heads["queue_offset"][:count].astype(np.int64),
         flags[:count],
         times[:count],
-        topics[:count],
+        names[:count],
     )
 
 
@@ -187,16 +170,43 @@ def _first_false(values: npt.NDArray[np.bool_]) -> int:
     return len(values) if values.all() else int(values.argmin())
 
 
-def _topics(buffer: bytes, starts: Integers, ends: Integers) -> list[bytes]:
-    """Return the topics up to the first one that is not UTF-8."""
-    topics = [buffer[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    count = len(topics)
-    for topic in set(topics):
-        try:
-            topic.decode()
-        except UnicodeDecodeError:
-            count = min(count, topics.index(topic))
-    return topics[:count]
+class _Topics(NamedTuple):
+    """The fields behind the bodies, up to the properties.
+
+    Attributes:
+        starts: the byte at which each topic begins; `ends` the one after its last.
+        properties_starts: the byte at which the properties begin.
+        properties_sizes: their sizes.
+        is_valid: whether the topic has a possible size.
+    """
+
+    starts: Integers
+    ends: Integers
+    properties_starts: Integers
+    properties_sizes: Integers
+    is_valid: npt.NDArray[np.bool_]
+
+    def names(self, buffer: bytes, count: int) -> list[bytes]:
+        """Return the first `count` topics, up to the first one that is not UTF-8."""
+        bounds = zip(self.starts[:count].tolist(), self.ends[:count].tolist(), strict=True)
+        names = [buffer[start:end] for start, end in bounds]
+        for name in set(names):
+            try:
+                name.decode()
+            except UnicodeDecodeError:
+                count = min(count, names.index(name))
+        return names[:count]
+
+
+def _topics(buffer: bytes, body_ends: Integers, is_v2: npt.NDArray[np.bool_]) -> _Topics:
+    """Return the topics that follow the bodies."""
+    sizes = _integers(buffer, body_ends, "i1")
+    if is_v2.any():
+        sizes = np.where(is_v2, _integers(buffer, body_ends, ">i2"), sizes)
+    starts = body_ends + 1 + is_v2
+    ends = starts + sizes
+    properties_sizes = _integers(buffer, ends, ">i2")
+    return _Topics(starts, ends, ends + PROPERTIES_SIZE_BYTES, properties_sizes, sizes >= 0)
 
 
 def _verified(
