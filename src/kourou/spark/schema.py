@@ -35,7 +35,6 @@ from kourou.errors import ConfigError
 from kourou.model.message import MessageExt
 from kourou.remoting.network import format_address
 
-
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 """The Arrow type that Spark expects for a timestamp."""
 INSTANT_MAX_MS: Final = ((1 << 63) - 1) // 1000
