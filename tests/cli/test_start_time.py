@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kourou.cli.start_time import Start, parse_ahead, parse_duration, parse_instant, parse_start
+from kourou.cli.start_time import Start, parse_ahead, parse_start
 from kourou.errors import UsageError
+from kourou.model.instants import parse_duration, parse_instant
 
 NOW_MS = 1_735_819_384_125
 

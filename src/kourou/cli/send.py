@@ -18,13 +18,14 @@ from kourou.cli import output
 from kourou.cli.exits import FAILED, print_stderr
 from kourou.cli.line_reader import read_lines
 from kourou.cli.options import AsJson, Namesrv, TopicName
-from kourou.cli.start_time import parse_ahead, parse_duration
+from kourou.cli.start_time import parse_ahead
 from kourou.cli.transport import client_credentials, client_namespace, client_tls
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Durability, Producer, SendReceipt, SendStatus
 from kourou.clock import SystemClock
 from kourou.errors import KourouError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
+from kourou.model.instants import parse_duration
 from kourou.model.message import Message
 from kourou.model.topic import check_topic
 

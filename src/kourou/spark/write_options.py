@@ -1,0 +1,63 @@
+"""Options of a write, parsed and checked before any task starts. Pure.
+
+`kourou.spark.option_table` has the names, defaults and meanings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kourou.clock import SystemClock
+from kourou.protocol.compression import CompressionType
+from kourou.spark.connection import ConnectionOptions
+from kourou.spark.option_table import WRITES, Scope, parse_texts
+from kourou.spark.option_values import missing
+
+_OF_SPARK: Final = frozenset(("checkpointlocation",))
+"""Options of Spark's own that it passes to the sink of a stream, in lower case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriteOptions:
+    """The options of one write; `option_table` has the meaning of each.
+
+    Attributes:
+        topic: topic of all rows; None: the column `topic` names each row's.
+        write_id: id of a batch write; None for a streaming write, which has the id of its query.
+    """
+
+    client: ConnectionOptions
+    topic: str | None
+    write_id: str | None
+    key_column: str | None
+    batch_size: int
+    max_message_bytes: int
+    compression: CompressionType | None
+    send_max_in_flight: int
+    send_timeout_ms: int
+    producer_group: str
+
+
+def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+    """Return the options of a write.
+
+    Args:
+        options: the option texts by name, in any case.
+        is_stream: the write is a stream.
+
+    Raises:
+        UsageError: an option is unknown, missing, does not apply to the write, or is out of its
+            range; the text names it.
+    """
+    given = {name: text for name, text in options.items() if name.lower() not in _OF_SPARK}
+    scope = Scope.STREAM_WRITE if is_stream else Scope.WRITE
+    groups: dict[str, dict[str, Any]] = parse_texts(given, WRITES, scope, SystemClock().now_ms())
+    if groups["client"]["name_server"] is None:
+        raise missing("nameServer")
+    if groups[""]["write_id"] is None and not is_stream:
+        raise missing("writeId", "; a repeated write needs the same id, another write another one")
+    return WriteOptions(
+        client=ConnectionOptions(**groups["client"]), **groups["source"], **groups[""]
+    )

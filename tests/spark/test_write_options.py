@@ -1,0 +1,79 @@
+"""Tests of the options of a write: defaults, values, and refusals that name the option."""
+
+from __future__ import annotations
+
+import pytest
+
+from kourou.errors import ConfigError, UsageError
+from kourou.protocol.compression import CompressionType
+from kourou.spark.write_options import parse_write_options
+
+LEAST = {"nameServer": "localhost:9876", "writeId": "load-1"}
+
+
+def test_name_server_and_id_suffice_for_a_batch_write() -> None:
+    options = parse_write_options(LEAST, is_stream=False)
+
+    assert options.client.name_server == "localhost:9876"
+    assert (options.topic, options.write_id) == (None, "load-1")
+    assert options.compression is None
+    assert options.max_message_bytes == 4 * 1024 * 1024
+    assert options.producer_group == "kourou_spark"
+
+
+def test_every_option_of_a_write_is_read() -> None:
+    options = parse_write_options(
+        {
+            **LEAST,
+            "topic": "flights",
+            "keyColumn": "id",
+            "batchSize": "10",
+            "maxMessageBytes": "64 KiB",
+            "sendMaxInFlight": "20",
+            "sendTimeoutMs": "3000",
+            "compressType": "ZSTD",
+            "producerGroup": "loaders",
+            "namespace": "prod",
+            "useTls": "true",
+        },
+        is_stream=False,
+    )
+
+    assert options.topic == "flights"
+    assert (options.batch_size, options.send_max_in_flight) == (10, 20)
+    assert options.send_timeout_ms == 3000
+    assert options.compression is CompressionType.ZSTD
+    assert options.key_column == "id"
+    assert options.max_message_bytes == 65536
+    assert options.producer_group == "loaders"
+    assert (options.client.namespace, options.client.use_tls) == ("prod", True)
+
+
+def test_stream_has_a_checkpoint_and_no_write_id() -> None:
+    """Spark passes its own option to the sink."""
+    options = parse_write_options({"nameServer": "n:1", "checkpointLocation": "/c"}, is_stream=True)
+
+    assert options.write_id is None
+    with pytest.raises(ConfigError, match="writeId applies to batch writes, not to streaming"):
+        parse_write_options(LEAST, is_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reported"),
+    [
+        ({"writeId": "a"}, "the option nameServer is missing"),
+        ({"nameServer": "n:1"}, "the option writeId is missing"),
+        ({**LEAST, "startingOffsets": "latest"}, "startingOffsets applies to reads of topics, not"),
+        ({**LEAST, "compressType": "gzip"}, "compressType is 'gzip': expected one of none, lz4"),
+        ({**LEAST, "writeId": "a b"}, "writeId is 'a b': expected 1 to 100 letters"),
+        ({**LEAST, "maxMessageBytes": "1 GiB"}, "maxMessageBytes is '1 GiB': at most"),
+        ({**LEAST, "batchSize": "0"}, "batchSize is '0': expected a whole number from 1"),
+        ({**LEAST, "secretKey": "s3cr3t"}, "unknown option 'secretkey': keys are not accepted"),
+    ],
+)
+def test_wrong_options_are_refused_with_the_name(options: dict[str, str], reported: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_write_options(options, is_stream=False)
+
+    assert str(caught.value).startswith(reported)
+    assert "s3cr3t" not in str(caught.value)
