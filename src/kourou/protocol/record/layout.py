@@ -114,17 +114,17 @@ def head_struct(*names: str) -> struct.Struct:
     return struct.Struct(">" + head_format(*names))
 
 
-def _head(**address_bytes: int) -> struct.Struct:
-    """Return the layout of a head with addresses of these sizes instead of 4 bytes."""
-    sizes = {f"{name}_address": f"{size}s" for name, size in address_bytes.items()}
-    return struct.Struct(">" + "".join((HEAD_FIELDS | sizes).values()))
+def head_fields(host_flags: int) -> dict[str, str]:
+    """Return the formats of the fields of a head with these `HOST_FLAGS`."""
+    v6 = f"{_V6_BYTES}s"
+    born = {"born_address": v6} if host_flags & BORN_HOST_V6 else {}
+    store = {"store_address": v6} if host_flags & STORE_HOST_V6 else {}
+    return HEAD_FIELDS | born | store
 
 
 HEADS: Final = {
-    0: head_struct(*HEAD_FIELDS),
-    BORN_HOST_V6: _head(born=_V6_BYTES),
-    STORE_HOST_V6: _head(store=_V6_BYTES),
-    BORN_HOST_V6 | STORE_HOST_V6: _head(born=_V6_BYTES, store=_V6_BYTES),
+    flags: struct.Struct(">" + "".join(head_fields(flags).values()))
+    for flags in (0, BORN_HOST_V6, STORE_HOST_V6, BORN_HOST_V6 | STORE_HOST_V6)
 }
 """The layouts of a head, by the `HOST_FLAGS` of its sys flag."""
 HEAD_V4: Final = HEADS[0]

@@ -1,0 +1,180 @@
+"""Records of pulls as columns: the fields of all heads gathered by numpy in a few steps. Pure.
+
+The types of the heads are derived from `kourou.protocol.record.layout`, so that the layout has one
+home. Heads of both versions, with IPv4 and IPv6 hosts, may follow one another in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kourou.protocol.record.layout import (
+    HEAD_BYTES_MAX,
+    HEADS,
+    HOST_FLAGS,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES_SIZE,
+    PROPERTIES_SIZE_BYTES,
+    RECORD_BYTES_MIN,
+    RECORD_START,
+    TOPIC_SIZE_V2,
+    head_fields,
+)
+from kourou.spark.property_columns import Integers
+
+Flags = npt.NDArray[np.bool_]
+
+_FORMATS: Final = {"i": ">i4", "q": ">i8", "4s": "V4", "16s": "V16"}
+_HEAD_TYPES: Final = {
+    flags: np.dtype([(name, _FORMATS[form]) for name, form in head_fields(flags).items()])
+    for flags in HEADS
+}
+assert all(_HEAD_TYPES[flags].itemsize == head.size for flags, head in HEADS.items())
+_NUMBERS: Final = (
+    "total_size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
+    "born_at_ms", "store_at_ms", "reconsume_times", "body_size",
+)  # fmt: skip
+"""The fields of a head that checks and columns need."""
+_HEAD_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
+_HOST_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
+"""Sizes of a head and of the producer's address with its port in it, by `HOST_FLAGS`."""
+for _flags, _type in _HEAD_TYPES.items():
+    _HEAD_SIZES[_flags] = _type.itemsize
+    _HOST_SIZES[_flags] = _type["born_address"].itemsize + _type["born_port"].itemsize
+BORN_HOST: Final = _HEAD_TYPES[0].fields["born_address"][1]  # type: ignore[index]
+"""The first byte of the producer's address in any head."""
+_SIZE_TYPE: Final = np.dtype(">i2")
+assert _SIZE_TYPE.itemsize == PROPERTIES_SIZE.size == TOPIC_SIZE_V2.size
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of some answers, as columns.
+
+    Attributes:
+        data: the joined bytes of the answers, and a margin.
+        answer: the index of each record's answer.
+        starts: the first byte of each record; `ends` the one after its last.
+        fields: the numbers of the heads, by name.
+        host_sizes: the size of the producer's address with its port, in bytes.
+        is_whole: whether the sizes agree with each other, and the magic is known. The last record
+            of an answer may be the torn rest of it.
+    """
+
+    data: bytes
+    answer: Integers
+    starts: Integers
+    ends: Integers
+    fields: dict[str, Integers]
+    host_sizes: Integers
+    body_starts: Integers
+    topic_starts: Integers
+    topic_sizes: Integers
+    properties_starts: Integers
+    is_whole: Flags
+
+    @classmethod
+    def read(cls, answers: Sequence[bytes]) -> Records:
+        """Return the records of the answers; their bytes behind the sizes are not verified."""
+        # The margin allows reading a whole head at any byte.
+        data = b"".join((*answers, bytes(HEAD_BYTES_MAX)))
+        first_bytes: list[int] = []
+        counts: list[int] = []
+        at = 0
+        for answer in answers:
+            before = len(first_bytes)
+            _append_starts(data, at, at + len(answer), first_bytes)
+            counts.append(len(first_bytes) - before)
+            at += len(answer)
+        starts = np.array(first_bytes, np.int64)
+        ends = np.append(starts[1:], at)
+        fields, host_flags = _read_heads(data, starts)
+        head_sizes = _HEAD_SIZES[host_flags]
+        body_starts = starts + head_sizes
+        body_ends = body_starts + fields["body_size"]
+        sizes_at = np.ndarray((len(data) - 1,), _SIZE_TYPE, data, strides=(1,))
+        safe = np.clip(body_ends, 0, at)
+        topic_sizes = np.frombuffer(data, np.int8)[safe].astype(np.int64)
+        topic_starts = body_ends + 1
+        is_v2 = fields["magic"] == MAGIC_V2
+        if is_v2.any():
+            topic_sizes[is_v2] = sizes_at[safe[is_v2]]
+            topic_starts += is_v2
+        topic_ends = topic_starts + topic_sizes
+        properties_starts = topic_ends + PROPERTIES_SIZE_BYTES
+        properties_sizes = sizes_at[np.clip(topic_ends, 0, at)]
+        is_whole = (
+            (fields["total_size"] == ends - starts)
+            & ((fields["magic"] == MAGIC_V1) | is_v2)
+            & (fields["body_size"] >= 0)
+            & (topic_sizes >= 0)
+            & (properties_sizes >= 0)
+            & (properties_starts + properties_sizes == ends)
+        )
+        return cls(
+            data,
+            np.repeat(np.arange(len(answers)), counts),
+            starts,
+            ends,
+            fields,
+            _HOST_SIZES[host_flags],
+            body_starts,
+            topic_starts,
+            topic_sizes,
+            properties_starts,
+            is_whole,
+        )
+
+    def parts(self, starts: Integers, ends: Integers) -> Iterator[bytes]:
+        """Return an iterator of parts of the data."""
+        return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+
+    def texts(
+        self, starts: Integers, sizes: Integers, decode: Callable[[bytes], str]
+    ) -> pa.StringArray:
+        """Return a column of texts that repeat; `decode` is called for each distinct one."""
+        first = self.data[starts[0] : starts[0] + sizes[0]]
+        if (sizes == len(first)).all():
+            windows = _windows(self.data, np.dtype(f"V{len(first) or 1}"))[starts]
+            if not first or windows.tobytes() == first * len(starts):
+                return pa.repeat(pa.scalar(decode(first), pa.string()), len(starts))
+        parts = list(self.parts(starts, starts + sizes))
+        decoded = {part: decode(part) for part in set(parts)}
+        return pa.array([decoded[part] for part in parts], pa.string())
+
+
+def _append_starts(data: bytes, at: int, end: int, starts: list[int]) -> None:
+    """Append the start of each record from `at` to `end`; a torn rest counts as one record."""
+    read_start = RECORD_START.unpack_from
+    while at < end:
+        starts.append(at)
+        size, _ = read_start(data, at)
+        if not RECORD_BYTES_MIN <= size <= end - at:
+            break
+        at += size
+
+
+def _read_heads(data: bytes, starts: Integers) -> tuple[dict[str, Integers], Integers]:
+    """Return the numbers of all heads by name, and the `HOST_FLAGS` of each."""
+    heads = _windows(data, _HEAD_TYPES[0])[starts]
+    fields = {name: heads[name].astype(np.int64) for name in _NUMBERS}
+    host_flags = fields["sys_flag"] & HOST_FLAGS  # it precedes the addresses
+    if host_flags.any():
+        for flags in np.unique(host_flags[host_flags > 0]).tolist():
+            chosen = np.flatnonzero(host_flags == flags)
+            heads = _windows(data, _HEAD_TYPES[flags])[starts[chosen]]
+            for name in _NUMBERS:
+                fields[name][chosen] = heads[name]
+    return fields, host_flags
+
+
+def _windows(data: bytes, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """Return an array with the value of this type at each byte of the data."""
+    return np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
