@@ -14,12 +14,14 @@ from kourou.blocking import Producer, PullConsumer
 
 with Producer("calendar") as producer:
     now_ms = int(time.time() * 1000)
-    for who, in_ms in (("dentist", 4_000), ("opera", 5_000)):
-        reminder = Message("Reminders", who.encode(), keys=[who], deliver_at_ms=now_ms + in_ms)
+    for reason, in_ms in (("dentist", 4_000), ("opera", 5_000)):
+        reminder = Message(
+            "Reminders", reason.encode(), keys=[reason], deliver_at_ms=now_ms + in_ms
+        )
         receipt = producer.send(reminder)
-        if who == "dentist" and receipt.recall_handle is not None:
+        if reason == "dentist" and receipt.recall_handle is not None:
             producer.recall("Reminders", receipt.recall_handle)
-            print("recalled", who, flush=True)
+            print("recalled", reason, flush=True)
 
 with PullConsumer("bell", start="earliest") as consumer:
     consumer.subscribe("Reminders")

@@ -47,16 +47,16 @@ class Ledger:
         self.sent: set[str] = set()
         self._numbers = itertools.count()
 
-    async def send(self, namesrv_addr: str, who: str, count: int) -> None:
+    async def send(self, namesrv_addr: str, origin: str, count: int) -> None:
         """Send `count` messages by several senders; all must be acknowledged."""
         async with Producer("interop-ledger", namesrv_addr) as producer:
-            await asyncio.gather(*(self._send(producer, who) for _ in range(count)))
+            await asyncio.gather(*(self._send(producer, origin) for _ in range(count)))
 
-    async def send_batches(self, namesrv_addr: str, who: str, count: int, size: int) -> None:
+    async def send_batches(self, namesrv_addr: str, origin: str, count: int, size: int) -> None:
         """Send `count` batches of `size` messages; all must be acknowledged."""
 
         async def send(producer: Producer) -> None:
-            keys = [f"{who}-{next(self._numbers)}" for _ in range(size)]
+            keys = [f"{origin}-{next(self._numbers)}" for _ in range(size)]
             self.sent |= set(keys)
             messages = [Message(self.topic, self._body(key), keys=[key]) for key in keys]
             for key, receipt in zip(
@@ -68,14 +68,14 @@ class Ledger:
             await asyncio.gather(*(send(producer) for _ in range(count)))
 
     async def send_until(
-        self, namesrv_addr: str, who: str, count: int, end: Callable[[], object]
+        self, namesrv_addr: str, origin: str, count: int, end: Callable[[], object]
     ) -> None:
         """Send until `count` messages are acknowledged, then end the broker with `end`."""
         goal, reached = len(self.acknowledged) + count, asyncio.Event()
 
         async def keep_sending(producer: Producer) -> None:
             while True:
-                await self._send(producer, who)
+                await self._send(producer, origin)
                 if len(self.acknowledged) >= goal:
                     reached.set()
 
@@ -104,7 +104,7 @@ class Ledger:
             assert found[place].keys == [key], f"{place} has {found[place].keys}, not {key}"
         for place, message in found.items():
             (key,) = message.keys
-            assert key in self.sent, f"{place} has {key}, which nobody sent"
+            assert key in self.sent, f"{place} has {key}, which was never sent"
             assert message.body == self._body(key), f"{key} at {place} has another body"
             self.acknowledged[place] = key  # a message that was read must stay
 
@@ -149,11 +149,11 @@ class Ledger:
                     assert {message.body for message in by_key + by_id} == {self._body(key)}
         return missing
 
-    async def _send(self, producer: Producer, who: str) -> None:
-        key = f"{who}-{next(self._numbers)}"
+    async def _send(self, producer: Producer, origin: str) -> None:
+        key = f"{origin}-{next(self._numbers)}"
         self.sent.add(key)
         receipt = await producer.send(
-            Message(self.topic, self._body(key), tags=who, keys=[key]), timeout_ms=15_000
+            Message(self.topic, self._body(key), tags=origin, keys=[key]), timeout_ms=15_000
         )
         self._note(key, receipt)
 

@@ -18,15 +18,15 @@ TOPIC = "Batches"
 BATCHES, SIZE = 20, 7
 
 
-async def visit(ledger: Ledger, namesrv_addr: str, who: str, end: Callable[[], object]) -> None:
+async def visit(ledger: Ledger, namesrv_addr: str, origin: str, end: Callable[[], object]) -> None:
     """Check all messages, send batches and single messages, check again, and end the broker."""
     if ledger.acknowledged:
         await ledger.assert_stored(namesrv_addr)
     else:
         async with AdminClient(namesrv_addr) as admin:
             await admin.create_topic(TOPIC, queues=2, attributes={"queue.type": "BatchCQ"})
-    await ledger.send_batches(namesrv_addr, who, BATCHES, SIZE)
-    await ledger.send(namesrv_addr, who, BATCHES)
+    await ledger.send_batches(namesrv_addr, origin, BATCHES, SIZE)
+    await ledger.send(namesrv_addr, origin, BATCHES)
     await ledger.assert_stored(namesrv_addr)
     await asyncio.to_thread(end)
 

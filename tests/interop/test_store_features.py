@@ -50,9 +50,9 @@ class Luggage:
         ledger = self.ledger
         await ledger.assert_stored(namesrv_addr)
         assert await ledger.find(namesrv_addr, ledger.ids) == []
-        for who in ("kourou", "java"):
-            expected = {key for key in ledger.ids if key.startswith(who)}
-            assert await _filtered(namesrv_addr, who, len(expected)) == expected
+        for origin in ("kourou", "java"):
+            expected = {key for key in ledger.ids if key.startswith(origin)}
+            assert await _filtered(namesrv_addr, origin, len(expected)) == expected
         packed = await read_all(namesrv_addr, PACKED)
         assert {message.keys[0] for message in packed} == self.packed
         assert {message.body for message in packed} == {BODY}
@@ -62,22 +62,22 @@ class Luggage:
         async with AdminClient(namesrv_addr) as admin:
             assert GONE not in await admin.topic_list()
 
-    async def add(self, namesrv_addr: str, who: str) -> None:
+    async def add(self, namesrv_addr: str, origin: str) -> None:
         """Add messages of each kind; delete a topic with messages."""
         gone = Ledger(GONE)
-        await gone.send(namesrv_addr, who, COUNT)
+        await gone.send(namesrv_addr, origin, COUNT)
         await gone.assert_stored(namesrv_addr)
         async with AdminClient(namesrv_addr) as admin:
             await admin.delete_topic(GONE)
-        await self.ledger.send(namesrv_addr, who, COUNT)
+        await self.ledger.send(namesrv_addr, origin, COUNT)
         for kind in CompressionType:
             config = ProducerConfig(compress_type=kind)
             async with Producer("packing", namesrv_addr, config=config) as producer:
-                key = f"{who}-{kind.name}-{len(self.packed)}"
+                key = f"{origin}-{kind.name}-{len(self.packed)}"
                 receipt = await producer.send(Message(PACKED, BODY, keys=[key]), timeout_ms=15_000)
                 assert receipt.msg_id
                 self.packed.add(key)
-        key = f"{who}-{len(self.later)}"
+        key = f"{origin}-{len(self.later)}"
         async with Producer("delaying", namesrv_addr) as producer:
             message = Message(LATER, b"later", keys=[key], delay_level=6)
             await producer.send(message, timeout_ms=15_000)
@@ -102,7 +102,9 @@ async def _keys(namesrv_addr: str, topic: str) -> set[str]:
 
 def _query(namesrv_addr: str, home: Path, luggage: Luggage) -> None:
     """Find a message of each broker by `mqadmin`."""
-    keys = {who: key for key in luggage.ledger.ids for who in ("java", "kourou") if who in key}
+    keys = {
+        origin: key for key in luggage.ledger.ids for origin in ("java", "kourou") if origin in key
+    }
     with Mqadmin(namesrv_addr, home) as mqadmin:
         for key in keys.values():
             by_key = mqadmin.run("queryMsgByKey", "-t", TOPIC, "-k", key)

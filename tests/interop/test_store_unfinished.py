@@ -19,12 +19,12 @@ from tests.interop.unfinished import LATER, OPTIONS, PAID, WORK, Unfinished
 DELAYS = "messageDelayLevel=1s 1s 1s 1s 1s 12s\n"
 
 
-async def _visit(namesrv_addr: str, who: str, unfinished: Unfinished, *, is_first: bool) -> None:
+async def _visit(namesrv_addr: str, origin: str, unfinished: Unfinished, *, is_first: bool) -> None:
     if is_first:
         await make_topics(namesrv_addr, LATER, PAID, WORK)
     else:
         await unfinished.finish(namesrv_addr)
-    await unfinished.begin(namesrv_addr, who)
+    await unfinished.begin(namesrv_addr, origin)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])

@@ -65,11 +65,11 @@ class Unfinished:
         self._handed: Counter[str] = Counter()
         self._dead: set[str] = set()
 
-    async def begin(self, namesrv_addr: str, who: str) -> None:
-        """Begin work of each kind on the broker of `who`."""
-        await self._send_for_later(namesrv_addr, who)
-        await self._begin_transactions(namesrv_addr, who)
-        await self._give_back(namesrv_addr, who)
+    async def begin(self, namesrv_addr: str, origin: str) -> None:
+        """Begin work of each kind on the broker named `origin`."""
+        await self._send_for_later(namesrv_addr, origin)
+        await self._begin_transactions(namesrv_addr, origin)
+        await self._give_back(namesrv_addr, origin)
         await asyncio.sleep(_OPS_STORED_S)
 
     async def finish(self, namesrv_addr: str) -> None:
@@ -87,23 +87,23 @@ class Unfinished:
         dead = await read_all(namesrv_addr, f"%DLQ%{GROUP}")
         assert {message.keys[0] for message in dead} == self._dead
 
-    async def _send_for_later(self, namesrv_addr: str, who: str) -> None:
+    async def _send_for_later(self, namesrv_addr: str, origin: str) -> None:
         async with Producer("delaying", namesrv_addr) as producer:
             now_ms = time.time() * 1_000  # noqa: TID251 - brokers have real time
-            level = self._key(f"{who}-level")
+            level = self._key(f"{origin}-level")
             self._due_ms[level] = now_ms + LEVEL_MS
             await _send(producer, Message(LATER, b"level", keys=[level], delay_level=LEVEL))
             for seconds in (3.0, 11.0, 15.5):
-                key = self._key(f"{who}-timer")
+                key = self._key(f"{origin}-timer")
                 self._due_ms[key] = now_ms + seconds * 1_000
                 at_ms = int(self._due_ms[key])
                 await _send(producer, Message(LATER, b"timer", keys=[key], deliver_at_ms=at_ms))
             taken_back = Message(LATER, b"no", keys=["no"], deliver_at_ms=int(now_ms) + 14_000)
             await producer.recall(LATER, await _send(producer, taken_back))
-            key = self._key(f"{who}-far")
+            key = self._key(f"{origin}-far")
             far = Message(LATER, b"far", keys=[key], deliver_at_ms=int(now_ms) + 86_400_000)
             self._far[key] = await _send(producer, far)
-            soon = self._key(f"{who}-never")
+            soon = self._key(f"{origin}-never")
             never = Message(LATER, b"never", keys=[soon], deliver_at_ms=int(now_ms) + 60_000)
             self._far[soon] = await _send(producer, never)
 
@@ -115,14 +115,14 @@ class Unfinished:
         self._recalled |= set(self._far)
         self._far.clear()
 
-    async def _begin_transactions(self, namesrv_addr: str, who: str) -> None:
+    async def _begin_transactions(self, namesrv_addr: str, origin: str) -> None:
         async def unknown(_: MessageExt) -> TransactionState:
             return TransactionState.UNKNOWN
 
         async with TransactionProducer(PAYERS, namesrv_addr, check=unknown) as producer:
             for state in TransactionState:
                 for _ in range(3):
-                    key = self._key(f"{who}-{state.name}")
+                    key = self._key(f"{origin}-{state.name}")
                     message = Message(PAID, b"paid", keys=[key], tags="first")
                     begun = await producer.begin_transaction(message, timeout_ms=15_000)
                     if state is not TransactionState.UNKNOWN:
@@ -131,7 +131,7 @@ class Unfinished:
                     if state is TransactionState.COMMIT:
                         self._committed.add(key)
             for answer in ("commit", "rollback"):
-                key = self._key(f"{who}-open-{answer}")
+                key = self._key(f"{origin}-open-{answer}")
                 message = Message(PAID, b"paid", keys=[key], tags=answer)
                 await producer.begin_transaction(message, timeout_ms=15_000)
                 if answer == "commit":
@@ -147,9 +147,9 @@ class Unfinished:
         async with TransactionProducer(PAYERS, namesrv_addr, check=check, topics=[PAID]):
             await _read_until(namesrv_addr, PAID, self._committed)
 
-    async def _give_back(self, namesrv_addr: str, who: str) -> None:
+    async def _give_back(self, namesrv_addr: str, origin: str) -> None:
         """Make a group fail one message, reject another, and acknowledge a third."""
-        kinds = {kind: self._key(f"{who}-{kind}") for kind in ("back", "dead", "fine")}
+        kinds = {kind: self._key(f"{origin}-{kind}") for kind in ("back", "dead", "fine")}
         async with Producer("working", namesrv_addr) as producer:
             for key in kinds.values():
                 await _send(producer, Message(WORK, b"work", keys=[key]))

@@ -131,10 +131,12 @@ class AnyBrokers(RuleBasedStateMachine):
         topics: set[str],
         acting: bool | None,
     ) -> None:
-        who = BrokerIdentity(cluster, name, broker_id, f"h:{port}", enable_acting_master=acting)
+        identity = BrokerIdentity(
+            cluster, name, broker_id, f"h:{port}", enable_acting_master=acting
+        )
         configs = {topic: TopicConfig(topic) for topic in sorted(topics)}
         table = TopicConfigTable(configs, DataVersion(self.now_ms, state, 0))
-        self.table.register(who, table, connection, self.now_ms)
+        self.table.register(identity, table, connection, self.now_ms)
 
     @rule(connection=st.integers(1, 4))
     def lose_a_connection(self, connection: int) -> None:
