@@ -153,6 +153,10 @@ class JavaNotFoundError(UsageError):
     """Spark was requested on a machine that has no Java version supported by Spark."""
 
 
+class CheckpointError(UsageError):
+    """The checkpoint of a Spark query holds offsets that this version cannot read."""
+
+
 class ProtocolError(KourouError):
     """The peer sent bytes that violate the protocol; the connection must be closed."""
 

@@ -114,6 +114,45 @@ def test_long_queue_is_split_among_all_tasks() -> None:
     ]
 
 
+def test_a_minimum_of_tasks_splits_few_rows() -> None:
+    groups = pack_ranges([QueueRange(Q0, 0, 9), QueueRange(Q1, 0, 3)], 8, tasks_min=3)
+
+    assert groups == [
+        (QueueRange(Q0, 0, 4),),
+        (QueueRange(Q0, 4, 8),),
+        (QueueRange(Q0, 8, 9), QueueRange(Q1, 0, 3)),
+    ]
+
+
+def test_there_are_no_more_tasks_than_rows() -> None:
+    assert len(pack_ranges([QueueRange(Q0, 0, 2)], 8, tasks_min=5)) == 2
+
+
+def test_a_maximum_of_rows_makes_more_tasks_than_the_maximum_of_tasks() -> None:
+    groups = pack_ranges([QueueRange(Q0, 0, 100)], 2, rows_max=30)
+
+    assert [len(piece) for [piece] in groups] == [25, 25, 25, 25]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), max_size=9),
+    tasks_max=st.integers(1, 9),
+    tasks_min=st.integers(1, 9),
+    rows_max=st.integers(1, 50),
+)
+def test_packing_obeys_minimum_of_tasks_and_maximum_of_rows(
+    sizes: list[int], tasks_max: int, tasks_min: int, rows_max: int
+) -> None:
+    ranges = [QueueRange(MessageQueue("t", "b", i), 0, size) for i, size in enumerate(sizes)]
+
+    groups = pack_ranges(ranges, max(tasks_max, tasks_min), tasks_min=tasks_min, rows_max=rows_max)
+
+    loads = [sum(map(len, group)) for group in groups]
+    assert len(groups) >= min(tasks_min, sum(sizes))
+    assert max(loads, default=0) <= rows_max
+    assert sum(loads) == sum(sizes)
+
+
 @given(
     sizes=st.lists(st.integers(1, 5 * TASK_ROWS_MIN), max_size=20),
     tasks_max=st.integers(1, 9),

@@ -33,7 +33,7 @@ SKEW_PARTS: Final = 100
 """They may also be apart by this part of the store time that the batch spans."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TriggerLimits:
     """Limits of one batch of a stream; None means no limit.
 

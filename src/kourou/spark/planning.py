@@ -78,14 +78,29 @@ def plan_ranges(
     return Plan(tuple(ranges), tuple(losses))
 
 
-def pack_ranges(ranges: Sequence[QueueRange], tasks_max: int) -> list[tuple[QueueRange, ...]]:
-    """Return the same offsets, in the same order, as at most `tasks_max` groups of similar size.
+def pack_ranges(
+    ranges: Sequence[QueueRange],
+    tasks_max: int,
+    *,
+    tasks_min: int | None = None,
+    rows_max: int | None = None,
+) -> list[tuple[QueueRange, ...]]:
+    """Return the same offsets, in the same order, as groups of similar size, one for each task.
 
-    A long range may be split. No group is empty, and with more than one group each gets at least
-    about `TASK_ROWS_MIN` offsets.
+    A long range may be split. No group is empty. Without `tasks_min` and `rows_max`, each of
+    several groups gets at least about `TASK_ROWS_MIN` offsets.
+
+    Args:
+        ranges: non-empty ranges.
+        tasks_max: maximum number of groups (maxPartitions).
+        tasks_min: minimum number of groups, if there are as many offsets (minPartitions).
+        rows_max: maximum number of offsets in a group (maxRecordsPerPartition). It takes precedence
+            over `tasks_max`, because it bounds the memory of a task.
     """
     total = sum(map(len, ranges))
-    count = max(1, min(tasks_max, total // TASK_ROWS_MIN))
+    count = max(1, min(tasks_max, max(total // TASK_ROWS_MIN, min(tasks_min or 1, total))))
+    if rows_max is not None:
+        count = max(count, -(-total // rows_max))
     groups: list[list[QueueRange]] = [[] for _ in range(count)]
     packed = 0
     for whole in ranges:

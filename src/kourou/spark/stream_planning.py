@@ -1,0 +1,222 @@
+"""Planning of the batches of a stream: the end of the next batch, and the losses on the way. Pure.
+
+The caller queries the brokers (`View`), logs the end that is planned here (`StreamOffset`), and
+fails or warns of the losses. Nothing is remembered between two plans but the time of the last
+batch, so that a query may be killed and restarted between any two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kourou.errors import TransportError
+from kourou.model.queue import MessageQueue
+from kourou.spark.limits import Probe, TriggerLimits, limit_ends
+from kourou.spark.planning import QueueBounds
+from kourou.spark.stream_offsets import StreamOffset, name_of
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Queues of a stream's topics, as the brokers show them at one moment.
+
+    A queue that is in no field keeps its position: its broker is missing from the route or does not
+    answer, for example because it restarts.
+
+    Attributes:
+        bounds: bounds of each queue whose broker answered; `max_offset` is the end of what
+            consumers can see.
+        vanished: queues that are not in the topic table of their broker, which answered.
+        silent: brokers of the route that did not answer, with the reason.
+        replicas: brokers of which a replica answered, which may lack the newest messages.
+    """
+
+    bounds: Mapping[MessageQueue, QueueBounds]
+    vanished: frozenset[MessageQueue] = frozenset()
+    silent: Mapping[str, str] = field(default_factory=dict)
+    replicas: frozenset[str] = frozenset()
+
+    def capped(self, target: View) -> View:
+        """Return the view without messages that are not in the earlier view `target`.
+
+        A query with Trigger.AvailableNow reads only what is there when it starts.
+        """
+        bounds: dict[MessageQueue, QueueBounds] = {}
+        for queue in self.bounds.keys() & target.bounds.keys():
+            now, end = self.bounds[queue], target.bounds[queue].max_offset
+            # Messages up to the target may be deleted since.
+            bounds[queue] = QueueBounds(
+                now.min_offset, max(now.min_offset, min(now.max_offset, end))
+            )
+        return View(bounds, self.vanished, self.silent, self.replicas | target.replicas)
+
+
+class LossKind(Enum):
+    """Reasons why a queue does not have the next message of a stream."""
+
+    EXPIRED = "expired"
+    """It was deleted before it was read."""
+    BEYOND_END = "beyond end"
+    """The queue ends before it: the topic was made again, or the broker lost its newest messages.
+    """
+    VANISHED = "vanished"
+    """The broker no longer has the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages that a stream should read next, and that are not there.
+
+    Attributes:
+        offset: the next offset to read.
+        bounds: what the queue holds; None if it vanished.
+    """
+
+    queue: MessageQueue
+    offset: int
+    kind: LossKind
+    bounds: QueueBounds | None = None
+
+    @property
+    def count(self) -> int | None:
+        """The number of lost offsets; None if it is not known."""
+        if self.bounds is None or self.kind is not LossKind.EXPIRED:
+            return None
+        return self.bounds.min_offset - self.offset
+
+    def __str__(self) -> str:
+        queue, offset, bounds = name_of(self.queue), self.offset, self.bounds
+        if bounds is None:
+            return (
+                f"{queue} does not exist any more, the next offset to read was {offset}: restore "
+                "it, or set failOnDataLoss to false to continue without it"
+            )
+        held = f"the queue holds offsets {bounds.min_offset} to {bounds.max_offset} (exclusive)"
+        remedy = f"set failOnDataLoss to false to continue at offset {bounds.min_offset}"
+        if self.kind is LossKind.EXPIRED:
+            return (
+                f"{queue}: {self.count} messages from offset {offset} on were deleted before they "
+                f"were read; {held}: {remedy}, and raise the retention time of the broker"
+            )
+        return (
+            f"{queue}: the next offset to read is {offset}, but {held}: the topic was created "
+            f"again or the broker lost messages; {remedy}, or use a new checkpointLocation"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The end of the next batch.
+
+    Attributes:
+        end: the end to log; equal to the start if there is nothing to read.
+        losses: messages that no batch will have. `end` continues after them, at the first offset
+            that the queue holds.
+    """
+
+    end: StreamOffset
+    losses: tuple[Loss, ...]
+
+
+@dataclass(slots=True)
+class TriggerState:
+    """The state of a query between triggers, in memory only.
+
+    Attributes:
+        last_batch_ms: time at which the last batch was planned; None before the first one, which
+            does not wait for `min_offsets`.
+    """
+
+    last_batch_ms: int | None = None
+
+
+def plan_batch(
+    start: StreamOffset,
+    view: View,
+    limits: TriggerLimits,
+    now_ms: int,
+    state: TriggerState,
+    *,
+    starting: Mapping[MessageQueue, int] | None = None,
+    probe: Probe | None = None,
+) -> BatchPlan:
+    """Return the plan of the batch after `start`.
+
+    Args:
+        start: end of the previous batch, or the initial offset.
+        view: the queues now.
+        limits: limits of the batch. Leave out `min_offsets` for Trigger.AvailableNow, which would
+            never end, and all of them for `ReadAllAvailable`.
+        now_ms: monotonic milliseconds, for `max_delay_ms`.
+        state: updated when a batch is planned.
+        starting: first offsets of the stream, used in batch 0 only. All other queues are new and
+            start at their first offset.
+        probe: queries that limits need.
+
+    Raises:
+        TransportError: a broker does not answer, and no batch was logged yet. Its queues would be
+            taken for new ones later.
+    """
+    if start.is_initial and view.silent:
+        broker_name, reason = min(view.silent.items())
+        raise TransportError(
+            f"broker {broker_name!r} does not answer ({reason}): the first batch of a stream needs "
+            "all brokers of its topics; start the query again when the broker is up"
+        )
+    known = (starting or {}) if start.is_initial else start.until
+    begins, losses = _begins(known, view)
+    ends = {queue: max(begin, view.bounds[queue].max_offset) for queue, begin in begins.items()}
+    if _must_wait(begins, ends, limits, now_ms, state):
+        ends = begins
+    else:
+        ends = limit_ends(begins, ends, limits, probe)
+    if ends != begins:
+        state.last_batch_ms = now_ms
+    kept = {queue: offset for queue, offset in known.items() if queue not in view.vanished}
+    end = StreamOffset(
+        until=kept | ends,
+        begin={q: at for q, at in (kept | begins).items() if start.until.get(q) != at},
+    )
+    # Batch 0 is logged even if it is empty, because it fixes a start such as `latest`. Afterwards
+    # Spark takes an offset equal to the start as "no batch".
+    has_news = start.is_initial or end.begin or end.until != start.until
+    return BatchPlan(end if has_news else start, tuple(losses))
+
+
+def _begins(
+    known: Mapping[MessageQueue, int], view: View
+) -> tuple[dict[MessageQueue, int], list[Loss]]:
+    """Return the first offset to read of each queue that answered, and the losses before it."""
+    begins: dict[MessageQueue, int] = {}
+    losses = [
+        Loss(queue, known[queue], LossKind.VANISHED)
+        for queue in sorted(view.vanished)
+        if queue in known
+    ]
+    for queue, bounds in sorted(view.bounds.items()):
+        offset = known.get(queue, bounds.min_offset)
+        if offset < bounds.min_offset:
+            losses.append(Loss(queue, offset, LossKind.EXPIRED, bounds))
+            offset = bounds.min_offset
+        elif offset > bounds.max_offset and queue.broker_name not in view.replicas:
+            losses.append(Loss(queue, offset, LossKind.BEYOND_END, bounds))
+            offset = bounds.min_offset
+        begins[queue] = offset
+    return begins, losses
+
+
+def _must_wait(
+    begins: Mapping[MessageQueue, int],
+    ends: Mapping[MessageQueue, int],
+    limits: TriggerLimits,
+    now_ms: int,
+    state: TriggerState,
+) -> bool:
+    """Return whether the new messages are too few for a batch."""
+    if limits.min_offsets is None or state.last_batch_ms is None:
+        return False
+    if now_ms - state.last_batch_ms >= limits.max_delay_ms:
+        return False
+    return sum(ends[queue] - begin for queue, begin in begins.items()) < limits.min_offsets
