@@ -1,0 +1,341 @@
+"""A simulated Spark that is killed at any step reads each message of a changing cluster once.
+
+Spark logs the end of a batch, runs it, commits it. After a restart it runs the last logged batch
+again if it was not committed. The sink replaces the rows of a batch that runs twice.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from kourou.errors import TransportError
+from kourou.model.queue import MessageQueue
+from kourou.spark.limits import Sample, TriggerLimits
+from kourou.spark.planning import QueueBounds, pack_ranges
+from kourou.spark.stream_offsets import StreamOffset, ranges_of
+from kourou.spark.stream_planning import Loss, LossKind, TriggerState, View, plan_batch
+
+QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(3)]
+RECORD_BYTES = 100
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message; no two have the same time."""
+
+    queue: MessageQueue
+    offset: int
+    time_ms: int
+
+
+@dataclass
+class Log:
+    """One queue. `is_loss_unseen`: it was damaged, and no trigger has looked at it since."""
+
+    first: int = 0
+    messages: list[Message] = field(default_factory=list)
+    is_there: bool = True
+    is_loss_unseen: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.messages)
+
+
+class State(Enum):
+    """States of a broker: up, in the route without answering, not in the route."""
+
+    UP = "up"
+    SILENT = "silent"
+    ABSENT = "absent"
+
+
+class Cluster:
+    """Queues on two brokers; the probe of the planner."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+        self.logs: dict[MessageQueue, Log] = {}
+        self.state = dict.fromkeys("ab", State.UP)
+        self.expired: set[Message] = set()
+
+    def is_up(self, queue: MessageQueue) -> bool:
+        return self.state[queue.broker_name] is State.UP
+
+    def view(self) -> View:
+        up = {queue: log for queue, log in self.logs.items() if self.is_up(queue)}
+        return View(
+            {q: QueueBounds(log.first, log.end) for q, log in up.items() if log.is_there},
+            vanished=frozenset(q for q, log in up.items() if not log.is_there),
+            silent={name: "no answer" for name, s in self.state.items() if s is State.SILENT},
+        )
+
+    def append(self, queue: MessageQueue, count: int) -> None:
+        log = self.logs[queue]
+        for _ in range(count):
+            self.time_ms += 7
+            log.messages.append(Message(queue, log.end, self.time_ms))
+
+    def samples(self, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, Sample]:
+        return {
+            queue: Sample(log.messages[offset - log.first].time_ms, RECORD_BYTES)
+            for queue, offset in offsets.items()
+            if (log := self.logs[queue]).first <= offset < log.end
+        }
+
+    def offsets_at(
+        self, queues: Sequence[MessageQueue], time_ms: int
+    ) -> Mapping[MessageQueue, int]:
+        logs = {queue: self.logs[queue] for queue in queues}
+        return {
+            queue: log.first + bisect_left(log.messages, time_ms, key=lambda m: m.time_ms)
+            for queue, log in logs.items()
+        }
+
+
+class Restarts(RuleBasedStateMachine):
+    """Cluster and query. Rules change the cluster, or let the query run and die at a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster()
+        self.logged: list[str] = []  # the checkpoint: end of each batch
+        self.committed = 0  # number of committed batches
+        self.rows: dict[int, list[Message]] = {}  # the sink, by batch
+        self.losses: list[Loss] = []  # of logged batches
+        self.reset: set[MessageQueue] = set()  # queues that were read again from their first offset
+        self.missed: set[Message] = set()  # expired between the plan and the read
+        self.begins: dict[MessageQueue, int] = {}  # first offset of each queue ever read
+        self.state = TriggerState()
+        self.limits = TriggerLimits()
+
+    @initialize(
+        is_latest=st.booleans(),
+        queues=st.sets(st.sampled_from(QUEUES), min_size=1),
+        count=st.integers(0, 5),
+    )
+    def create(self, is_latest: bool, queues: set[MessageQueue], count: int) -> None:
+        self.is_latest = is_latest
+        for queue in sorted(queues):
+            self.cluster.logs[queue] = Log()
+            self.cluster.append(queue, count)
+
+    # The cluster
+
+    def log_of(self, index: int) -> tuple[MessageQueue, Log]:
+        queues = sorted(self.cluster.logs)
+        queue = queues[index % len(queues)]
+        return queue, self.cluster.logs[queue]
+
+    @rule(index=st.integers(0, 5), count=st.integers(1, 30))
+    def append(self, index: int, count: int) -> None:
+        queue, log = self.log_of(index)
+        # A queue made again that is longer than before, when it is next looked at, shows no loss.
+        if self.cluster.is_up(queue) and log.is_there and not log.is_loss_unseen:
+            self.cluster.append(queue, count)
+
+    @rule(queue=st.sampled_from(QUEUES), count=st.integers(0, 9))
+    def add_queue(self, queue: MessageQueue, count: int) -> None:
+        if queue not in self.cluster.logs and self.cluster.is_up(queue):
+            self.cluster.logs[queue] = Log()
+            self.cluster.append(queue, count)
+
+    @rule(index=st.integers(0, 5), count=st.integers(1, 20))
+    def expire(self, index: int, count: int) -> None:
+        _, log = self.log_of(index)
+        self.cluster.expired.update(log.messages[:count])
+        log.first += len(log.messages[:count])
+        del log.messages[:count]
+
+    @rule(index=st.integers(0, 5), count=st.integers(1, 9))
+    def truncate(self, index: int, count: int) -> None:
+        _, log = self.log_of(index)
+        if log.messages:
+            del log.messages[-count:]
+            log.is_loss_unseen = True
+
+    @rule(index=st.integers(0, 5))
+    def make_again(self, index: int) -> None:
+        queue, log = self.log_of(index)
+        log.messages, log.first = [], 0
+        # The stream sees that the queue is another one, and not what the former one held.
+        self.cluster.expired -= {m for m in self.cluster.expired if m.queue == queue}
+        log.is_loss_unseen = log.is_there = True
+
+    @rule(index=st.integers(0, 5), is_there=st.booleans())
+    def change_queue_count(self, index: int, is_there: bool) -> None:
+        _, log = self.log_of(index)
+        log.is_there = is_there
+
+    @rule(name=st.sampled_from("ab"), state=st.sampled_from(State))
+    def change_broker(self, name: str, state: State) -> None:
+        self.cluster.state[name] = state
+
+    # The query
+
+    @rule(
+        max_offsets=st.none() | st.integers(1, 20),
+        max_bytes=st.none() | st.integers(1, 2_000),
+        min_offsets=st.none() | st.integers(1, 10),
+        max_time_span_ms=st.none() | st.integers(1, 200),
+    )
+    def change_limits(self, **limits: int | None) -> None:
+        self.limits = TriggerLimits(max_delay_ms=50, **limits)
+
+    @rule(death=st.sampled_from(["", "", "", "planned", "logged", "read"]))
+    def trigger(self, death: str) -> None:
+        """Run one batch; `death` names the step after which the query is killed."""
+        if self.run_batch(self.cluster.view(), self.limits, death) is None or death:
+            self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        self.state = TriggerState()
+        self.recover()
+
+    @rule(count=st.integers(0, 3))
+    def run_available_now(self, count: int) -> None:
+        """Read what is there now, while `count` messages a batch arrive."""
+        self.state = TriggerState()
+        target = self.cluster.view()
+        if not self.recover():
+            return
+        for _ in range(sum(len(log.messages) for log in self.cluster.logs.values()) + 20):
+            limits = TriggerLimits(max_offsets=self.limits.max_offsets)
+            planned = self.run_batch(self.cluster.view().capped(target), limits)
+            if not planned:
+                break
+            self.append(0, count)
+        else:
+            raise AssertionError("does not end")
+        if planned is None or not self.logged:
+            return
+        until = StreamOffset.from_json(json.loads(self.logged[-1])).until
+        assert all(
+            until[queue] >= min(target.bounds[queue].max_offset, bounds.max_offset)
+            for queue, bounds in self.cluster.view().bounds.items()
+            if queue in target.bounds
+        )
+
+    def recover(self) -> bool:
+        """Run the last batch again if it is logged and not committed; return whether that ended."""
+        if len(self.logged) > self.committed:
+            return self.run_logged()
+        return True
+
+    def run_batch(self, view: View, limits: TriggerLimits, death: str = "") -> bool | None:
+        """Plan, log, read and commit; return whether there was a batch, None if the query ended."""
+        if len(self.logged) > self.committed:
+            return None  # a broker was away, and Spark has not restarted the query yet
+        start = self.offset(len(self.logged) - 1)
+        starting = {q: b.max_offset for q, b in view.bounds.items()} if self.is_latest else None
+        self.cluster.time_ms += 1
+        try:
+            planned = plan_batch(
+                start, view, limits, self.cluster.time_ms, self.state,
+                starting=starting, probe=self.cluster,
+            )  # fmt: skip
+        except TransportError:
+            assert start.is_initial
+            assert view.silent
+            return None
+        if death == "planned":
+            return None
+        has_batch = json.dumps(planned.end.to_json()) != json.dumps(start.to_json())
+        if has_batch:
+            self.log(start, planned.end, planned.losses, limits)
+        for queue in view.bounds:
+            self.cluster.logs[queue].is_loss_unseen = False
+        if death == "logged":
+            return None
+        if has_batch and not self.run_logged(death == "read"):
+            return None
+        return has_batch
+
+    def offset(self, batch: int) -> StreamOffset:
+        """Return the logged end of the batch, or what `initialOffset` returns at each call."""
+        if batch < 0:
+            return StreamOffset.initial("latest" if self.is_latest else "earliest")
+        return StreamOffset.from_json(json.loads(self.logged[batch]))
+
+    def log(
+        self,
+        start: StreamOffset,
+        end: StreamOffset,
+        losses: Sequence[Loss],
+        limits: TriggerLimits,
+    ) -> None:
+        read = sum(map(len, ranges_of(start, end)))
+        assert limits.max_offsets is None or read <= limits.max_offsets
+        assert limits.max_bytes is None or read <= max(1, limits.max_bytes // RECORD_BYTES)
+        self.logged.append(json.dumps(end.to_json()))
+        self.losses += losses
+        self.reset |= {loss.queue for loss in losses if loss.kind is not LossKind.EXPIRED}
+        for queue, offset in end.begin.items():
+            self.begins.setdefault(queue, offset)
+
+    def run_logged(self, is_killed: bool = False) -> bool:
+        """Read the last logged batch; return whether it was committed."""
+        batch = len(self.logged) - 1
+        ranges = ranges_of(self.offset(batch - 1), self.offset(batch))
+        if not all(self.cluster.is_up(piece.queue) for piece in ranges):
+            return False
+        rows: list[Message] = []
+        for group in pack_ranges(ranges, 3, tasks_min=2):
+            for piece in group:
+                log = self.cluster.logs[piece.queue]
+                if log.is_there:
+                    rows += [m for m in log.messages if piece.start <= m.offset < piece.until]
+                self.missed |= {
+                    m
+                    for m in self.cluster.expired
+                    if m.queue == piece.queue and piece.start <= m.offset < piece.until
+                }
+        self.rows[batch] = rows
+        if is_killed:
+            return False
+        self.committed += 1
+        return True
+
+    # What must hold in the end
+
+    def teardown(self) -> None:
+        if not self.cluster.logs:
+            return
+        self.cluster.state = dict.fromkeys("ab", State.UP)
+        self.limits = TriggerLimits()
+        self.restart()
+        while self.run_batch(self.cluster.view(), self.limits):
+            pass
+        counts = Counter(message for rows in self.rows.values() for message in rows)
+        for message, count in counts.items():
+            assert count == 1 or message.queue in self.reset, message
+        for queue, log in self.cluster.logs.items():
+            for message in log.messages if log.is_there else []:
+                is_before_start = message.offset < self.begins[queue]
+                assert counts[message] or is_before_start, message
+        for message in self.cluster.expired:
+            assert counts[message] or message in self.missed or self.is_reported(message), message
+
+    def is_reported(self, message: Message) -> bool:
+        """Return whether a loss includes the message, or the stream never included it."""
+        queue, offset = message.queue, message.offset
+        if queue in self.reset or queue not in self.begins or offset < self.begins[queue]:
+            return True
+        return any(
+            loss.queue == queue and loss.bounds and loss.offset <= offset < loss.bounds.min_offset
+            for loss in self.losses
+        )
+
+
+TestRestarts = Restarts.TestCase
+TestRestarts.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
