@@ -18,6 +18,7 @@ from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SQL92_EXPRESSION, TAG_EXPRESSION
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_topic
 from kourou.spark.connection import ConnectionOptions
+from kourou.spark.limits import TriggerLimits
 from kourou.spark.option_table import (
     READS,
     BadBodyMode,
@@ -79,23 +80,6 @@ class TopicSource:
         if is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic):
             return False
         return re.fullmatch(self.pattern, topic) is not None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TriggerLimits:
-    """Limits of one batch of a stream; None for no limit.
-
-    Attributes:
-        max_delay_ms: maximum wait for `min_offsets`.
-        max_bytes: approximate.
-        max_time_span_ms: maximum time between the first and the last store time.
-    """
-
-    max_offsets: int | None = None
-    min_offsets: int | None = None
-    max_delay_ms: int = 900_000
-    max_bytes: int | None = None
-    max_time_span_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
