@@ -199,16 +199,10 @@ def test_an_absent_name_server_is_named(spark: SparkSession, topic: str) -> None
     assert "127.0.0.1:1" in text
 
 
-def test_streaming_reads_and_writes_are_refused(
-    spark: SparkSession, namesrv: str, topic: str
-) -> None:
+def test_streaming_reads_are_refused(spark: SparkSession, namesrv: str, topic: str) -> None:
     source = spark.readStream.format("rocketmq").option("nameServer", namesrv)
     with pytest.raises(PySparkException, match=r"streaming.*not supported; use a batch read"):
         source.option("topic", topic).load().writeStream.format("noop").start().awaitTermination()
-
-    writer = read(spark, namesrv, topic).write.format("rocketmq").mode("append")
-    with pytest.raises(PySparkException, match="writing to rocketmq from Spark is not supported"):
-        writer.option("nameServer", namesrv).option("topic", topic).save()
 
 
 def test_credentials_come_from_a_file_and_are_absent_from_plans(

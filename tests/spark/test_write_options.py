@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from kourou.errors import ConfigError, UsageError
+from kourou.errors import ConfigError, CredentialsError, UsageError
 from kourou.protocol.compression import CompressionType
 from kourou.spark.write_options import parse_write_options
 
@@ -77,3 +79,24 @@ def test_wrong_options_are_refused_with_the_name(options: dict[str, str], report
 
     assert str(caught.value).startswith(reported)
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_credentials_are_read_where_the_producer_runs(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    options = parse_write_options({**LEAST, "credentialsFile": str(file)}, is_stream=False)
+    with pytest.raises(CredentialsError):
+        options.producer_config()
+
+    file.write_text("accessKey: alice\nsecretKey: s3cr3t-key\n")
+    file.chmod(0o600)
+
+    assert options.producer_config().credentials is not None
+    assert "s3cr3t-key" not in repr(options)
+
+
+def test_bodies_are_compressed_only_on_request() -> None:
+    plain = parse_write_options(LEAST, is_stream=False).producer_config()
+    options = parse_write_options({**LEAST, "compressType": "zlib"}, is_stream=False)
+
+    assert plain.compress_body_over_bytes is None
+    assert options.producer_config().compress_body_over_bytes == 4_096

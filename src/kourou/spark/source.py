@@ -11,6 +11,8 @@ from kourou.errors import UsageError
 from kourou.spark.batch_reader import BatchReader
 from kourou.spark.options import parse_options
 from kourou.spark.schema import choose_columns, ddl
+from kourou.spark.write_options import parse_write_options
+from kourou.spark.writer import BatchWriter, StreamWriter, refuse_overwrite
 
 
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
@@ -43,14 +45,19 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
             'spark.read.format("rocketmq")'
         )
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, FBT001
-        raise UsageError(_NO_WRITER)
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
+        """Return a writer of rows with the columns of `schema`."""
+        if overwrite:
+            refuse_overwrite(is_stream=False)
+        return BatchWriter(parse_write_options(self.options, is_stream=False), _fields(schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002, FBT001
-        raise UsageError(_NO_WRITER)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001 - Spark's
+        """Return a writer of the batches of a streaming query."""
+        if overwrite:
+            refuse_overwrite(is_stream=True)
+        return StreamWriter(parse_write_options(self.options, is_stream=True), _fields(schema))
 
 
-_NO_WRITER = (
-    "writing to rocketmq from Spark is not supported, only batch reads are; to send messages, use "
-    "kourou.client.Producer, for example in foreachPartition"
-)
+def _fields(schema: StructType) -> list[tuple[str, str]]:
+    """Return (name, type in Spark's DDL) of each column."""
+    return [(field.name, field.dataType.simpleString()) for field in schema]

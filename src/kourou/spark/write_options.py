@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kourou.client.config import ProducerConfig
 from kourou.clock import SystemClock
 from kourou.protocol.compression import CompressionType
 from kourou.spark.connection import ConnectionOptions
 from kourou.spark.option_table import WRITES, Scope, parse_texts
 from kourou.spark.option_values import missing
+
+COMPRESS_OVER_BYTES: Final = 4_096
+"""Smaller bodies are not compressed, and stay in batches, which are never compressed."""
 
 _OF_SPARK: Final = frozenset(("checkpointlocation",))
 """Options of Spark's own that it passes to the sink of a stream, in lower case."""
@@ -38,6 +42,19 @@ class WriteOptions:
     send_max_in_flight: int
     send_timeout_ms: int
     producer_group: str
+
+    def producer_config(self) -> ProducerConfig:
+        """Return the settings of a producer in this process; reads the credentials.
+
+        Raises:
+            CredentialsError: the file or the environment does not hold both keys.
+        """
+        return ProducerConfig(
+            **self.client.settings(),
+            max_message_size_bytes=self.max_message_bytes,
+            compress_body_over_bytes=None if self.compression is None else COMPRESS_OVER_BYTES,
+            compress_type=self.compression or CompressionType.ZLIB,
+        )
 
 
 def parse_write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
