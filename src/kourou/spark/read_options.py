@@ -17,6 +17,7 @@ from kourou.filter.tags import parse_tags
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SQL92_EXPRESSION, TAG_EXPRESSION
 from kourou.model.topic import is_dlq_topic, is_retry_topic, is_system_topic
+from kourou.spark.body_schema import parse_body_schema
 from kourou.spark.connection import ConnectionOptions
 from kourou.spark.limits import TriggerLimits
 from kourou.spark.option_table import (
@@ -323,6 +324,8 @@ def _columns(values: Mapping[str, Any], options: Mapping[str, str]) -> ColumnOpt
         )
     elif not columns.include_body:
         raise ConfigError("bodyFormat is given, but includeBody is false: omit one of them")
+    else:
+        parse_body_schema(columns.body_schema)
     if columns.corrupt_column is not None and columns.mode is not BadBodyMode.PERMISSIVE:
         raise ConfigError(
             f"columnNameOfCorruptRecord is given, but mode is {columns.mode.value}, which leaves "

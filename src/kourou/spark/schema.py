@@ -23,7 +23,7 @@ null. Spark accepts Arrow batches without conversion if their schema is identica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
@@ -48,38 +48,45 @@ class Column:
     Attributes:
         spark_type: the type in Spark's DDL.
         arrow_type: the Arrow type that Spark expects for it.
-        value: returns the value of a message; None for null.
+        value: returns the value of a message; None for null, and for columns that are not made of
+            messages.
+        ddl_type: the type in Spark's DDL if it differs from `spark_type`, with names quoted.
     """
 
     name: str
     spark_type: str
     arrow_type: pa.DataType
-    value: Callable[[MessageExt], Any]
+    value: Callable[[MessageExt], Any] = lambda _message: None
+    ddl_type: str = ""
 
 
-def ddl() -> str:
-    """Return the schema of all columns as Spark's DDL."""
-    return ", ".join(f"{column.name} {column.spark_type}" for column in COLUMNS.values())
+def ddl(columns: Mapping[str, Column] | None = None) -> str:
+    """Return the schema of the columns, by default of all, as Spark's DDL."""
+    chosen = COLUMNS if columns is None else columns
+    return ", ".join(f"`{one.name}` {one.ddl_type or one.spark_type}" for one in chosen.values())
 
 
-def choose_columns(fields: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
+def choose_columns(
+    fields: Iterable[tuple[str, str, bool]], columns: Mapping[str, Column] | None = None
+) -> tuple[str, ...]:
     """Return the names of the columns of a schema, in its order.
 
     Args:
         fields: (name, type in Spark's DDL, nullable) of each column.
+        columns: the columns of the read; by default all.
 
     Raises:
         ConfigError: there is no column, or one is unknown, of another type or not nullable.
     """
-    chosen = list(fields)
+    chosen, known = list(fields), COLUMNS if columns is None else columns
     if not chosen:
         raise ConfigError("the schema has no columns: omit it to read all columns")
     for name, spark_type, is_nullable in chosen:
-        if name not in COLUMNS:
-            raise ConfigError(f"unknown column {name!r}; columns are {', '.join(COLUMNS)}")
-        if spark_type != COLUMNS[name].spark_type:
+        if name not in known:
+            raise ConfigError(f"unknown column {name!r}; columns are {', '.join(known)}")
+        if spark_type != known[name].spark_type:
             raise ConfigError(
-                f"column {name} has the type {COLUMNS[name].spark_type}, but the schema asks for "
+                f"column {name} has the type {known[name].spark_type}, but the schema asks for "
                 f"{spark_type}: cast it after the read"
             )
         if not is_nullable:
@@ -87,9 +94,10 @@ def choose_columns(fields: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
     return tuple(name for name, _, _ in chosen)
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
+def arrow_schema(names: Sequence[str], columns: Mapping[str, Column] | None = None) -> pa.Schema:
     """Return the Arrow schema that Spark expects for these columns."""
-    return pa.schema([(name, COLUMNS[name].arrow_type) for name in names])
+    known = COLUMNS if columns is None else columns
+    return pa.schema([(name, known[name].arrow_type) for name in names])
 
 
 def build_batch(messages: Sequence[MessageExt], names: Sequence[str]) -> pa.RecordBatch:
