@@ -34,6 +34,8 @@ def log_of(count: int, seed: int = 0) -> bytes:
             one = replace(one, store_host=("2001:db8::8", 5000))
         if chance.random() < 0.2:
             one = replace(one, properties=b"")
+        elif chance.random() < 0.2:  # ends like a seal
+            one = replace(one, properties=b"sent-at\x011700000000\x02")
         elif chance.random() < 0.3:  # as Java writes them, without the last separator
             one = replace(one, properties=one.properties.rstrip(b"\x02"))
         encode = chance.choice([encode_record, encode_sealed])

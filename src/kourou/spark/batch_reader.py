@@ -56,7 +56,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
             DataLossError: planned offsets were deleted since, and failOnDataLoss is true.
             KourouError: a broker did not answer within pullTimeoutMs, or refused.
         """
-        _freeze_once()
+        freeze_once()
         for messages in _pull_portions(partition.value, self._options):
             yield build_batch(messages, self._columns)
 
@@ -121,7 +121,7 @@ async def _collect(pulled: AsyncGenerator[list[MessageExt], None]) -> list[Messa
 
 
 @cache
-def _freeze_once() -> None:
+def freeze_once() -> None:
     """Exclude all current objects from garbage collection, once in this process.
 
     Spark collects garbage after every task. Traversing the objects of PySpark and pyarrow took most

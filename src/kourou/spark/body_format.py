@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Annotated, Any, Final
 
@@ -74,12 +74,20 @@ class BodyDecoder:
         schema: the Arrow schema of converted batches.
     """
 
-    def __init__(self, options: ColumnOptions, names: Sequence[str]) -> None:
-        """Take the options and the columns of a read, in their order."""
+    def __init__(
+        self,
+        options: ColumnOptions,
+        names: Sequence[str],
+        columns: Mapping[str, Column] | None = None,
+    ) -> None:
+        """Take the options and the columns of a read, in their order.
+
+        `columns` are all columns of the read; by default those of a topic.
+        """
         self._names = tuple(names)
         self._mode = options.mode
         self._corrupt_column = options.corrupt_column
-        self.schema = arrow_schema(names, read_columns(options))
+        self.schema = arrow_schema(names, columns or read_columns(options))
         record_names = [name for name in names if name != options.corrupt_column]
         self._kind: pa.StructType | None = None
         if options.body_schema is not None and (

@@ -30,6 +30,7 @@ from kourou.protocol.record.layout import (
     SEAL_BYTES,
     SEAL_DIGITS,
     SEAL_START,
+    RecordHeader,
     head_struct,
 )
 
@@ -138,6 +139,25 @@ def verified_run(buffer: bytes, at: int, position: int, end: int) -> LogRun:
     )
 
 
+def single_run(record: bytes, header: RecordHeader) -> LogRun:
+    """Return the run of one verified record."""
+
+    def column(number: int) -> Integers:
+        return np.array([number], np.int64)
+
+    return LogRun(
+        record,
+        column(0),
+        column(header.total_size),
+        column(header.physical_offset),
+        column(header.queue_id),
+        column(header.queue_offset),
+        column(header.sys_flag),
+        column(header.store_at_ms),
+        [header.topic.encode()],
+    )
+
+
 def _starts(buffer: bytes, at: int, stop: int, end: int) -> Integers:
     """Return the bytes at which records begin by the sizes alone, in front of `stop`."""
     starts: list[int] = []
@@ -230,9 +250,12 @@ def _verified(
     is_sealed = has_space & (tails[:, :_DIGITS_AT] == _SEAL_NAME).all(axis=1)
     digits = tails[:, _DIGITS].astype(np.int64) - _ZERO
     ends_in_digits = (tails[:, -1] == _PAIR_END) & ((digits >= 0) & (digits <= 9)).all(axis=1)
-    like_seal = has_space & ((tails[:, 0] == 0) | ends_in_digits)
-    ends_in_zero = (ends > properties_starts) & (tails[:, -1] == 0)
-    is_certain = np.where(is_sealed, ends_in_digits, ~(like_seal | ends_in_zero))
+    may_be_damaged = has_space & (tails[:, 0] == 0)
+    may_be_damaged |= (ends > properties_starts) & (tails[:, -1] == 0)
+    unsealed = np.flatnonzero(has_space & ends_in_digits & ~is_sealed)
+    flipped = np.unpackbits(tails[unsealed, :_DIGITS_AT] ^ _SEAL_NAME, axis=1)
+    may_be_damaged[unsealed] |= flipped.sum(axis=1) == 1
+    is_certain = np.where(is_sealed, ends_in_digits, ~may_be_damaged)
     count = _first_false(is_certain)
     begins = np.where(is_sealed, starts, bodies[0])[:count].tolist()
     stops = np.where(is_sealed, ends - SEAL_BYTES, bodies[1])[:count].tolist()

@@ -143,6 +143,7 @@ def sections() -> Iterator[tuple[str, list[Option]]]:
 _SCOPE_TEXTS: Final = (
     (READS, "reads"),
     (TOPICS, "reads of topics"),
+    (BATCH | STORE, "batch reads"),
     (WRITES, "writes"),
     (CLUSTER, "reads of topics and writes"),
 )
@@ -193,6 +194,7 @@ def _table() -> Iterator[Option]:
         ("Topics", _TOPIC_ROWS),
         ("Start and end", _POSITION_ROWS),
         ("Limits of a streaming batch", _LIMIT_ROWS),
+        ("Store directories", _STORE_ROWS),
         ("Tasks and pulls", _TASK_ROWS),
         ("Columns", _COLUMN_ROWS),
         ("Writes", _WRITE_ROWS),
@@ -223,7 +225,8 @@ _TOPIC_ROWS: Final = (
     ),
     Option(
         "storePath", "source.store_path", values.parse_text, None, STORE,
-        "Store directory of a broker, Kourou's or Java's, read without a broker.",
+        "Store directory of a broker, Kourou's or Java's, read without a broker, in batch only. "
+        "Each machine of the job must see it.",
     ),
     Option(
         "subExpression", "filter.expression", values.parse_any, "*", TOPICS,
@@ -238,7 +241,7 @@ _TOPIC_ROWS: Final = (
 )  # fmt: skip
 _POSITION_ROWS: Final = (
     Option(
-        "startingTimestamp", "starting.time", values.parse_time_option, None, TOPICS,
+        "startingTimestamp", "starting.time", values.parse_time_option, None, READS,
         "Start at the first message stored at this time or later: epoch ms, ISO 8601 (local time "
         "without a zone) or a span before now (`-90s`, `-15m`, `-1h`, `-2d`). Overrides the next "
         "two.",
@@ -261,7 +264,7 @@ _POSITION_ROWS: Final = (
         "end.",
     ),
     Option(
-        "endingTimestamp", "ending.time", values.parse_time_option, None, BATCH,
+        "endingTimestamp", "ending.time", values.parse_time_option, None, BATCH | STORE,
         "End before the first message stored at this time or later; as `startingTimestamp`.",
     ),
     Option(
@@ -301,6 +304,21 @@ _LIMIT_ROWS: Final = (
         "unequal backlog then advance together.",
     ),
 )  # fmt: skip
+_STORE_ROWS: Final = (
+    Option(
+        "includeSystemTopics", "store.include_system_topics", values.parse_boolean, "false", STORE,
+        "`true` adds the records of system topics, those of delayed and of half messages among "
+        "them, and records that have no queue.",
+    ),
+    Option(
+        "includeDeletedTopics", "store.include_deleted_topics", values.parse_boolean, "false",
+        STORE, "`true` adds the messages of deleted topics that the log still has.",
+    ),
+    Option(
+        "brokerName", "store.broker_name", values.parse_text, None, STORE,
+        "Text of the column `brokerName`, which a store does not know.",
+    ),
+)  # fmt: skip
 _TASK_ROWS: Final = (
     Option(
         "minPartitions", "min_partitions", values.integer(1, 1024), None, READS,
@@ -308,11 +326,12 @@ _TASK_ROWS: Final = (
     ),
     Option(
         "maxPartitions", "max_partitions", values.integer(1, 1024), "4", READS,
-        "Maximum number of tasks. Each costs tens of milliseconds.",
+        "Maximum number of tasks. Each costs tens of milliseconds. With `storePath`, the default "
+        "is one for each 128 MiB, at most 1024.",
     ),
     Option(
         "maxRecordsPerPartition", "max_records_per_partition", values.integer(1, INT64_MAX), None,
-        READS, "Maximum number of offsets of a task. It may raise the number of tasks above "
+        TOPICS, "Maximum number of offsets of a task. It may raise the number of tasks above "
         "`maxPartitions`.",
     ),
     Option(

@@ -42,6 +42,9 @@ _SOURCES: Final = {
 }
 """Name of each option that selects messages, and its field."""
 
+PARTITIONS_MAX: Final = 1024
+"""Number of tasks of a large store directory, unless maxPartitions is given."""
+
 _SQL_SIGNS: Final = re.compile(r"[=<>'()]|\bIS\b|\bBETWEEN\b", re.IGNORECASE)
 """Text that an SQL expression has and a tag rarely does."""
 
@@ -101,6 +104,20 @@ class ColumnOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoreOptions:
+    """Records of a store directory that a read includes.
+
+    Attributes:
+        include_system_topics: also records that have no queue.
+        broker_name: value of the column brokerName; None for null.
+    """
+
+    include_system_topics: bool = False
+    include_deleted_topics: bool = False
+    broker_name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReadOptions:
     """The options of one read; `option_table` has the meaning of each.
 
@@ -114,6 +131,7 @@ class ReadOptions:
     ending: Positions
     limits: TriggerLimits
     columns: ColumnOptions
+    store: StoreOptions
     sub_expression: str
     expression_type: str
     fail_on_data_loss: bool
@@ -182,7 +200,10 @@ def _parse(options: Mapping[str, str], scope: Scope | None, now_ms: int) -> Read
     _check_positions(source, starting, ending, scope)
     expression, expression_type = _filter(**groups["filter"])
     single = groups[""]
-    _set_task_limits(single, has_maximum=is_given(options, "maxPartitions"))
+    has_maximum = is_given(options, "maxPartitions")
+    if source.store_path is not None and not has_maximum:
+        single["max_partitions"] = PARTITIONS_MAX
+    _set_task_limits(single, has_maximum=has_maximum)
     return ReadOptions(
         source=source,
         client=ConnectionOptions(**groups["client"]),
@@ -190,6 +211,7 @@ def _parse(options: Mapping[str, str], scope: Scope | None, now_ms: int) -> Read
         ending=ending,
         limits=_limits(groups["limits"], has_delay=is_given(options, "maxTriggerDelay")),
         columns=_columns(groups["columns"], options),
+        store=StoreOptions(**groups["store"]),
         sub_expression=expression,
         expression_type=expression_type,
         **single,

@@ -17,6 +17,12 @@
     bornTimestamp    timestamp            by the producer's clock
     storeTimestamp   timestamp            by the broker's
 
+A read of a store directory has three more columns:
+
+    commitLogOffset  bigint               position of the record, or of a corrupt range, in the log
+    storeSize        bigint               size of the record or of the range, in bytes
+    corrupt          string               what is wrong; null for a sound message
+
 All columns are nullable; a time that Spark cannot represent, more than 290,000 years from 1970, is
 null. Spark accepts Arrow batches without conversion if their schema is identical to its own.
 """
@@ -152,3 +158,13 @@ def _columns() -> tuple[Column, ...]:
 
 COLUMNS: Final = {column.name: column for column in _columns()}
 """The columns by name, in the order of the schema."""
+
+STORE_COLUMNS: Final = {
+    column.name: column
+    for column in (
+        Column("commitLogOffset", "bigint", pa.int64()),
+        Column("storeSize", "bigint", pa.int64()),
+        Column("corrupt", "string", pa.string()),
+    )
+}
+"""Further columns of a store directory, in the order of the schema."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from kourou.errors import UsageError
 from kourou.spark.batch_reader import BatchReader
+from kourou.spark.option_table import is_given
 from kourou.spark.options import parse_options
+from kourou.spark.read_options import parse_read_options
 from kourou.spark.schema import choose_columns, ddl
+from kourou.spark.store_reader import StoreReader
+from kourou.spark.store_rows import store_columns
 from kourou.spark.write_options import parse_write_options
 from kourou.spark.writer import BatchWriter, StreamWriter, refuse_overwrite
 
@@ -29,15 +33,18 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
     def schema(self) -> str:
         # Also parsed here, and not only in reader(), so that load() itself refuses wrong options.
+        if is_given(self.options, "storePath"):
+            return ddl(store_columns(parse_read_options(self.options, is_stream=False).columns))
         parse_options(self.options)
         return ddl()
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`."""
-        columns = choose_columns(
-            (field.name, field.dataType.simpleString(), field.nullable) for field in schema
-        )
-        return BatchReader(parse_options(self.options), columns)
+        fields = [(field.name, field.dataType.simpleString(), field.nullable) for field in schema]
+        if is_given(self.options, "storePath"):
+            options = parse_read_options(self.options, is_stream=False)
+            return StoreReader(options, choose_columns(fields, store_columns(options.columns)))
+        return BatchReader(parse_options(self.options), choose_columns(fields))
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002 - Spark's names
         raise UsageError(

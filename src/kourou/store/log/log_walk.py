@@ -214,6 +214,7 @@ class _FileWalk:
         """Return the end of the file's last byte that is not zero; the position if all are zero."""
         used = position
         while position < self._end:
+            position = self._next_data(position)
             data = self._read(position, _READ_BYTES)
             if not data:
                 break
@@ -221,6 +222,14 @@ class _FileWalk:
             used = position + used_size if used_size else used
             position += len(data)
         return used
+
+    def _next_data(self, position: int) -> int:
+        """Return the first position from this one on that is not in a hole of the file."""
+        offset = position - self._file.start
+        try:
+            return self._file.start + max(offset, self._disk.next_data(self._file.name, offset))
+        except OSError:
+            return position  # reading it fails too, and is reported
 
     def _next_piece(self, position: int, stop: int) -> int | None:
         """Return the position of the next whole record or blank before `stop`."""

@@ -90,25 +90,33 @@ class LogPlan(NamedTuple):
 
     Attributes:
         segment_bytes: the expected size of each file.
+        part_bytes: files were split into parts of about this size.
         parts: in log order.
         durable_end: the store is in use and durable up to this position; None: it is not in use.
         deleted: the deleted topics.
     """
 
     segment_bytes: int
+    part_bytes: int
     parts: tuple[LogPart, ...]
     durable_end: int | None
     deleted: DeletedTopics
 
 
 def plan_log(
-    disk: Disk, *, part_bytes: int, begin_ms: int = 0, end_ms: int | None = None
+    disk: Disk,
+    *,
+    part_bytes: int,
+    parts_min: int = 1,
+    begin_ms: int = 0,
+    end_ms: int | None = None,
 ) -> LogPlan:
     """Return the plan of a read of the whole log.
 
     Args:
         disk: holds the store.
         part_bytes: files are split into parts of about this size.
+        parts_min: number of parts for which smaller ones are made if necessary and possible.
         begin_ms: files whose records were all stored before this time are left out.
         end_ms: files whose records were all stored after this time are left out.
 
@@ -118,14 +126,18 @@ def plan_log(
     """
     segment_bytes = find_sizes(disk).segment_bytes
     # Before the files are listed: the part that the checkpoint declares durable stays so.
-    is_used = disk.is_locked(LOCK)
-    end = durable_end(disk, load_checkpoint(disk), segment_bytes) if is_used else None
+    known_end = durable_end(disk, load_checkpoint(disk), segment_bytes)
+    end = known_end if disk.is_locked(LOCK) else None
     if end == 0 and not read_last_run(disk).was_kourou:
         raise StoreLockedError(
             f"{disk.root} is in use, and its checkpoint does not tell which part is durable: stop "
             "that broker, or read a copy of the store"
         )
     files = [file for file in log_files(disk, COMMITLOG) if end is None or file.start < end]
+    if parts_min > 1 and files:
+        used_bytes = known_end - files[0].start
+        total = used_bytes if used_bytes > 0 else sum(file.size for file in files)
+        part_bytes = max(min(part_bytes, total // parts_min), 1)
     times = [_first_time(disk, file) for file in files]
     used = [number for number, file in enumerate(files) if _is_used(disk, file)]
     last_used = used[-1] if used else -1
@@ -142,7 +154,24 @@ def plan_log(
         for begin, until in zip([file.start, *cuts], [*cuts, stop], strict=True):
             lacking = max(gap, 0) if begin == file.start else 0
             parts.append(LogPart(file, begin, until, lacking, number < last_used))
-    return LogPlan(segment_bytes, tuple(parts), end, deleted_topics(disk))
+    return LogPlan(segment_bytes, part_bytes, tuple(parts), end, deleted_topics(disk))
+
+
+def pack_parts(plan: LogPlan, tasks_max: int) -> list[LogPlan]:
+    """Return the plan as at most `tasks_max` plans of similar sizes, one for each task.
+
+    Small parts are packed together up to about the plan's size of a part.
+    """
+    # Not the whole size: the last file may be nearly unused.
+    weights = [min(part.end - part.begin, plan.part_bytes) for part in plan.parts]
+    total = sum(weights)
+    count = min(tasks_max, -(-total // plan.part_bytes))
+    tasks: list[list[LogPart]] = [[] for _ in range(count)]
+    packed = 0
+    for part, weight in zip(plan.parts, weights, strict=True):
+        tasks[(packed + weight // 2) * count // total].append(part)
+        packed += weight
+    return [plan._replace(parts=tuple(task)) for task in tasks if task]
 
 
 def durable_end(disk: Disk, checkpoint: Checkpoint, segment_bytes: int) -> int:
@@ -189,14 +218,9 @@ def walk_part(
     """
     if start is None:
         start = part.begin
-        if part.gap_bytes:
-            at = part.file.start - part.gap_bytes
-            yield LogPiece(PieceKind.DAMAGE, at, part.gap_bytes, "the file is missing")
-        if not disk.exists(part.file.name):
-            size = part.end - part.begin
-            problem = "the file was removed after the read was planned"
-            yield LogPiece(PieceKind.DAMAGE, part.begin, size, problem)
-            return
+        for missing in missing_pieces(disk, part):
+            yield missing
+            start = missing.end
     for piece in walk_log(disk, [part.file], plan.segment_bytes, start=start):
         if piece.position >= part.end:
             return
@@ -208,6 +232,18 @@ def walk_part(
             yield piece._replace(size=min(piece.end, plan.durable_end) - piece.position)
         else:
             yield piece
+
+
+def missing_pieces(disk: Disk, part: LogPart) -> list[LogPiece]:
+    """Return the bytes before or of the part that no file has, as damage."""
+    pieces = []
+    if part.gap_bytes:
+        at = part.file.start - part.gap_bytes
+        pieces.append(LogPiece(PieceKind.DAMAGE, at, part.gap_bytes, "the file is missing"))
+    if not disk.exists(part.file.name):
+        problem = "the file was removed after the read was planned"
+        pieces.append(LogPiece(PieceKind.DAMAGE, part.begin, part.end - part.begin, problem))
+    return pieces
 
 
 def _parse(text: bytes) -> object:
