@@ -60,8 +60,9 @@ format: $(READY) ## format the source and apply automatic lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(READY) ## generate docs/configuration.md from the config dataclasses
+docs: $(READY) ## generate docs/configuration.md, and the options of docs/spark.md, from the source
 	$(BIN)/python -m tests.configuration_page
+	$(BIN)/python -m tests.spark_options_page
 
 bench: $(READY) ## run the short benchmarks: both installs, and the Java broker if Maven is installed; needs Go (10 minutes)
 	$(BIN)/python -m bench

@@ -1,8 +1,8 @@
 """Read a topic as a Spark table; requires `pip install 'kourou[spark,java]'` and `kourou serve`."""
 
-from kourou.spark.session import local_session
+import kourou.spark
 
-spark = local_session("orders")  # finds a Java; a SparkSession of your own does as well
+spark = kourou.spark.session("orders")  # finds a Java; a SparkSession of your own does as well
 orders = (
     spark.read.format("rocketmq")
     .option("nameServer", "localhost:9876")

@@ -19,7 +19,7 @@ from kourou.documented import field_descriptions
 from kourou.namesrv.config import NamesrvConfig
 from kourou.remoting.tls import TlsServerConfig
 from kourou.settings import wire_keys
-from tests import configuration_page
+from tests import configuration_page, spark_options_page
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,6 +113,12 @@ def test_options_page_equals_the_generated_one() -> None:
     written = configuration_page.PAGE.read_text(encoding="utf-8")
 
     assert written == configuration_page.page(), "options changed: run `make docs`, commit the page"
+
+
+def test_spark_page_has_the_generated_tables() -> None:
+    written = spark_options_page.PAGE.read_text(encoding="utf-8")
+
+    assert written == spark_options_page.page(written), "options changed: run `make docs`"
 
 
 CONFIGS = [

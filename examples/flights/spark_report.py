@@ -17,7 +17,7 @@ from data import weather_file
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
-from kourou.spark.session import local_session
+from kourou.spark.sessions import local_session
 
 TOPIC: Final = "flights"
 CORES: Final = 2

@@ -12,7 +12,7 @@ from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.producer import Producer
 from kourou.model.message import Message
-from kourou.spark.session import local_session
+from kourou.spark.sessions import local_session
 from kourou.testing.process import Serving
 
 Publish = Callable[[Sequence[Message]], None]

@@ -13,7 +13,7 @@ import pyspark_rocketmq
 from kourou.spark.source import RocketMQDataSource
 
 PROGRAM = """
-from kourou.spark.session import local_session, register
+from kourou.spark.sessions import local_session, register
 spark = local_session("neighbour")
 spark.sparkContext.setLogLevel("OFF")
 try:

@@ -212,7 +212,7 @@ _TOPIC_ROWS: Final = (
     ),
     Option(
         "subscribe", "source.subscribe", values.parse_topics, None, TOPICS,
-        "Topics, joined by `,`.",
+        "Topics, separated by commas.",
     ),
     Option(
         "subscribePattern", "source.pattern", values.parse_pattern, None, TOPICS,

@@ -16,19 +16,29 @@ from pyspark.sql import SparkSession
 from kourou.spark.java import find_java, launcher_home
 from kourou.spark.source import RocketMQDataSource
 
+RECOMMENDED_CONFIG: Final[Mapping[str, str]] = {
+    # Over TCP, the exchange with a Python worker stalls for tens of milliseconds in each task.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # The default one starts a process for each file of a checkpoint on a local disk.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Settings for any session on one machine; docs/spark.md lists them."""
+
 LOCAL_CONFIG: Final[Mapping[str, str]] = {
+    **RECOMMENDED_CONFIG,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Over TCP, the exchange with a Python worker stalls for tens of milliseconds in each task.
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
 def local_session(
-    name: str,
+    name: str = "kourou",
     *,
     cores: int = 2,
     config: Mapping[str, str] | None = None,
