@@ -17,13 +17,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from kourou.spark.duplicates import dedup
     from kourou.spark.sessions import local_session as session
     from kourou.spark.sessions import register
 
-__all__ = ["register", "session"]
+__all__ = ["dedup", "register", "session"]
 
 _HOMES: Final = MappingProxyType(
     {
+        "dedup": ("kourou.spark.duplicates", "dedup"),
         "register": ("kourou.spark.sessions", "register"),
         "session": ("kourou.spark.sessions", "local_session"),
     }
