@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,16 +38,18 @@ async def send(namesrv: str, first: int, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Path]]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a stopped broker: 1,000 messages in two queues, with the flags 0, 1, ..."""
     path = tmp_path_factory.mktemp("store")
     with Serving.start(path) as serving:
-        yield serving, path
+        asyncio.run(send(serving.namesrv, 0, 1_000))
+    return path
 
 
 def test_the_schema_has_the_columns_of_topics_and_of_the_store(
-    spark: SparkSession, serving: tuple[Serving, Path]
+    spark: SparkSession, store: Path
 ) -> None:
-    schema = read(spark, serving[1]).schema
+    schema = read(spark, store).schema
 
     assert schema == StructType.fromDDL(ddl(COLUMNS | STORE_COLUMNS))
     derived = to_arrow_schema(schema, timezone="UTC")
@@ -56,45 +57,49 @@ def test_the_schema_has_the_columns_of_topics_and_of_the_store(
 
 
 def test_acknowledged_messages_are_read_while_the_broker_runs_and_after_its_kill(
-    spark: SparkSession, serving: tuple[Serving, Path]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    process, path = serving
-    asyncio.run(send(process.namesrv, 0, 500))
-    live = read(spark, path).where("corrupt IS NULL").orderBy("flag").collect()
-    asyncio.run(send(process.namesrv, 500, 500))
-    process.stop(signal.SIGKILL)
+    with Serving.start(tmp_path) as serving:
+        asyncio.run(send(serving.namesrv, 0, 500))
+        live = read(spark, tmp_path).where("topic = 'orders'").orderBy("flag").collect()
+        asyncio.run(send(serving.namesrv, 500, 500))
+        serving.stop(signal.SIGKILL)
 
-    rows = read(spark, path).where("corrupt IS NULL").orderBy("flag").collect()
+    rows = read(spark, tmp_path).where("topic = 'orders'").orderBy("flag").collect()
 
     assert [row.flag for row in live] == list(range(len(live)))
     assert [row.body for row in rows] == [b"body %d" % n for n in range(1_000)]
     assert len({(row.queueId, row.queueOffset) for row in rows}) == 1_000
-    assert rows[7]["keys"] == ["o-7"]
-    assert rows[7].properties["UNIQ_KEY"] == rows[7].msgId
-    assert rows[7].brokerName is None
 
 
-def test_columns_can_be_omitted_and_chosen(
-    spark: SparkSession, serving: tuple[Serving, Path]
-) -> None:
-    path = serving[1]
-    narrow = read(spark, path, includeBody="false", includeProperties="false")
+def test_a_row_has_all_fields_of_the_message(spark: SparkSession, store: Path) -> None:
+    frame = read(spark, store, brokerName="broker-a")
+
+    [seven] = frame.where("topic = 'orders' AND flag = 7").collect()
+
+    assert (seven.body, seven.tags, seven["keys"]) == (b"body 7", "eu", ["o-7"])
+    assert seven.properties["UNIQ_KEY"] == seven.msgId
+    assert (seven.brokerName, seven.corrupt) == ("broker-a", None)
+    assert frame.where("corrupt IS NOT NULL").count() == 0
+
+
+def test_columns_can_be_omitted_and_chosen(spark: SparkSession, store: Path) -> None:
+    narrow = read(spark, store, includeBody="false", includeProperties="false")
     chosen = spark.read.format("rocketmq").schema("storeSize BIGINT, topic STRING")
 
     assert {"body", "properties"} == set(COLUMNS) - set(narrow.columns)
     assert narrow.where("topic = 'orders'").count() == 1_000
-    rows = chosen.option("storePath", str(path)).load().where("topic = 'orders'").collect()
+    rows = chosen.option("storePath", str(store)).load().where("topic = 'orders'").collect()
     assert len(rows) == 1_000
     assert min(row.storeSize for row in rows) > 91
 
 
 def test_a_damaged_record_is_a_row_and_no_failure(
-    spark: SparkSession, serving: tuple[Serving, Path], tmp_path: Path
+    spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:
-    path = serving[1]
-    first = read(spark, path).where("topic = 'orders'").orderBy("commitLogOffset").first()
+    first = read(spark, store).where("topic = 'orders'").orderBy("commitLogOffset").first()
     (tmp_path / "commitlog").mkdir()
-    data = bytearray((path / "commitlog" / f"{0:020d}").read_bytes()[: 1 << 20])
+    data = bytearray((store / "commitlog" / f"{0:020d}").read_bytes()[: 1 << 20])
     data[first.commitLogOffset + 100] ^= 1
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(data)
 
