@@ -22,7 +22,7 @@ from kourou.disk import OsDisk
 from kourou.protocol.record.encode import RecordDraft
 from kourou.spark.read_options import parse_read_options
 from kourou.spark.schema import COLUMNS, STORE_COLUMNS
-from kourou.spark.session import local_session
+from kourou.spark.sessions import local_session
 from kourou.spark.store_reader import StoreReader
 from kourou.store.config import StoreConfig
 from kourou.store.message_store import MessageStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,8 +21,14 @@ Publish = Callable[[Sequence[Message]], None]
 
 
 @pytest.fixture(scope="session")
-def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with Serving.start(tmp_path_factory.mktemp("kourou")) as serving:
+def store_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The broker's store directory."""
+    return tmp_path_factory.mktemp("kourou")
+
+
+@pytest.fixture(scope="session")
+def namesrv(store_path: Path) -> Iterator[str]:
+    with Serving.start(store_path) as serving:
         yield serving.namesrv
 
 

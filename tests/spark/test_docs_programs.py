@@ -1,6 +1,7 @@
 """Tests of docs/spark.md: each program runs, and prints what a reader expects.
 
-A program uses the topic `orders` at `localhost:9876`, and may write below the current directory.
+A program uses the topic `orders` at `localhost:9876`, whose broker has its store in
+`/var/lib/kourou/store`, and may write below the current directory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ TOPIC: Final = "docs-orders"
 PRINTED: Final = {
     "Session": "",
     "Read a topic": "|  eu|    2|\n|  us|    1|",
+    "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }
 """Heading of each program, and the text that it prints, among others."""
 
@@ -57,12 +59,14 @@ def test_program_runs(
     program: str,
     spark: SparkSession,
     namesrv: str,
+    store_path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = program.replace("localhost:9876", namesrv).replace('"orders"', f'"{TOPIC}"')
+    text = text.replace("/var/lib/kourou/store", str(store_path))
 
     exec(compile(text, f"docs/spark.md: {heading}", "exec"), {"__name__": "__main__"})  # noqa: S102
 
