@@ -199,12 +199,6 @@ def test_an_absent_name_server_is_named(spark: SparkSession, topic: str) -> None
     assert "127.0.0.1:1" in text
 
 
-def test_streaming_reads_are_refused(spark: SparkSession, namesrv: str, topic: str) -> None:
-    source = spark.readStream.format("rocketmq").option("nameServer", namesrv)
-    with pytest.raises(PySparkException, match=r"streaming.*not supported; use a batch read"):
-        source.option("topic", topic).load().writeStream.format("noop").start().awaitTermination()
-
-
 def test_credentials_come_from_a_file_and_are_absent_from_plans(
     spark: SparkSession, namesrv: str, topic: str, tmp_path: Path
 ) -> None:

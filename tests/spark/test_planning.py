@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kourou.errors import ConfigError
 from kourou.model.queue import MessageQueue
-from kourou.spark.offsets import EARLIEST, LATEST, Offsets
 from kourou.spark.planning import (
     TASK_ROWS_MIN,
     QueueBounds,
@@ -19,44 +18,27 @@ from kourou.spark.planning import (
 
 Q0 = MessageQueue("flights", "broker-a", 0)
 Q1 = MessageQueue("flights", "broker-a", 1)
-FIRST = Offsets("startingOffsets", EARLIEST)
-LAST = Offsets("endingOffsets", LATEST)
 
 
-def start_at(**by_id: int) -> Offsets:
-    """Return startingOffsets of broker-a: q0=3, q1=-2."""
-    return Offsets("startingOffsets", None, {("broker-a", int(k[1:])): v for k, v in by_id.items()})
+def test_ranges_are_sorted_by_queue_and_have_an_exclusive_end() -> None:
+    plan = plan_ranges(
+        {Q1: QueueBounds(0, 7), Q0: QueueBounds(3, 9)}, {Q0: 4, Q1: 0}, {Q0: 5, Q1: 7}
+    )
 
-
-def end_at(**by_id: int) -> Offsets:
-    return Offsets("endingOffsets", None, start_at(**by_id).by_queue)
-
-
-def test_earliest_to_latest_covers_all_offsets() -> None:
-    plan = plan_ranges({Q1: QueueBounds(0, 7), Q0: QueueBounds(3, 9)}, FIRST, LAST)
-
-    assert plan.ranges == (QueueRange(Q0, 3, 9), QueueRange(Q1, 0, 7))
+    assert plan.ranges == (QueueRange(Q0, 4, 5), QueueRange(Q1, 0, 7))
     assert plan.losses == ()
 
 
 def test_empty_queue_is_omitted() -> None:
-    plan = plan_ranges({Q0: QueueBounds(0, 0), Q1: QueueBounds(5, 5)}, FIRST, LAST)
+    plan = plan_ranges(
+        {Q0: QueueBounds(0, 0), Q1: QueueBounds(5, 5)}, {Q0: 0, Q1: 5}, {Q0: 0, Q1: 5}
+    )
 
     assert plan.ranges == ()
 
 
-def test_the_end_is_exclusive_and_numbers_mix_with_words() -> None:
-    plan = plan_ranges(
-        {Q0: QueueBounds(0, 9), Q1: QueueBounds(2, 9)},
-        start_at(q0=4, q1=EARLIEST),
-        end_at(q0=5, q1=LATEST),
-    )
-
-    assert plan.ranges == (QueueRange(Q0, 4, 5), QueueRange(Q1, 2, 9))
-
-
 def test_start_below_the_minimum_is_a_loss_and_is_clamped() -> None:
-    plan = plan_ranges({Q0: QueueBounds(10, 20)}, start_at(q0=3), LAST)
+    plan = plan_ranges({Q0: QueueBounds(10, 20)}, {Q0: 3}, {Q0: 20})
 
     assert plan.ranges == (QueueRange(Q0, 10, 20),)
     [loss] = plan.losses
@@ -65,32 +47,30 @@ def test_start_below_the_minimum_is_a_loss_and_is_clamped() -> None:
 
 
 def test_offsets_above_the_maximum_are_losses() -> None:
-    plan = plan_ranges({Q0: QueueBounds(0, 20)}, start_at(q0=25), end_at(q0=30))
+    plan = plan_ranges({Q0: QueueBounds(0, 20)}, {Q0: 25}, {Q0: 30})
 
     assert plan.ranges == ()
     assert len(plan.losses) == 2
 
 
 def test_end_below_the_minimum_reads_nothing() -> None:
-    plan = plan_ranges({Q0: QueueBounds(10, 20)}, FIRST, end_at(q0=5))
+    plan = plan_ranges({Q0: QueueBounds(10, 20)}, {Q0: 5}, {Q0: 5})
 
     assert plan.ranges == ()
-    assert "endingOffsets" in plan.losses[0]
+    assert "endingOffsets" in plan.losses[1]
 
 
 def test_a_start_above_its_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="is 6, above endingOffsets 5"):
-        plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=6), end_at(q0=5))
+        plan_ranges({Q0: QueueBounds(0, 9)}, {Q0: 6}, {Q0: 5})
 
 
-def test_queue_omitted_from_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="startingOffsets does not name broker-a/1"):
-        plan_ranges({Q0: QueueBounds(0, 9), Q1: QueueBounds(0, 9)}, start_at(q0=1), LAST)
+def test_a_start_by_time_above_the_end_reads_nothing() -> None:
+    options = ("startingTimestamp", "endingOffsets")
 
+    plan = plan_ranges({Q0: QueueBounds(0, 9)}, {Q0: 6}, {Q0: 5}, options=options)
 
-def test_unknown_queue_in_json_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not have: broker-a/8"):
-        plan_ranges({Q0: QueueBounds(0, 9)}, start_at(q0=1, q8=1), LAST)
+    assert (plan.ranges, plan.losses) == ((), ())
 
 
 def test_few_rows_make_one_task() -> None:

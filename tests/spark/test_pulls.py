@@ -1,87 +1,221 @@
-"""Tests of the cursor of a range: progress with each answer, and the losses reported."""
+"""Tests of pulls of ranges: slices, progress and order, with a scripted broker."""
 
 from __future__ import annotations
 
-import dataclasses
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import DataLossError, ProtocolError
+from kourou.errors import ProtocolError, RequestTimeoutError
 from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
 from kourou.protocol.record.encode import RecordDraft, encode_record
-from kourou.spark.options import ReadOptions
-from kourou.spark.pulls import Cursor, advance_cursor
+from kourou.spark.planning import QueueBounds, QueueRange
+from kourou.spark.pulls import Pulled, Puller
+from kourou.spark.read_options import ReadOptions, parse_read_options
+from kourou.testing.loop import run_virtual
 
-QUEUE = MessageQueue("flights", "broker-a", 0)
-STRICT = ReadOptions(name_server="localhost:9876", topic="flights")
-LENIENT = dataclasses.replace(STRICT, fail_on_data_loss=False)
-SOME_TAG = dataclasses.replace(STRICT, sub_expression="UA")
+Q0, Q1 = (MessageQueue("flights", "broker-a", number) for number in range(2))
+OPTIONS = parse_read_options({"nameServer": "localhost:9876", "topic": "flights"}, is_stream=False)
+FILTERED = replace(OPTIONS, sub_expression="UA")
 HOST = ("127.0.0.1", 10911)
 
 
-def answer(status: PullStatus, next_offset: int, *offsets: int) -> PullResult:
-    """Return an answer of a queue that holds 0 to 100, with messages at `offsets`."""
-    draft = RecordDraft(b"flights", 0, 0, 0, 1, HOST, HOST, 0, 0, b"body", b"")
+class ScriptedBroker:
+    """Answers pulls of queues that hold the offsets `held` to 1,000,000.
+
+    Attributes:
+        asked: the pulls: offset and number of messages.
+        in_flight_max: maximum number of pulls in progress.
+    """
+
+    def __init__(
+        self,
+        *,
+        messages_max: int = 32,
+        held: int = 0,
+        every: int = 1,
+        delay_s: float = 0.001,
+        answers: Sequence[PullResult | Exception] = (),
+    ) -> None:
+        self._messages_max = messages_max
+        self._held = held
+        self._every = every
+        self._delay_s = delay_s
+        self._answers = list(answers)
+        self._in_flight = 0
+        self.asked: list[tuple[int, int]] = []
+        self.in_flight_max = 0
+        self.masters_asked = 0
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        max_messages: int,
+        *,
+        master_only: bool = False,
+    ) -> PullResult:
+        self.asked.append((offset, max_messages))
+        self.masters_asked += master_only
+        self._in_flight += 1
+        self.in_flight_max = max(self.in_flight_max, self._in_flight)
+        try:
+            # The first pulls take longest, so that later ones are answered before them.
+            await asyncio.sleep(self._delay_s / len(self.asked))
+        finally:
+            self._in_flight -= 1
+        if self._answers:
+            answer = self._answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        if offset < self._held:
+            return answer_of(queue, PullStatus.OFFSET_ILLEGAL, self._held)
+        count = min(max_messages, self._messages_max)
+        matching = range(-(-offset // self._every) * self._every, 1_000_000, self._every)[:count]
+        return answer_of(queue, PullStatus.FOUND, matching[-1] + 1, *matching)
+
+
+def answer_of(
+    queue: MessageQueue, status: PullStatus, next_offset: int, *offsets: int
+) -> PullResult:
+    draft = RecordDraft(b"flights", 0, queue.queue_id, 0, 1, HOST, HOST, 0, 0, b"body", b"")
     raw = b"".join(encode_record(draft, offset, offset * 100, 2) for offset in offsets)
-    return PullResult(QUEUE, status, next_offset=next_offset, min_offset=0, max_offset=100, raw=raw)
+    return PullResult(
+        queue, status, next_offset=next_offset, min_offset=0, max_offset=1_000_000, raw=raw
+    )
 
 
-def advance(
-    offset: int, until: int, result: PullResult, options: ReadOptions = STRICT
-) -> tuple[int, list[int]]:
-    """Return the next offset to pull, and the offsets of the returned messages."""
-    cursor = Cursor(QUEUE, offset, until)
-    messages = advance_cursor(cursor, result, options)
-    return cursor.offset, [message.queue_offset for message in messages]
+def pull_all(
+    broker: ScriptedBroker, ranges: Iterable[QueueRange], options: ReadOptions = OPTIONS
+) -> list[Pulled]:
+    async def main() -> list[Pulled]:
+        puller = Puller(broker, ranges, options)
+        pulled: list[Pulled] = []
+        while portion := await puller.next_portion(100, 1 << 20):
+            pulled += portion
+        await puller.close()
+        return pulled
+
+    return run_virtual(main())
 
 
-def test_found_messages_advance_the_cursor() -> None:
-    assert advance(5, 20, answer(PullStatus.FOUND, 8, 5, 6, 7)) == (8, [5, 6, 7])
+def covered(pulled: Iterable[Pulled], queue: MessageQueue = Q0) -> list[int]:
+    """Return the offsets that the answers cover, in their order."""
+    return [
+        offset
+        for one in pulled
+        if one.answer.queue == queue
+        for offset in range(one.answer.start, one.answer.until)
+    ]
 
 
-def test_messages_beyond_the_end_are_dropped() -> None:
-    assert advance(5, 7, answer(PullStatus.FOUND, 9, 5, 6, 7, 8)) == (7, [5, 6])
+@pytest.mark.parametrize(("messages_max", "in_flight"), [(1, 8), (7, 8), (32, 8), (300, 1)])
+def test_range_is_covered_once_and_in_order(messages_max: int, in_flight: int) -> None:
+    broker = ScriptedBroker(messages_max=messages_max)
+
+    pulled = pull_all(broker, [QueueRange(Q0, 5, 505)])
+
+    assert covered(pulled) == list(range(5, 505))
+    assert broker.in_flight_max == in_flight
 
 
-def test_messages_before_the_requested_offset_are_dropped() -> None:
-    # A batch that is stored as one record may begin below the requested offset.
-    assert advance(5, 9, answer(PullStatus.FOUND, 7, 4, 5, 6)) == (7, [5, 6])
+def test_the_answers_of_several_ranges_are_each_in_order() -> None:
+    broker = ScriptedBroker()
+
+    pulled = pull_all(broker, [QueueRange(Q0, 0, 300), QueueRange(Q1, 40, 200)])
+
+    assert covered(pulled, Q0) == list(range(300))
+    assert covered(pulled, Q1) == list(range(40, 200))
 
 
-def test_filtered_range_ends_at_an_offset() -> None:
-    assert advance(5, 20, answer(PullStatus.NO_MATCHED_MSG, 20), SOME_TAG) == (20, [])
+def test_more_ranges_than_pulls_at_once_are_all_read() -> None:
+    broker = ScriptedBroker()
+    ranges = [QueueRange(Q0, start, start + 40) for start in range(0, 4_000, 40)]
+
+    pulled = pull_all(broker, ranges)
+
+    assert sorted(covered(pulled)) == list(range(4_000))
+    assert broker.in_flight_max == OPTIONS.pull_max_in_flight
 
 
-@pytest.mark.parametrize(
-    ("result", "next_offset"),
-    [
-        (answer(PullStatus.OFFSET_ILLEGAL, 12), 12),
-        (answer(PullStatus.OFFSET_ILLEGAL, 30), 20),
-        (answer(PullStatus.OFFSET_ILLEGAL, 3), 20),
-        (answer(PullStatus.NO_NEW_MSG, 5), 20),
-        (answer(PullStatus.NO_MATCHED_MSG, 9), 9),
-    ],
-    ids=["deleted up to 12", "all deleted", "cut short", "now empty", "records removed"],
-)
-def test_deleted_offsets_fail_the_read_or_are_skipped(result: PullResult, next_offset: int) -> None:
-    with pytest.raises(DataLossError, match=f"of the offsets 5 to {next_offset} .* were deleted"):
-        advance(5, 20, result)
+def test_slice_becomes_as_long_as_the_answers_of_the_broker() -> None:
+    broker = ScriptedBroker(messages_max=32)
 
-    assert advance(5, 20, result, LENIENT) == (next_offset, [])
+    pull_all(broker, [QueueRange(Q0, 0, 32_000)])
+
+    assert len(broker.asked) < 1.1 * 1_000
 
 
-def test_a_gap_between_messages_found_is_a_loss() -> None:
-    result = answer(PullStatus.FOUND, 9, 7, 8)
+def test_filtered_range_ends_at_an_offset_and_is_pulled_one_by_one() -> None:
+    broker = ScriptedBroker(every=100)
 
-    with pytest.raises(DataLossError, match="2 of the offsets 5 to 9"):
-        advance(5, 20, result)
+    pulled = pull_all(broker, [QueueRange(Q0, 0, 9_950)], FILTERED)
 
-    assert advance(5, 20, result, LENIENT) == (9, [7, 8])
-    assert advance(5, 20, result, SOME_TAG) == (9, [7, 8])
+    assert covered(pulled) == list(range(9_950))
+    assert broker.in_flight_max == 1
+    assert len(broker.asked) == 4  # 32 matching messages each
+
+
+def test_deleted_offsets_are_lost_up_to_the_first_one_held() -> None:
+    broker = ScriptedBroker(held=12, messages_max=100)
+
+    first, *rest = pull_all(broker, [QueueRange(Q0, 5, 50)])
+
+    assert (first.is_lost, first.answer.start, first.answer.until) == (True, 5, 12)
+    assert not any(one.is_lost for one in rest)
+    assert covered([first, *rest]) == list(range(5, 50))
+    assert first.bounds == QueueBounds(0, 1_000_000)
+
+
+def test_loss_that_only_a_slave_reports_is_no_loss() -> None:
+    behind = answer_of(Q0, PullStatus.OFFSET_ILLEGAL, 3)
+    broker = ScriptedBroker(answers=[behind])
+
+    pulled = pull_all(broker, [QueueRange(Q0, 5, 9)])
+
+    assert broker.masters_asked == 1
+    assert [one.is_lost for one in pulled] == [False]
+    assert covered(pulled) == [5, 6, 7, 8]
+
+
+def test_queue_that_was_truncated_below_the_range_loses_all_of_it() -> None:
+    gone = answer_of(Q0, PullStatus.OFFSET_ILLEGAL, 3)
+    broker = ScriptedBroker(answers=[gone, gone])
+
+    [pulled] = pull_all(broker, [QueueRange(Q0, 5, 9)])
+
+    assert pulled.is_lost
+    assert covered([pulled]) == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("status", [PullStatus.FOUND, PullStatus.NO_MATCHED_MSG])
 def test_answer_without_progress_is_an_error(status: PullStatus) -> None:
+    broker = ScriptedBroker(answers=[answer_of(Q0, status, 5)])
+
     with pytest.raises(ProtocolError, match="the next offset 5"):
-        advance(5, 20, answer(status, 5), SOME_TAG)
+        pull_all(broker, [QueueRange(Q0, 5, 9)])
+
+
+def test_failed_pull_ends_the_read_with_its_error() -> None:
+    broker = ScriptedBroker(answers=[RequestTimeoutError("no answer")])
+
+    with pytest.raises(RequestTimeoutError, match="no answer"):
+        pull_all(broker, [QueueRange(Q0, 0, 9), QueueRange(Q1, 0, 9)])
+
+
+def test_rests_of_answers_are_pulled_again() -> None:
+    async def main() -> list[Pulled]:
+        puller = Puller(ScriptedBroker(), [QueueRange(Q0, 0, 10)], OPTIONS)
+        await puller.next_portion(10, 1 << 20)
+        puller.pull_again([QueueRange(Q0, 7, 10), QueueRange(Q1, 3, 3)])
+        again = await puller.next_portion(10, 1 << 20)
+        assert await puller.next_portion(10, 1 << 20) == []
+        return again
+
+    assert covered(run_virtual(main())) == [7, 8, 9]

@@ -12,7 +12,6 @@ from typing import Final
 
 from kourou.errors import ConfigError
 from kourou.model.queue import MessageQueue
-from kourou.spark.offsets import EARLIEST, LATEST, Offsets
 
 TASK_ROWS_MIN: Final = 5_000
 """Fewer rows do not justify a task, which costs tens of milliseconds before its first row."""
@@ -52,27 +51,38 @@ class Plan:
 
 
 def plan_ranges(
-    bounds: Mapping[MessageQueue, QueueBounds], starting: Offsets, ending: Offsets
+    bounds: Mapping[MessageQueue, QueueBounds],
+    starts: Mapping[MessageQueue, int],
+    ends: Mapping[MessageQueue, int],
+    *,
+    options: tuple[str, str] = ("startingOffsets", "endingOffsets"),
 ) -> Plan:
     """Return the ranges to read from queues that hold `bounds`.
 
+    Args:
+        bounds: the queues of the read.
+        starts: the first offset to read of each queue.
+        ends: the offset after the last one to read of each queue.
+        options: names of the options with the start and the end, for error messages.
+
     Raises:
-        ConfigError: the queues of an option differ from the topic's, or a start is above its end.
+        ConfigError: the options name a start above its end.
     """
-    for offsets in (starting, ending):
-        _check_coverage(offsets, bounds)
     ranges: list[QueueRange] = []
     losses: list[str] = []
-    for queue, queue_bounds in sorted(bounds.items()):
-        start, until = starting.of(queue), ending.of(queue)
-        if 0 <= until < start:
+    for queue, held in sorted(bounds.items()):
+        start, end = starts[queue], ends[queue]
+        if end < start and options == ("startingOffsets", "endingOffsets"):
             raise ConfigError(
-                f"{starting.option} of {_name(queue)} is {start}, above {ending.option} {until}"
+                f"{options[0]} of {name_of(queue)} is {start}, above {options[1]} {end}"
             )
-        for option, offset in ((starting.option, start), (ending.option, until)):
-            if offset >= 0 and not queue_bounds.min_offset <= offset <= queue_bounds.max_offset:
-                losses.append(_loss(queue, option, offset, queue_bounds))
-        planned = QueueRange(queue, _resolve(start, queue_bounds), _resolve(until, queue_bounds))
+        for option, offset in zip(options, (start, end), strict=True):
+            if not held.min_offset <= offset <= held.max_offset:
+                losses.append(
+                    f"{option} of {name_of(queue)} is {offset}; the queue holds offsets "
+                    f"{held.min_offset} to {held.max_offset} (exclusive)"
+                )
+        planned = QueueRange(queue, _clamped(start, held), _clamped(end, held))
         if planned.start < planned.until:
             ranges.append(planned)
     return Plan(tuple(ranges), tuple(losses))
@@ -116,40 +126,10 @@ def pack_ranges(
     return [tuple(group) for group in groups if group]
 
 
-def _check_coverage(offsets: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> None:
-    """Refuse an option that does not name exactly the topic's queues.
-
-    The messages of a queue that the option omits would be missing without a warning.
-    """
-    if offsets.for_all_queues is not None:
-        return
-    queues = {(queue.broker_name, queue.queue_id) for queue in bounds}
-    for problem, found in (
-        ("does not name", queues - offsets.by_queue.keys()),
-        ("names queues that the topic does not have:", offsets.by_queue.keys() - queues),
-    ):
-        if found:
-            names = ", ".join(f"{broker}/{queue_id}" for broker, queue_id in sorted(found))
-            raise ConfigError(
-                f"{offsets.option} {problem} {names}: name each queue of the topic once, "
-                "-2 for earliest, -1 for latest"
-            )
-
-
-def _resolve(offset: int, bounds: QueueBounds) -> int:
-    if offset == EARLIEST:
-        return bounds.min_offset
-    if offset == LATEST:
-        return bounds.max_offset
-    return min(max(offset, bounds.min_offset), bounds.max_offset)
-
-
-def _loss(queue: MessageQueue, option: str, offset: int, bounds: QueueBounds) -> str:
-    return (
-        f"{option} of {_name(queue)} is {offset}; the queue holds offsets "
-        f"{bounds.min_offset} to {bounds.max_offset} (exclusive)"
-    )
-
-
-def _name(queue: MessageQueue) -> str:
+def name_of(queue: MessageQueue) -> str:
+    """Return the queue's name in errors."""
     return f"queue {queue.queue_id} of {queue.topic!r} on {queue.broker_name!r}"
+
+
+def _clamped(offset: int, bounds: QueueBounds) -> int:
+    return min(max(offset, bounds.min_offset), bounds.max_offset)

@@ -1,146 +1,254 @@
-"""Pulls of fixed queue ranges, several at once, in the order in which the brokers answer.
+"""Pulls of fixed queue ranges, several at once, in queue order within each range.
 
-A range ends at an offset, not after a number of messages, because a tag filter returns fewer
-messages than offsets. Planned offsets that a queue no longer holds are a data loss: they raise an
-error or log a warning.
+A range ends at an offset, not after a number of messages, because a filter returns fewer messages
+than offsets. Without a filter the following pulls of a range do not wait for the answers to the
+previous ones: each requests a slice of the range, of as many messages as the broker returned last.
+Answers are not decoded here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from kourou.client.consuming.pull_consumer import PullConsumer, PullResult, PullStatus
-from kourou.errors import DataLossError, ProtocolError
-from kourou.model.message import MessageExt
+from kourou.client.consuming.membership.subscriptions import subscription_of
+from kourou.client.pull_result import PullResult, PullStatus
+from kourou.errors import ProtocolError
 from kourou.model.queue import MessageQueue
-from kourou.spark.options import ReadOptions
+from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
 from kourou.spark.planning import QueueBounds, QueueRange
+from kourou.spark.read_options import ReadOptions
+from kourou.spark.record_columns import Answer
 
-log = logging.getLogger(__name__)
+_PROGRESS: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
+_FILL: Final = 0.95
+"""Part of the estimated number of messages in an answer that is requested, since sizes vary."""
 
-REQUESTS_IN_FLIGHT_MAX: Final = 8
-"""Maximum number of pulls at once. It keeps a broker busy while rows are built; each answer may
-take 256 KiB and more."""
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """An answer to a pull.
+
+    Attributes:
+        answer: the records, and the offsets that the answer covers.
+        bounds: the offsets that the queue held.
+        is_lost: the queue does not hold the offsets that the answer covers.
+    """
+
+    answer: Answer
+    bounds: QueueBounds
+    is_lost: bool
 
 
 @dataclass(slots=True)
-class Cursor:
-    """Progress of a range: the next offset to pull, and the end (exclusive)."""
+class _Pull:
+    """A pull in progress, of the offsets from `start` to `until` (exclusive)."""
+
+    start: int
+    until: int
+    requested: int
+    task: asyncio.Task[PullResult]
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Progress of a range.
+
+    Attributes:
+        next_offset: the first offset that no pull covers.
+        slice: number of offsets that the next pull covers.
+        is_measured: an answer arrived, so `slice` is about the number of messages of an answer.
+        bytes_max: size of the largest answer with fewer messages than requested; 0 before one.
+        pulls: those in progress, in queue order.
+    """
 
     queue: MessageQueue
-    offset: int
+    next_offset: int
     until: int
+    slice: int
+    is_measured: bool = False
+    bytes_max: int = 0
+    pulls: deque[_Pull] = field(default_factory=deque)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.next_offset >= self.until and not self.pulls
+
+    def measure(self, received: int, requested: int, size_bytes: int, slice_max: int) -> None:
+        """Set the slice from an answer: brokers limit both the messages and the bytes of one."""
+        self.is_measured = True
+        if received < requested:
+            self.bytes_max = max(self.bytes_max, size_bytes)
+        if self.bytes_max:
+            fitting = int(self.bytes_max * received * _FILL / size_bytes)
+            self.slice = min(max(fitting, 1), slice_max)
 
 
-async def fetch_bounds(
-    consumer: PullConsumer, options: ReadOptions
-) -> dict[MessageQueue, QueueBounds]:
-    """Return the current offsets of each readable queue of the topic.
+class Source(Protocol):
+    """Client that pulls; see `ClusterClient.pull`."""
 
-    Raises:
-        TransportError: no name server or broker answered in time.
-        RemoteError: the topic does not exist, or is not readable.
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        max_messages: int,
+        *,
+        master_only: bool = False,
+    ) -> PullResult:
+        """Return the stored records of a queue from an offset on."""
+
+
+class Puller:
+    """Pulls ranges; at most `pull_max_in_flight` answers are awaited or held.
+
+    Pulls are sent and answers received only while `next_portion` runs. The next pulls are sent
+    before it returns, so that the broker works while the caller does.
     """
-    slots = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
 
-    async def fetch(queue: MessageQueue) -> QueueBounds:
-        async with slots:
-            low = await consumer.min_offset(queue)
-            return QueueBounds(low, await consumer.max_offset(queue))
+    def __init__(self, client: Source, ranges: Iterable[QueueRange], options: ReadOptions) -> None:
+        self._client = client
+        self._options = options
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._waiting = deque(ranges)
+        self._cursors: list[_Cursor] = []
+        self._in_flight = 0
 
-    queues = await consumer.fetch_subscribe_message_queues(options.topic)
-    bounds = await asyncio.gather(*map(fetch, queues))
-    return dict(zip(queues, bounds, strict=True))
+    def pull_again(self, ranges: Iterable[QueueRange]) -> None:
+        """Pull the rests of answers that could not be decoded to their ends, before all else."""
+        self._waiting.extendleft(range_ for range_ in ranges if len(range_))
 
+    async def next_portion(self, rows: int, size_bytes: int) -> list[Pulled]:
+        """Return the next answers, of about `rows` offsets or `size_bytes`; empty at the end.
 
-async def pull_ranges(
-    consumer: PullConsumer, ranges: Sequence[QueueRange], options: ReadOptions
-) -> AsyncGenerator[list[MessageExt], None]:
-    """Yield the messages of the ranges, one pull at a time; within a range, in queue order.
+        Raises:
+            TransportError, RemoteError: a broker did not answer within pullTimeoutMs, or refused.
+            ProtocolError: an answer makes no progress.
+        """
+        portion: list[Pulled] = []
+        count = size = 0
+        while True:
+            self._send_all()
+            if not self._cursors or count >= rows or size >= size_bytes:
+                # One iteration of the loop sends the pulls, before the caller stops the loop.
+                await asyncio.sleep(0)
+                return portion
+            for pulled in await self._receive():
+                portion.append(pulled)
+                count += pulled.answer.until - pulled.answer.start
+                size += len(pulled.answer.raw)
 
-    While the caller processes the yielded messages, the next pulls are already sent.
-
-    Raises:
-        DataLossError: planned offsets were deleted, and failOnDataLoss is true.
-        TransportError, RemoteError: a broker did not answer within pullTimeoutMs, or refused.
-    """
-    waiting = deque(Cursor(range_.queue, range_.start, range_.until) for range_ in ranges)
-    pulls: dict[asyncio.Task[PullResult], Cursor] = {}
-    try:
-        while waiting or pulls:
-            while waiting and len(pulls) < REQUESTS_IN_FLIGHT_MAX:
-                cursor = waiting.popleft()
-                pulls[asyncio.create_task(_pull(consumer, cursor, options))] = cursor
-            done, _ = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                cursor = pulls.pop(task)
-                messages = advance_cursor(cursor, task.result(), options)
-                if cursor.offset < cursor.until:
-                    pulls[asyncio.create_task(_pull(consumer, cursor, options))] = cursor
-                if messages:
-                    yield messages
-    finally:
-        for task in pulls:
+    async def close(self) -> None:
+        """Cancel the pulls in progress."""
+        tasks = [pull.task for cursor in self._cursors for pull in cursor.pulls]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pulls, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _send_all(self) -> None:
+        """Send pulls up to the limit: at least one a range, then of waiting ranges, then more."""
+        for cursor in self._cursors:
+            if not cursor.pulls:
+                self._extend(cursor)
+        limit = self._options.pull_max_in_flight
+        while self._waiting and self._in_flight < limit:
+            new = self._waiting.popleft()
+            cursor = _Cursor(new.queue, new.start, new.until, self._options.pull_batch_size)
+            self._cursors.append(cursor)
+            self._extend(cursor)
+        if self._options.is_filtered:
+            return  # the next offset is in the answer
+        while self._in_flight < limit:
+            # A range shows by its first answer how many messages one has.
+            open_ = [c for c in self._cursors if c.is_measured and c.next_offset < c.until]
+            if not open_:
+                return
+            self._extend(min(open_, key=lambda cursor: len(cursor.pulls)))
 
-async def _pull(consumer: PullConsumer, cursor: Cursor, options: ReadOptions) -> PullResult:
-    """Return the next answer for a range; the consumer retries after transient failures."""
-    return await consumer.pull(
-        cursor.queue,
-        cursor.offset,
-        tags=options.sub_expression,
-        max_messages=min(options.pull_batch_size, cursor.until - cursor.offset),
-        timeout_ms=options.pull_timeout_ms,
-    )
+    def _extend(self, cursor: _Cursor) -> None:
+        """Send a pull of the next slice of a range; with a filter, of all that is left of it."""
+        start, until = cursor.next_offset, cursor.until
+        if not self._options.is_filtered:
+            until = min(until, start + cursor.slice)
+        cursor.pulls.append(self._send(cursor.queue, start, until))
+        cursor.next_offset = until
 
+    def _send(self, queue: MessageQueue, start: int, until: int) -> _Pull:
+        requested = min(until - start, self._options.pull_batch_size)
+        task = asyncio.create_task(self._pull(queue, start, requested), name=f"pull {queue}")
+        self._in_flight += 1
+        return _Pull(start, until, requested, task)
 
-def advance_cursor(cursor: Cursor, result: PullResult, options: ReadOptions) -> list[MessageExt]:
-    """Advance the cursor by an answer, and return the messages that are within its range."""
-    requested, until = cursor.offset, cursor.until
-    is_progress = result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
-    if result.next_offset <= requested and is_progress:
-        raise ProtocolError(
-            f"{cursor.queue}: the broker answered {result.status.name} at offset {requested}, with "
-            f"the next offset {result.next_offset}, which is no progress"
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:
+            subscription = _subscription(queue.topic, self._options)
+            self._subscriptions[queue.topic] = subscription
+        result = await self._client.pull(queue, offset, subscription, count)
+        if result.status not in _PROGRESS:
+            # Perhaps from a slave that does not have the newest messages yet.
+            result = await self._client.pull(queue, offset, subscription, count, master_only=True)
+        return result
+
+    async def _receive(self) -> list[Pulled]:
+        """Return the next answers in the order of their ranges; wait for one."""
+        heads = [cursor.pulls[0].task for cursor in self._cursors]
+        await asyncio.wait(heads, return_when=asyncio.FIRST_COMPLETED)
+        received: list[Pulled] = []
+        for cursor in self._cursors:
+            while cursor.pulls and cursor.pulls[0].task.done():
+                received.append(self._take(cursor))
+        self._cursors = [cursor for cursor in self._cursors if not cursor.is_finished]
+        return received
+
+    def _take(self, cursor: _Cursor) -> Pulled:
+        """Remove the answer to the first pull of a range; continue after it."""
+        pull = cursor.pulls.popleft()
+        self._in_flight -= 1
+        result = pull.task.result()
+        end = _end(pull, result)
+        if end < pull.until:
+            if cursor.pulls:
+                cursor.pulls.appendleft(self._send(cursor.queue, end, pull.until))
+            else:
+                cursor.next_offset = end
+        is_lost = result.status not in _PROGRESS
+        raw = b"" if is_lost else result.raw
+        if raw:
+            cursor.measure(
+                result.next_offset - pull.start,
+                pull.requested,
+                len(raw),
+                self._options.pull_batch_size,
+            )
+        return Pulled(
+            Answer(cursor.queue, raw, pull.start, end),
+            QueueBounds(result.min_offset, result.max_offset),
+            is_lost,
         )
-    # Any other status means that the queue was truncated since the plan, perhaps below `requested`.
-    cursor.offset = min(result.next_offset, until) if result.next_offset > requested else until
-    # Without `failOnDataLoss`, an undecodable message counts as lost, like a deleted one.
-    readable = result.messages if options.fail_on_data_loss else _readable(result)
-    messages = [message for message in readable if requested <= message.queue_offset < until]
-    if not is_progress or not options.is_filtered:
-        # Without a filter each offset is a message. A broker skips deleted ones without an error.
-        _report_loss(cursor, result, requested, cursor.offset - requested - len(messages), options)
-    return messages
 
 
-def _readable(result: PullResult) -> list[MessageExt]:
-    for message, error in result.undecodable:
-        log.warning(
-            "spark_message.unreadable queue=%s offset=%d reason=%s",
-            result.queue, message.queue_offset, error,
-        )  # fmt: skip
-    return result.readable
+def _end(pull: _Pull, result: PullResult) -> int:
+    """Return the offset up to which an answer covers its pull.
+
+    Raises:
+        ProtocolError: it covers nothing, and does not say that the offsets are gone.
+    """
+    if result.next_offset > pull.start:
+        return min(result.next_offset, pull.until)
+    if result.status in _PROGRESS:
+        raise ProtocolError(
+            f"{result.queue}: the broker answered {result.status.name} at offset {pull.start}, "
+            f"with the next offset {result.next_offset}, which is no progress"
+        )
+    # The queue was truncated below the offset since the plan.
+    return pull.until
 
 
-def _report_loss(
-    cursor: Cursor, result: PullResult, requested: int, lost: int, options: ReadOptions
-) -> None:
-    """Raise an error, or log a warning, if messages between `requested` and the cursor are lost."""
-    if not lost:
-        return
-    loss = (
-        f"{cursor.queue}: {lost} of the offsets {requested} to {cursor.offset} (exclusive) were "
-        f"deleted since the read was planned; the queue now holds {result.min_offset} to "
-        f"{result.max_offset} (exclusive)"
-    )
-    if options.fail_on_data_loss:
-        raise DataLossError(loss)
-    log.warning("spark_offsets.lost reason=%s", loss)
+def _subscription(topic: str, options: ReadOptions) -> SubscriptionData:
+    if options.expression_type == SQL92_EXPRESSION:
+        return subscription_of(topic, None, options.sub_expression)
+    return subscription_of(topic, options.sub_expression, None)

@@ -157,13 +157,17 @@ class ReadOptions:
         return parse_tags("", self.sub_expression).tags_set or None
 
 
-def check_read_options(options: Mapping[str, str]) -> None:
-    """Refuse options that no read accepts, before Spark says which kind of read it is.
+def check_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a read before Spark says whether it is a stream.
+
+    Options that only batch reads, or only streams, accept are not refused yet.
 
     Raises:
         UsageError: as `parse_read_options`.
     """
-    _parse(options, Scope.STORE if is_given(options, "storePath") else None, SystemClock().now_ms())
+    return _parse(
+        options, Scope.STORE if is_given(options, "storePath") else None, SystemClock().now_ms()
+    )
 
 
 def parse_read_options(

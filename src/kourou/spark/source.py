@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from kourou.errors import UsageError
 from kourou.spark.batch_reader import BatchReader
-from kourou.spark.option_table import is_given
-from kourou.spark.options import parse_options
-from kourou.spark.read_options import parse_read_options
-from kourou.spark.schema import choose_columns, ddl
+from kourou.spark.body_format import read_columns
+from kourou.spark.read_options import ReadOptions, check_read_options, parse_read_options
+from kourou.spark.schema import Column, choose_columns, ddl
 from kourou.spark.store_reader import StoreReader
 from kourou.spark.store_rows import store_columns
 from kourou.spark.write_options import parse_write_options
 from kourou.spark.writer import BatchWriter, StreamWriter, refuse_overwrite
 
+if TYPE_CHECKING:
+    from kourou.spark.stream_reader import StreamReader
+
 
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
-    """Data source for a topic: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
+    """Data source for topics: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
 
-    `kourou.spark.options` describes the options, `kourou.spark.schema` the columns. Each action on
-    the DataFrame determines the end of the read again. With `.cache()`, or with numbers in
+    `kourou.spark.options()` prints the options, `kourou.spark.schema` has the columns. Each action
+    on a DataFrame determines the end of the read again. With `.cache()`, or with numbers in
     endingOffsets, several actions see the same messages.
     """
 
@@ -33,24 +36,30 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
     def schema(self) -> str:
         # Also parsed here, and not only in reader(), so that load() itself refuses wrong options.
-        if is_given(self.options, "storePath"):
-            return ddl(store_columns(parse_read_options(self.options, is_stream=False).columns))
-        parse_options(self.options)
-        return ddl()
+        return ddl(_columns_of(check_read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`."""
-        fields = [(field.name, field.dataType.simpleString(), field.nullable) for field in schema]
-        if is_given(self.options, "storePath"):
-            options = parse_read_options(self.options, is_stream=False)
-            return StoreReader(options, choose_columns(fields, store_columns(options.columns)))
-        return BatchReader(parse_options(self.options), choose_columns(fields))
+        options = parse_read_options(self.options, is_stream=False)
+        columns = choose_columns(_declared(schema), _columns_of(options))
+        is_store = options.source.store_path is not None
+        return (StoreReader if is_store else BatchReader)(options, columns)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002 - Spark's names
-        raise UsageError(
-            "streaming reads of rocketmq are not supported; use a batch read: "
-            'spark.read.format("rocketmq")'
-        )
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Return a reader of the columns of `schema` for a streaming query.
+
+        Raises:
+            UsageError: this version of PySpark cannot limit the batches of a Python source.
+        """
+        try:
+            from kourou.spark.stream_reader import StreamReader  # noqa: PLC0415
+        except ImportError:
+            raise UsageError(
+                f"PySpark {pyspark.__version__} has no admission control for Python data sources, "
+                "which streaming reads of rocketmq need: install pyspark>=4.2, or use spark.read"
+            ) from None
+        options = parse_read_options(self.options, is_stream=True)
+        return StreamReader(options, choose_columns(_declared(schema), _columns_of(options)))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
         """Return a writer of rows with the columns of `schema`."""
@@ -63,6 +72,17 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         if overwrite:
             refuse_overwrite(is_stream=True)
         return StreamWriter(parse_write_options(self.options, is_stream=True), _fields(schema))
+
+
+def _columns_of(options: ReadOptions) -> dict[str, Column]:
+    """Return the columns of a read by name, in their order."""
+    is_store = options.source.store_path is not None
+    return (store_columns if is_store else read_columns)(options.columns)
+
+
+def _declared(schema: StructType) -> list[tuple[str, str, bool]]:
+    """Return (name, type in Spark's DDL, nullable) of each column that the user declares."""
+    return [(field.name, field.dataType.simpleString(), field.nullable) for field in schema]
 
 
 def _fields(schema: StructType) -> list[tuple[str, str]]:

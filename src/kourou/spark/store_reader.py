@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from kourou.disk import Disk, OsDisk
 from kourou.errors import ConfigError, StoreUnusableError
 from kourou.protocol.record.layout import BLANK_BYTES, RECORD_START
-from kourou.spark.batch_reader import freeze_once
 from kourou.spark.log_runs import LogRun, single_run, verified_run
 from kourou.spark.positions import Time
+from kourou.spark.range_reader import freeze_once
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.store_rows import RecordChoice, StoreRows
 from kourou.store.log.log_walk import LogPiece, PieceKind

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from kourou.errors import CheckpointError
 from kourou.model.queue import MessageQueue
-from kourou.spark.planning import QueueRange
+from kourou.spark.planning import QueueRange, name_of
 
 VERSION: Final = 1
 
@@ -107,11 +107,6 @@ def ranges_of(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
         if begin < until:
             ranges.append(QueueRange(queue, begin, until))
     return ranges
-
-
-def name_of(queue: MessageQueue) -> str:
-    """Return the queue's name in errors."""
-    return f"queue {queue.queue_id} of {queue.topic!r} on {queue.broker_name!r}"
 
 
 def _unreadable(value: object, reason: str) -> CheckpointError:

@@ -14,8 +14,8 @@ from enum import Enum
 from kourou.errors import TransportError
 from kourou.model.queue import MessageQueue
 from kourou.spark.limits import Probe, TriggerLimits, limit_ends
-from kourou.spark.planning import QueueBounds
-from kourou.spark.stream_offsets import StreamOffset, name_of
+from kourou.spark.planning import QueueBounds, name_of
+from kourou.spark.stream_offsets import StreamOffset
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,40 @@ class QueueAccess:
         Raises:
             UsageError: an argument is out of its range.
         """
+        result = await self.pull_raw(queue, offset, subscription, max_messages, times_ms)
+        try:
+            result.decode()  # it may lower `next_offset`, which the caller may read first
+        except (MalformedMessageError, CodecMissingError):
+            pass  # raised again when the caller reads the messages
+        return result
+
+    async def pull_raw(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: SubscriptionData,
+        max_messages: int,
+        times_ms: tuple[int, int],
+        *,
+        master_only: bool = False,
+    ) -> PullResult:
+        """Return the stored records of a queue from a queue offset on, without decoding them.
+
+        A caller that does not use `PullResult.decode` must compute the offset of its next pull
+        itself: `next_offset` assumes that all records can be decoded.
+
+        Args:
+            queue: as in `pull`.
+            offset: as in `pull`.
+            subscription: as in `pull`.
+            max_messages: as in `pull`.
+            times_ms: as in `pull`.
+            master_only: ignore the broker's suggestion to pull from a slave, which may hold fewer
+                messages than the master.
+
+        Raises:
+            UsageError: as `pull`.
+        """
         wait_ms, timeout_ms = times_ms
         _check_offset(offset)
         if not 1 <= max_messages <= MESSAGES_MAX:
@@ -108,7 +142,7 @@ class QueueAccess:
                 suspend_ms=suspend_ms or None,
             )
 
-        broker_id = self._suggested.get(queue, MASTER_ID)
+        broker_id = MASTER_ID if master_only else self._suggested.get(queue, MASTER_ID)
         try:
             result = await self._instance.call_broker(queue, timeout_ms, call, broker_id=broker_id)
         except BaseException:
@@ -118,10 +152,6 @@ class QueueAccess:
             self._suggested[queue] = result.suggested_broker_id
         else:
             self._suggested.pop(queue, None)
-        try:
-            result.decode()  # it may lower `next_offset`, which the caller may read first
-        except (MalformedMessageError, CodecMissingError):
-            pass  # raised again when the caller reads the messages
         return result
 
     def start_pull(
