@@ -24,6 +24,7 @@ SHARDS = {
     "kourou.properties_file": "a file format",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",
+    "kourou.spark.option_listing": "a public function, likewise",
 }
 FUNCTION_LINES_MAX = 50
 HOMELESS = {"base", "common", "helpers", "impl", "manager", "misc", "service", "util", "utils"}

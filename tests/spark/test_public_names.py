@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import kourou.spark
-from kourou.spark import option_listing
 from kourou.spark.option_table import TABLE
 from kourou.spark.sessions import RECOMMENDED_CONFIG
 
@@ -19,6 +18,7 @@ CHEAP = """
 import sys
 import kourou.spark
 print(sorted({"pyspark", "pyarrow", "asyncio", "kourou.client"} & set(sys.modules)))
+kourou.spark.options
 print("pyspark" in sys.modules)
 """
 PAGE = Path(__file__).parent.parent.parent / "docs" / "spark.md"
@@ -52,7 +52,7 @@ def test_no_module_replaces_a_public_name_when_it_is_imported() -> None:
 def test_options_are_printed_with_defaults_and_meanings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    option_listing.options()
+    kourou.spark.options()
 
     printed = capsys.readouterr().out
     assert "  maxPartitions  (default: 4; reads)\n      Maximum number of tasks." in printed

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kourou.spark.duplicates import dedup
+    from kourou.spark.option_listing import options
     from kourou.spark.sessions import local_session as session
     from kourou.spark.sessions import register
 
-__all__ = ["dedup", "register", "session"]
+__all__ = ["dedup", "options", "register", "session"]
 
 _HOMES: Final = MappingProxyType(
     {
         "dedup": ("kourou.spark.duplicates", "dedup"),
+        "options": ("kourou.spark.option_listing", "options"),
         "register": ("kourou.spark.sessions", "register"),
         "session": ("kourou.spark.sessions", "local_session"),
     }

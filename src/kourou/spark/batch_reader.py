@@ -14,6 +14,7 @@ from kourou.spark.cluster import ClusterClient
 from kourou.spark.planning import QueueRange, pack_ranges, plan_ranges
 from kourou.spark.range_reader import read_ranges
 from kourou.spark.read_options import ReadOptions
+from kourou.spark.worker_errors import text_first
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         self._options = options
         self._columns = tuple(columns)
 
+    @text_first
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task; its value is a tuple of `QueueRange`.
 

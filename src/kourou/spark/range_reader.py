@@ -19,6 +19,7 @@ from kourou.spark.planning import QueueRange, name_of
 from kourou.spark.pulls import Pulled, Puller
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.record_columns import Decoded, Stop, decode_answers
+from kourou.spark.worker_errors import text_first
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 _CLIENTS_MAX: Final = 4
 
 
+@text_first
 def read_ranges(
     ranges: Sequence[QueueRange], options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from kourou.spark.read_options import ReadOptions, check_read_options, parse_rea
 from kourou.spark.schema import Column, choose_columns, ddl
 from kourou.spark.store_reader import StoreReader
 from kourou.spark.store_rows import store_columns
+from kourou.spark.worker_errors import text_first
 from kourou.spark.write_options import parse_write_options
 from kourou.spark.writer import BatchWriter, StreamWriter, refuse_overwrite
 
@@ -34,10 +35,12 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
     def name(cls) -> str:
         return "rocketmq"
 
+    @text_first
     def schema(self) -> str:
         # Also parsed here, and not only in reader(), so that load() itself refuses wrong options.
         return ddl(_columns_of(check_read_options(self.options)))
 
+    @text_first
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`."""
         options = parse_read_options(self.options, is_stream=False)
@@ -45,6 +48,7 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         is_store = options.source.store_path is not None
         return (StoreReader if is_store else BatchReader)(options, columns)
 
+    @text_first
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Return a reader of the columns of `schema` for a streaming query.
 
@@ -61,12 +65,14 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         options = parse_read_options(self.options, is_stream=True)
         return StreamReader(options, choose_columns(_declared(schema), _columns_of(options)))
 
+    @text_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
         """Return a writer of rows with the columns of `schema`."""
         if overwrite:
             refuse_overwrite(is_stream=False)
         return BatchWriter(parse_write_options(self.options, is_stream=False), _fields(schema))
 
+    @text_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return a writer of the batches of a streaming query."""
         if overwrite:

@@ -23,6 +23,7 @@ from kourou.spark.positions import Time
 from kourou.spark.range_reader import freeze_once
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.store_rows import RecordChoice, StoreRows
+from kourou.spark.worker_errors import text_first
 from kourou.store.log.log_walk import LogPiece, PieceKind
 from kourou.store.paths import COMMITLOG
 from kourou.store.tools.log_parts import (
@@ -55,6 +56,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         self._options = options
         self._columns = tuple(columns)
 
+    @text_first
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each task; its value is a `LogPlan` with the task's parts.
 
@@ -76,6 +78,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         # Spark would turn an empty list into one partition with the value None.
         return [InputPartition(task) for task in pack_parts(plan, options.max_partitions) or [plan]]
 
+    @text_first
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows as Arrow batches.
 

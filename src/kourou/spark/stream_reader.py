@@ -31,6 +31,7 @@ from kourou.spark.range_reader import read_ranges
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.stream_offsets import StreamOffset, ranges_of
 from kourou.spark.stream_planning import TriggerState, View, plan_batch
+from kourou.spark.worker_errors import text_first
 
 _T = TypeVar("_T")
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Limit the query to the messages that are there now."""
         self._planning().stop_at_current_ends()
 
+    @text_first
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; `start` if there is nothing to read.
 
@@ -84,6 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         ends = self._planning().latest_ends
         return StreamOffset(until=ends).to_json() if ends else None
 
+    @text_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return one partition for each task of the batch that ends at `end`.
 

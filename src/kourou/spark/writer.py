@@ -26,6 +26,7 @@ from kourou.errors import InternalError, NoRouteError, UsageError
 from kourou.spark.row_sender import RowSender, SendLimits, SentRows
 from kourou.spark.sink_rows import RowFormat, row_format, sink_rows
 from kourou.spark.stamps import Stamps
+from kourou.spark.worker_errors import text_first
 from kourou.spark.write_options import WriteOptions
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is An
         if options.topic is not None:
             asyncio.run(_check_topic(options, options.topic))
 
+    @text_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Send the rows of one partition; return when all are stored with SEND_OK.
 
@@ -100,6 +102,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # PySpar
         self._options = options
         self._format = _format(options, fields)
 
+    @text_first
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Send the rows of one partition of a batch; as `BatchWriter.write`."""
         context = _context()
