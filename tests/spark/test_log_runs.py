@@ -13,12 +13,12 @@ from kourou.errors import MalformedMessageError
 from kourou.protocol.record.encode import encode_record, encode_sealed
 from kourou.protocol.record.layout import BLANK_BYTES, HEAD_BYTES, RecordHeader, encode_blank
 from kourou.protocol.record.read import read_checked
-from kourou.spark.log_runs import LogRun, verified_run
+from kourou.spark.log_runs import LogRun, single_run, verified_run
+from kourou.spark.pulled_records import MARGIN_BYTES
 from tests.store import golden
 from tests.store.rig import draft
 
 BASE = 1 << 33
-END = 1 << 40
 
 
 def log_of(count: int, seed: int = 0) -> bytes:
@@ -59,10 +59,16 @@ def headers(data: bytes, position: int = BASE) -> list[RecordHeader]:
     return found
 
 
+def run_of(data: bytes, position: int = BASE, at: int = 0, end: int | None = None) -> LogRun:
+    end = len(data) if end is None else end
+    return verified_run(data + bytes(MARGIN_BYTES), at, end, position)
+
+
 def fields(run: LogRun) -> list[tuple[object, ...]]:
-    columns = (run.sizes, run.positions, run.queue_ids, run.queue_offsets, run.sys_flags)
-    lists = [column.tolist() for column in (*columns, run.store_at_ms)]
-    return list(zip(*lists, [topic.decode() for topic in run.topics], strict=True))
+    names = ("queue_id", "queue_offset", "sys_flag", "store_at_ms")
+    columns = (run.sizes, run.positions, *map(run.numbers, names))
+    lists = [column.tolist() for column in columns]
+    return list(zip(*lists, [run.topics[index] for index in run.topic], strict=True))
 
 
 def fields_of(found: list[RecordHeader]) -> list[tuple[object, ...]]:
@@ -82,7 +88,7 @@ def fields_of(found: list[RecordHeader]) -> list[tuple[object, ...]]:
 
 def test_records_of_all_kinds_are_verified_in_one_run() -> None:
     data = log_of(300)
-    run = verified_run(data, 0, BASE, END)
+    run = run_of(data)
 
     assert len(run) == 300
     assert fields(run) == fields_of(headers(data))
@@ -102,7 +108,7 @@ def test_a_run_of_mutated_bytes_ends_where_the_single_decoder_does_or_before(
         data[at % len(data)] = value
     mutated = bytes(data[: len(data) - cut])
 
-    expected, found = fields_of(headers(mutated)), fields(verified_run(mutated, 0, BASE, END))
+    expected, found = fields_of(headers(mutated)), fields(run_of(mutated))
 
     assert found == expected[: len(found)]
 
@@ -113,7 +119,7 @@ def test_every_flipped_bit_that_the_single_decoder_finds_ends_the_run(bit: int) 
     for at in range(len(data)):
         mutated = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
-        found = fields(verified_run(mutated, 0, BASE, END))
+        found = fields(run_of(mutated))
 
         assert found == fields_of(headers(mutated))[: len(found)]
 
@@ -126,27 +132,31 @@ def test_a_java_log_is_verified_in_whole_runs(name: str) -> None:
         if "commitlog/" not in file:
             continue
         start = int(file.rpartition("/")[2])
-        run = verified_run(data[: segment_bytes - BLANK_BYTES], 0, start, END)
+        run = run_of(data[: segment_bytes - BLANK_BYTES], start)
 
         assert fields(run) == fields_of(headers(data, start))
 
 
-def test_a_run_begins_no_record_at_its_end_position() -> None:
+def test_a_run_has_no_record_that_ends_after_its_end() -> None:
     data = log_of(20)
-    starts = [BASE + start for start in verified_run(data, 0, BASE, END).starts.tolist()]
+    ends = [one.physical_offset + one.total_size - BASE for one in headers(data)]
 
-    for number, start in enumerate(starts):
-        assert len(verified_run(data, 0, BASE, start)) == number
-        assert len(verified_run(data, 0, BASE, start + 1)) == number + 1
+    for number, end in enumerate(ends, 1):
+        assert len(run_of(data, end=end)) == number
+        assert len(run_of(data, end=end - 1)) == number - 1
 
 
-def test_a_run_begins_at_any_byte_of_its_buffer() -> None:
+def test_a_run_begins_at_any_byte_of_its_data() -> None:
     data = log_of(20)
     second = headers(data)[0].total_size
 
-    run = verified_run(data, second, BASE + second, END)
+    assert fields(run_of(data, BASE + second, second)) == fields_of(headers(data))[1:]
 
-    assert fields(run) == fields_of(headers(data))[1:]
+
+def test_a_run_of_one_record_has_its_fields() -> None:
+    data = log_of(1)
+
+    assert fields(single_run(data, BASE)) == fields_of(headers(data))
 
 
 @pytest.mark.parametrize(
@@ -155,4 +165,4 @@ def test_a_run_begins_at_any_byte_of_its_buffer() -> None:
     ids=["nothing", "zeros", "blank", "ones", "half a head"],
 )
 def test_other_bytes_are_an_empty_run(data: bytes) -> None:
-    assert len(verified_run(data, 0, BASE, END)) == 0
+    assert len(run_of(data)) == 0

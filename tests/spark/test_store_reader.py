@@ -15,7 +15,9 @@ import pytest
 from kourou.disk import OsDisk
 from kourou.errors import ConfigError
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
 from kourou.protocol.record.layout import HEAD_BYTES
+from kourou.spark import record_columns
 from kourou.spark.read_options import parse_read_options
 from kourou.spark.schema import COLUMNS, STORE_COLUMNS, arrow_schema
 from kourou.spark.store_reader import StoreReader
@@ -192,6 +194,22 @@ def test_a_body_that_cannot_be_decompressed_is_a_row_with_the_stored_body(store:
     )
     assert (bad["body"], bad["commitLogOffset"], bad["topic"]) == (b"no stream", position, "T")
     assert bad["corrupt"].startswith("the body cannot be decoded: ")
+
+
+def test_bodies_beyond_the_limit_of_one_call_are_decoded_by_further_calls(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_columns, "DECOMPRESSED_TOTAL_MAX", DECOMPRESSED_SIZE_MAX)
+    flags = COMPRESSED | COMPRESSION_ZLIB
+    bodies = [b"%d" % number * 9 for number in range(9)]
+    for number, body in enumerate(bodies):
+        if number % 3:
+            store.put(zlib.compress(body), sys_flag=flags)
+        else:
+            store.put(body)
+    store.close()
+
+    assert [row["body"] for row in read(store.path)] == bodies
 
 
 def test_a_store_in_use_is_read_up_to_its_durable_end_and_stays_locked(store: Store) -> None:

@@ -8,44 +8,16 @@ A run ends before the first record that is not certainly valid; the caller reads
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from kourou.model.sysflag import BORN_HOST_V6, STORE_HOST_V6
 from kourou.protocol.hashing import unmasked_crc32
-from kourou.protocol.record.layout import (
-    CRC_MASK,
-    HEAD_BYTES,
-    HEAD_FIELDS,
-    HEADS,
-    HOST_FLAGS,
-    MAGIC_V1,
-    MAGIC_V2,
-    PROPERTIES_SIZE_BYTES,
-    RECORD_BYTES_MIN,
-    SEAL_BYTES,
-    SEAL_DIGITS,
-    SEAL_START,
-    RecordHeader,
-    head_struct,
-)
+from kourou.protocol.record.layout import CRC_MASK, SEAL_BYTES, SEAL_DIGITS, SEAL_START
+from kourou.spark.property_columns import Integers
+from kourou.spark.pulled_records import MARGIN_BYTES, Flags, Records
 
-Integers = npt.NDArray[np.int64]
-
-_SIZE: Final = head_struct("total_size").unpack_from
-_NAMES: Final = tuple(HEAD_FIELDS)
-_FORMS: Final = {"i": ">i4", "q": ">i8", "4s": "S4"}
-_HEAD: Final = np.dtype([(name, _FORMS[form]) for name, form in HEAD_FIELDS.items()])
-assert _HEAD.itemsize == HEAD_BYTES, "numpy and struct agree on the layout of a head"
-_V6_EXTRA: Final = HEADS[BORN_HOST_V6].size - HEAD_BYTES
-_STORE_TIME_AT: Final = struct.calcsize(
-    ">" + "".join(list(HEAD_FIELDS.values())[: _NAMES.index("store_at_ms")])
-)
-_BODY_SIZE_AT: Final = HEAD_BYTES - 4
 _SEAL_NAME: Final = np.frombuffer(SEAL_START, np.uint8)
 _DIGITS_AT: Final = len(SEAL_START)
 _DIGITS: Final = slice(_DIGITS_AT, _DIGITS_AT + SEAL_DIGITS)
@@ -60,214 +32,116 @@ class LogRun:
     """Verified records that follow one another; a column has one value per record.
 
     Attributes:
-        buffer: the bytes that contain them.
-        starts: the byte of the buffer at which each record begins.
-        sizes: their sizes in bytes.
+        records: the records, and perhaps others behind them that are not part of the run.
         positions: their positions in the log.
-        queue_ids: ids of their queues.
-        queue_offsets: their offsets in the queues.
-        sys_flags: `kourou.model.sysflag`.
-        store_at_ms: epoch milliseconds.
-        topics: their topics in UTF-8.
+        topics: the distinct topics.
+        topic: the index of each record's topic in `topics`.
     """
 
-    buffer: bytes
-    starts: Integers
-    sizes: Integers
+    records: Records
     positions: Integers
-    queue_ids: Integers
-    queue_offsets: Integers
-    sys_flags: Integers
-    store_at_ms: Integers
-    topics: list[bytes]
+    topics: list[str]
+    topic: Integers
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.positions)
 
     @property
     def end(self) -> int:
-        """The byte of the buffer after the last record; only of a run that is not empty."""
-        return int(self.starts[-1] + self.sizes[-1])
+        """The byte of the data after the last record; only of a run that is not empty."""
+        return int(self.records.ends[len(self) - 1])
+
+    @property
+    def sizes(self) -> Integers:
+        """The sizes of the records in bytes."""
+        return self.numbers("total_size")
+
+    def numbers(self, name: str) -> Integers:
+        """Return a field of the heads."""
+        return self.records.fields[name][: len(self)]
 
 
-def verified_run(buffer: bytes, at: int, position: int, end: int) -> LogRun:
-    """Return the run of records from byte `at` of the buffer, perhaps an empty one.
+def verified_run(data: bytes, at: int, end: int, position: int) -> LogRun:
+    """Return the run of records from byte `at` of the data, perhaps an empty one.
 
     Args:
-        buffer: bytes of one segment, without those at its end that must be free for a blank.
-        at: the byte of the buffer at which the first record begins.
-        position: the position of that byte in the log.
-        end: position at or after which no record of the run may begin.
+        data: bytes of one segment, and at least `MARGIN_BYTES` others behind `end`.
+        at: the byte at which the first record begins.
+        end: the byte after which no record of the run ends.
+        position: the position of byte `at` in the log.
     """
-    starts = _starts(buffer, at, min(len(buffer), at + end - position), len(buffer))
-    if not len(starts):
-        return _EMPTY
-    heads = _gather(buffer, starts, _HEAD)
-    positions, sizes = starts + (position - at), heads["total_size"].astype(np.int64)
-    flags, times = heads["sys_flag"].astype(np.int64), heads["store_at_ms"].astype(np.int64)
-    body_starts, body_sizes = starts + HEAD_BYTES, heads["body_size"].astype(np.int64)
-    if (flags & HOST_FLAGS).any():
-        of_born, of_store = (
-            np.where(flags & flag, _V6_EXTRA, 0) for flag in (BORN_HOST_V6, STORE_HOST_V6)
-        )
-        body_starts += of_born + of_store
-        times = _integers(buffer, starts + _STORE_TIME_AT + of_born, ">i8")
-        body_sizes = _integers(buffer, starts + _BODY_SIZE_AT + of_born + of_store, ">i4")
-    body_ends, ends, magics = body_starts + body_sizes, starts + sizes, heads["magic"]
-    topics = _topics(buffer, body_ends, magics == MAGIC_V2)
-    is_valid = (heads["physical_offset"] == positions) & (body_sizes >= 0)
-    is_valid &= (magics == MAGIC_V1) | (magics == MAGIC_V2)
-    is_valid &= body_ends + PROPERTIES_SIZE_BYTES < ends
-    is_valid &= topics.is_valid & (topics.properties_starts <= ends)
-    is_valid &= topics.properties_sizes == ends - topics.properties_starts
-    count = _first_false(is_valid)
-    names = topics.names(buffer, count)
-    records, bodies = (starts[:count], ends[:count]), (body_starts[:count], body_ends[:count])
-    crcs = heads["body_crc"][:count]
-    count = _verified(buffer, records, bodies, topics.properties_starts[:count], crcs)
-    count = min(count, len(names))
-    return LogRun(
-        buffer,
-        starts[:count],
-        sizes[:count],
-        positions[:count],
-        heads["queue_id"][:count].astype(np.int64),
-        heads["queue_offset"][:count].astype(np.int64),
-        flags[:count],
-        times[:count],
-        names[:count],
-    )
+    records = Records.parse(data, [(at, end)])
+    positions = records.starts + (position - at)
+    count = _first_false(records.is_whole & (records.fields["physical_offset"] == positions))
+    count = _verified(records, count)
+    topics, topic = _topics(records, count)
+    return LogRun(records, positions[: len(topic)], topics, topic)
 
 
-def single_run(record: bytes, header: RecordHeader) -> LogRun:
-    """Return the run of one verified record."""
-
-    def column(number: int) -> Integers:
-        return np.array([number], np.int64)
-
-    return LogRun(
-        record,
-        column(0),
-        column(header.total_size),
-        column(header.physical_offset),
-        column(header.queue_id),
-        column(header.queue_offset),
-        column(header.sys_flag),
-        column(header.store_at_ms),
-        [header.topic.encode()],
-    )
+def single_run(record: bytes, position: int) -> LogRun:
+    """Return the run of one record that the caller has verified."""
+    records = Records.parse(record + bytes(MARGIN_BYTES), [(0, len(record))])
+    topics, topic = _topics(records, 1)
+    return LogRun(records, np.array([position], np.int64), topics, topic)
 
 
-def _starts(buffer: bytes, at: int, stop: int, end: int) -> Integers:
-    """Return the bytes at which records begin by the sizes alone, in front of `stop`."""
-    starts: list[int] = []
-    append, size_at, least, last = starts.append, _SIZE, RECORD_BYTES_MIN, end - RECORD_BYTES_MIN
-    stop = min(stop, last + 1)
-    while at < stop:
-        (size,) = size_at(buffer, at)
-        if size < least or at + size > end:
+def _topics(records: Records, count: int) -> tuple[list[str], Integers]:
+    """Return the distinct topics, and the index of each record's topic among them.
+
+    The indexes end at the first topic that is not UTF-8.
+    """
+    if not count:
+        return [], np.empty(0, np.int64)
+    starts = records.topic_starts[:count]
+    names = list(records.parts(starts, starts + records.topic_sizes[:count]))
+    indexes = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    topics = []
+    for name in indexes:
+        try:
+            topics.append(name.decode())
+        except UnicodeDecodeError:
+            count = names.index(name)
             break
-        append(at)
-        at += size
-    return np.array(starts, np.int64)
+    return topics, np.fromiter(map(indexes.__getitem__, names[:count]), np.int64, count)
 
 
-def _gather(buffer: bytes, at: Integers, layout: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return the value at each index; an index too near to the end has an arbitrary value."""
-    kind = np.dtype(layout)
-    last = len(buffer) - kind.itemsize
-    values: npt.NDArray[Any] = np.ndarray((last + 1,), kind, buffer, strides=(1,))
-    return values[np.clip(at, 0, last)]
-
-
-def _integers(buffer: bytes, at: Integers, layout: str) -> Integers:
-    """Return the number at each index as `_gather`."""
-    return _gather(buffer, at, layout).astype(np.int64)
-
-
-def _first_false(values: npt.NDArray[np.bool_]) -> int:
+def _first_false(values: Flags) -> int:
     """Return the number of leading True values."""
     return len(values) if values.all() else int(values.argmin())
 
 
-class _Topics(NamedTuple):
-    """The fields behind the bodies, up to the properties.
-
-    Attributes:
-        starts: the byte at which each topic begins; `ends` the one after its last.
-        properties_starts: the byte at which the properties begin.
-        properties_sizes: their sizes.
-        is_valid: whether the topic has a possible size.
-    """
-
-    starts: Integers
-    ends: Integers
-    properties_starts: Integers
-    properties_sizes: Integers
-    is_valid: npt.NDArray[np.bool_]
-
-    def names(self, buffer: bytes, count: int) -> list[bytes]:
-        """Return the first `count` topics, up to the first one that is not UTF-8."""
-        bounds = zip(self.starts[:count].tolist(), self.ends[:count].tolist(), strict=True)
-        names = [buffer[start:end] for start, end in bounds]
-        for name in set(names):
-            try:
-                name.decode()
-            except UnicodeDecodeError:
-                count = min(count, names.index(name))
-        return names[:count]
-
-
-def _topics(buffer: bytes, body_ends: Integers, is_v2: npt.NDArray[np.bool_]) -> _Topics:
-    """Return the topics that follow the bodies."""
-    sizes = _integers(buffer, body_ends, "i1")
-    if is_v2.any():
-        sizes = np.where(is_v2, _integers(buffer, body_ends, ">i2"), sizes)
-    starts = body_ends + 1 + is_v2
-    ends = starts + sizes
-    properties_sizes = _integers(buffer, ends, ">i2")
-    return _Topics(starts, ends, ends + PROPERTIES_SIZE_BYTES, properties_sizes, sizes >= 0)
-
-
-def _verified(
-    buffer: bytes,
-    records: tuple[Integers, Integers],
-    bodies: tuple[Integers, Integers],
-    properties_starts: Integers,
-    body_crcs: npt.NDArray[np.generic],
-) -> int:
+def _verified(records: Records, count: int) -> int:
     """Return the number of leading records whose checksum is certainly the right one.
 
     A record that ends in a seal has the checksum of all bytes before the seal; others have that of
-    the body. Records whose end resembles a damaged seal are not certain.
+    the body. Records whose end resembles a damaged seal are not certain. Only the first `count`
+    records are verified.
     """
-    starts, ends = records
-    if not len(starts):
+    if not count:
         return 0
-    tails = _gather(buffer, ends - SEAL_BYTES, f"V{SEAL_BYTES}").view(np.uint8)
-    tails = tails.reshape(-1, SEAL_BYTES)
-    has_space = ends - properties_starts >= SEAL_BYTES
+    starts, ends = records.starts[:count], records.ends[:count]
+    properties_sizes = ends - records.properties_starts[:count]
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.frombuffer(records.data, np.uint8), SEAL_BYTES
+    )
+    tails = windows[ends - SEAL_BYTES]
+    has_space = properties_sizes >= SEAL_BYTES
     is_sealed = has_space & (tails[:, :_DIGITS_AT] == _SEAL_NAME).all(axis=1)
     digits = tails[:, _DIGITS].astype(np.int64) - _ZERO
     ends_in_digits = (tails[:, -1] == _PAIR_END) & ((digits >= 0) & (digits <= 9)).all(axis=1)
     may_be_damaged = has_space & (tails[:, 0] == 0)
-    may_be_damaged |= (ends > properties_starts) & (tails[:, -1] == 0)
+    may_be_damaged |= (properties_sizes > 0) & (tails[:, -1] == 0)
     unsealed = np.flatnonzero(has_space & ends_in_digits & ~is_sealed)
     flipped = np.unpackbits(tails[unsealed, :_DIGITS_AT] ^ _SEAL_NAME, axis=1)
     may_be_damaged[unsealed] |= flipped.sum(axis=1) == 1
-    is_certain = np.where(is_sealed, ends_in_digits, ~may_be_damaged)
-    count = _first_false(is_certain)
-    begins = np.where(is_sealed, starts, bodies[0])[:count].tolist()
-    stops = np.where(is_sealed, ends - SEAL_BYTES, bodies[1])[:count].tolist()
-    view, crc32 = memoryview(buffer), unmasked_crc32
-    sums = np.fromiter(
-        (crc32(view[begin:stop]) for begin, stop in zip(begins, stops, strict=True)),
-        np.int64,
-        count,
-    )
-    expected = np.where(is_sealed, digits @ _POWERS, body_crcs.astype(np.int64))[:count]
-    return _first_false((sums & CRC_MASK) == expected)
-
-
-_NONE: Final[Integers] = np.empty(0, np.int64)
-_EMPTY: Final = LogRun(b"", _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, [])
+    count = _first_false(np.where(is_sealed, ends_in_digits, ~may_be_damaged))
+    bodies = records.body_starts[:count]
+    body_ends = bodies + records.fields["body_size"][:count]
+    begins = np.where(is_sealed[:count], starts[:count], bodies).tolist()
+    stops = np.where(is_sealed[:count], ends[:count] - SEAL_BYTES, body_ends).tolist()
+    view = memoryview(records.data)
+    parts = map(view.__getitem__, map(slice, begins, stops))
+    sums = np.fromiter(map(unmasked_crc32, parts), np.int64, count)
+    body_crcs = records.fields["body_crc"][:count]
+    expected = np.where(is_sealed[:count], digits[:count] @ _POWERS, body_crcs)
+    return _first_false(sums & CRC_MASK == expected)

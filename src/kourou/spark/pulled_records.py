@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -38,8 +39,8 @@ _HEAD_TYPES: Final = {
 }
 assert all(_HEAD_TYPES[flags].itemsize == head.size for flags, head in HEADS.items())
 _NUMBERS: Final = (
-    "total_size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
-    "born_at_ms", "store_at_ms", "reconsume_times", "body_size",
+    "total_size", "magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset",
+    "sys_flag", "born_at_ms", "store_at_ms", "reconsume_times", "body_size",
 )  # fmt: skip
 """The fields of a head that checks and columns need."""
 _HEAD_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
@@ -50,6 +51,8 @@ for _flags, _type in _HEAD_TYPES.items():
     _HOST_SIZES[_flags] = _type["born_address"].itemsize + _type["born_port"].itemsize
 BORN_HOST: Final = _HEAD_TYPES[0].fields["born_address"][1]  # type: ignore[index]
 """The first byte of the producer's address in any head."""
+MARGIN_BYTES: Final = HEAD_BYTES_MAX
+"""Bytes needed behind the records, so that a whole head can be read at any byte of them."""
 _SIZE_TYPE: Final = np.dtype(">i2")
 assert _SIZE_TYPE.itemsize == PROPERTIES_SIZE.size == TOPIC_SIZE_V2.size
 
@@ -59,7 +62,7 @@ class Records:
     """The records of some answers, as columns.
 
     Attributes:
-        data: the joined bytes of the answers, and a margin.
+        data: bytes that contain the records of all answers, and a margin.
         answer: the index of each record's answer.
         starts: the first byte of each record; `ends` the one after its last.
         fields: the numbers of the heads, by name.
@@ -83,24 +86,30 @@ class Records:
     @classmethod
     def read(cls, answers: Sequence[bytes]) -> Records:
         """Return the records of the answers; their bytes behind the sizes are not verified."""
-        # The margin allows reading a whole head at any byte.
-        data = b"".join((*answers, bytes(HEAD_BYTES_MAX)))
+        ends = [*accumulate(map(len, answers), initial=0)]
+        return cls.parse(b"".join((*answers, bytes(MARGIN_BYTES))), [*pairwise(ends)])
+
+    @classmethod
+    def parse(cls, data: bytes, bounds: Sequence[tuple[int, int]]) -> Records:
+        """Return the records of the answers in these parts of the data, which follow one another.
+
+        The data has at least `MARGIN_BYTES` bytes behind the last part.
+        """
         first_bytes: list[int] = []
         counts: list[int] = []
-        at = 0
-        for answer in answers:
+        end = 0
+        for at, end in bounds:
             before = len(first_bytes)
-            _append_starts(data, at, at + len(answer), first_bytes)
+            _append_starts(data, at, end, first_bytes)
             counts.append(len(first_bytes) - before)
-            at += len(answer)
         starts = np.array(first_bytes, np.int64)
-        ends = np.append(starts[1:], at)
+        ends = np.append(starts[1:], end)
         fields, host_flags = _read_heads(data, starts)
         head_sizes = _HEAD_SIZES[host_flags]
         body_starts = starts + head_sizes
         body_ends = body_starts + fields["body_size"]
         sizes_at = np.ndarray((len(data) - 1,), _SIZE_TYPE, data, strides=(1,))
-        safe = np.clip(body_ends, 0, at)
+        safe = np.clip(body_ends, 0, end)
         topic_sizes = np.frombuffer(data, np.int8)[safe].astype(np.int64)
         topic_starts = body_ends + 1
         is_v2 = fields["magic"] == MAGIC_V2
@@ -109,7 +118,7 @@ class Records:
             topic_starts += is_v2
         topic_ends = topic_starts + topic_sizes
         properties_starts = topic_ends + PROPERTIES_SIZE_BYTES
-        properties_sizes = sizes_at[np.clip(topic_ends, 0, at)]
+        properties_sizes = sizes_at[np.clip(topic_ends, 0, end)]
         is_whole = (
             (fields["total_size"] == ends - starts)
             & ((fields["magic"] == MAGIC_V1) | is_v2)
@@ -120,7 +129,7 @@ class Records:
         )
         return cls(
             data,
-            np.repeat(np.arange(len(answers)), counts),
+            np.repeat(np.arange(len(bounds)), counts),
             starts,
             ends,
             fields,

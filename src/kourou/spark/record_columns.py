@@ -47,6 +47,7 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 """Total size of bodies and properties, in bytes, that completes an Arrow batch."""
 
 _NOT_ORDINARY: Final = COMPRESSED | NEED_UNWRAP | INNER_BATCH
+_OFFSET_MAX: Final = (1 << 63) - 1
 _PORT: Final = struct.Struct(">i")
 
 _INT_FIELDS: Final = {
@@ -132,6 +133,47 @@ def decode_answers(
     return decoder.decoded
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedRecords:
+    """The rows of some records.
+
+    Attributes:
+        batches: all rows, in the order of the records.
+        record: the record of each row.
+        undecodable: the messages whose bodies cannot be decoded; they have no rows.
+        stop: the first record that was not decoded, nor those after it: the bodies before it
+            decompressed to too many bytes for one call. None if there is none.
+    """
+
+    batches: list[pa.RecordBatch]
+    record: Integers
+    undecodable: list[UndecodableMessage]
+    stop: int | None
+
+
+def decode_records(records: Records, chosen: Integers, names: Sequence[str]) -> DecodedRecords:
+    """Return the rows of records of one answer that are whole, and whose checksums are verified.
+
+    Args:
+        records: the records.
+        chosen: indexes of those to decode, ascending.
+        names: the columns, in their order.
+
+    Raises:
+        CodecMissingError: the package that decompresses a body is not installed.
+    """
+    decoder = _Decoder(names, None, "")
+    is_ordinary = records.fields["sys_flag"][chosen] & _NOT_ORDINARY == 0
+    record = decoder.decode_records(
+        records, [_WHOLE_LOG], 0, chosen[is_ordinary], chosen[~is_ordinary]
+    )
+    decoded = decoder.decoded
+    for stop in decoded.stops.values():
+        if stop.error is not None:
+            raise stop.error
+    return DecodedRecords(decoded.batches, record, decoded.undecodable, decoder.stopped.get(0))
+
+
 def _groups(answers: Sequence[Answer]) -> Iterator[tuple[int, int]]:
     """Yield (first, until) of the answers to decode together: at most about `BATCH_BYTES`."""
     first = size = 0
@@ -152,6 +194,7 @@ class _Decoder:
         self._needs_properties = tags is not None or not _PROPERTY_COLUMNS.isdisjoint(names)
         self._budget = DECOMPRESSED_TOTAL_MAX
         self.decoded = Decoded()
+        self.stopped: dict[int, int] = {}
 
     def decode(self, answers: Sequence[Answer], first: int) -> None:
         """Decode the answers; `first` is the index of the first one among all."""
@@ -159,10 +202,24 @@ class _Decoder:
         if not len(records.starts):
             self.decoded.rows += [0] * len(answers)
             return
-        ordinary, others = self._divide(records, answers)
+        self.decode_records(records, answers, first, *self._divide(records, answers))
+
+    def decode_records(
+        self,
+        records: Records,
+        answers: Sequence[Answer],
+        first: int,
+        ordinary: Integers,
+        others: Integers,
+    ) -> Integers:
+        """Decode records that look ordinary, and others; return the record of each row.
+
+        Sets `stopped` to the first record of each answer that was not decoded, by its index.
+        """
         ordinary, properties, irregular = self._split_properties(records, ordinary)
         others = np.sort(np.concatenate((others, irregular)))
         messages, sources, stopped = self._decode_others(records, answers, others, first)
+        self.stopped = stopped
         if stopped:
             ends = np.array([stopped.get(one, len(records.starts)) for one in range(len(answers))])
             ordinary = ordinary[ordinary < ends[records.answer[ordinary]]]
@@ -173,7 +230,7 @@ class _Decoder:
             if not is_wanted.all():
                 ordinary, properties, _ = self._split_properties(records, ordinary[is_wanted])
         rows = _OrdinaryRows(records, answers, ordinary, properties, self._namespace)
-        self._append(rows, messages, np.array(sources, np.int64))
+        return self._append(rows, messages, np.array(sources, np.int64))
 
     def _divide(self, records: Records, answers: Sequence[Answer]) -> tuple[Integers, Integers]:
         """Return the records that look ordinary, and the others, without those out of range."""
@@ -289,10 +346,10 @@ class _Decoder:
 
     def _append(
         self, rows: _OrdinaryRows, messages: Sequence[MessageExt], source: Integers
-    ) -> None:
+    ) -> Integers:
         """Append ordinary rows and messages in the order of their records.
 
-        `source` has the record of each message.
+        `source` has the record of each message. Returns the record of each row, in this order.
         """
         names = self._names
         if not messages:
@@ -303,9 +360,11 @@ class _Decoder:
             order = np.argsort(source, kind="stable")
             batch = pa.concat_batches([rows.batch(names), other]).take(pa.array(order))
             sizes = np.concatenate((rows.sizes(names), _message_sizes(messages, names)))[order]
+            source = source[order]
         counts = np.bincount(rows.records.answer[source], minlength=len(rows.answers))
         self.decoded.rows += counts.tolist()
         self.decoded.batches += _cut(batch, sizes)
+        return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,3 +503,5 @@ def _cut(batch: pa.RecordBatch, sizes: Integers) -> Iterator[pa.RecordBatch]:
 
 
 _NO_RECORDS: Final[Integers] = np.empty(0, np.int64)
+_WHOLE_LOG: Final = Answer(MessageQueue("", "", 0), b"", -_OFFSET_MAX, _OFFSET_MAX)
+"""Stands for the queues of all records of a log."""

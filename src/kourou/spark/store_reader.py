@@ -20,6 +20,7 @@ from kourou.errors import ConfigError, StoreUnusableError
 from kourou.protocol.record.layout import BLANK_BYTES, RECORD_START
 from kourou.spark.log_runs import LogRun, single_run, verified_run
 from kourou.spark.positions import Time
+from kourou.spark.pulled_records import MARGIN_BYTES
 from kourou.spark.range_reader import freeze_once
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.store_rows import RecordChoice, StoreRows
@@ -154,8 +155,9 @@ class _PartReader:
         self._part = part
         self._limit = part.file.start + plan.segment_bytes - BLANK_BYTES
         self._position = part.begin
-        self._buffer = b""
-        self._buffer_start = part.begin
+        self._data = b""
+        self._data_start = part.begin
+        self._used_bytes = 0  # of the data; the rest is a margin
         self._window = _CHUNK_BYTES
         self._walk: Iterator[LogPiece] = iter(())
         self._walk_position = -1
@@ -167,10 +169,11 @@ class _PartReader:
             return None
         if not self._has_record(position):
             self._fill(position)
-        end = min(self._part.end, position + self._window)
-        run = verified_run(self._buffer, position - self._buffer_start, position, end)
+        at = position - self._data_start
+        end = min(self._used_bytes, at + self._window, self._part.end - self._data_start)
+        run = verified_run(self._data, at, end, position)
         if len(run):
-            self._position = self._buffer_start + run.end
+            self._position = self._data_start + run.end
             self._window = min(self._window * _WINDOW_GROWTH, _CHUNK_BYTES)
             return run
         return self._general_piece(position)
@@ -186,25 +189,34 @@ class _PartReader:
         self._position = self._walk_position = piece.end
         if piece.header is None:
             return piece
-        return single_run(piece.header.record(piece.buffer), piece.header)
+        return single_run(piece.header.record(piece.buffer), position)
 
     def _has_record(self, position: int) -> bool:
-        """Tell whether the buffer has all bytes of the record at the position, by its size."""
-        at = position - self._buffer_start
-        if at + RECORD_START.size > len(self._buffer):
+        """Tell whether the data has all bytes of the record at the position, by its size."""
+        at = position - self._data_start
+        if at + RECORD_START.size > self._used_bytes:
             return False
-        size: int = RECORD_START.unpack_from(self._buffer, at)[0]
-        return at + size <= len(self._buffer)
+        size: int = RECORD_START.unpack_from(self._data, at)[0]
+        return at + size <= self._used_bytes
 
     def _fill(self, position: int) -> None:
         """Read the bytes from the position on, a whole record at least."""
-        name, offset = self._part.file.name, position - self._part.file.start
-        self._buffer_start = position
-        self._buffer = self._disk.read(name, offset, min(_CHUNK_BYTES, self._limit - position))
-        if len(self._buffer) >= RECORD_START.size and not self._has_record(position):
-            size = min(RECORD_START.unpack_from(self._buffer)[0], self._limit - position)
-            if size > len(self._buffer):
-                self._buffer = self._disk.read(name, offset, size)
+        self._read(position, _CHUNK_BYTES)
+        if self._used_bytes >= RECORD_START.size and not self._has_record(position):
+            size = min(RECORD_START.unpack_from(self._data)[0], self._limit - position)
+            if size > self._used_bytes:
+                self._read(position, size)
+
+    def _read(self, position: int, size: int) -> None:
+        left = self._limit - position
+        offset = position - self._part.file.start
+        data = self._disk.read(self._part.file.name, offset, min(size + MARGIN_BYTES, left))
+        self._data_start = position
+        self._used_bytes = size
+        if len(data) < size + MARGIN_BYTES:  # the end of the file
+            self._used_bytes = len(data)
+            data += bytes(MARGIN_BYTES)
+        self._data = data
 
 
 def _time_bounds(options: ReadOptions) -> tuple[int, int | None]:

@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from kourou.errors import ConfigError
-from kourou.model.queue import MessageQueue
-from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED
+from kourou.model.sysflag import TRANSACTION_PREPARED
 from kourou.model.topic import is_system_topic
 from kourou.spark.body_format import BodyDecoder, read_columns
 from kourou.spark.log_runs import LogRun
 from kourou.spark.option_table import BadBodyMode
 from kourou.spark.property_columns import Integers
 from kourou.spark.read_options import ColumnOptions, ReadOptions
-from kourou.spark.record_columns import Answer, Decoded, decode_answers
+from kourou.spark.record_columns import DecodedRecords, decode_records
 from kourou.spark.schema import STORE_COLUMNS, Column, build_batch
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.tools.log_parts import DeletedTopics
@@ -30,10 +29,7 @@ from kourou.store.tools.log_parts import DeletedTopics
 BATCH_ROWS: Final = 500
 """Number of rows of an Arrow batch; Spark takes these faster than batches of 2,000 and more."""
 
-_NOT_ORDINARY: Final = COMPRESSED | INNER_BATCH | NEED_UNWRAP
 _NEVER: Final = 1 << 62
-_UNKNOWN_QUEUE: Final = MessageQueue("", "", 0)
-_OFFSET_MAX: Final = (1 << 63) - 1
 _ADDED: Final = frozenset((*STORE_COLUMNS, "brokerName"))
 """Columns that the decoder of records does not make."""
 _DECODED_ANYWAY: Final = ("queueId",)
@@ -66,24 +62,18 @@ class RecordChoice:
             return 0 if is_system else _NEVER
         return end
 
-    def chosen(self, run: LogRun, shown_from: dict[bytes, int]) -> Integers:
-        """Return the indexes of the chosen records of a run.
-
-        Args:
-            run: the records.
-            shown_from: cache of the method of this name.
-        """
-        for topic in set(run.topics) - shown_from.keys():
-            shown_from[topic] = self.shown_from(topic.decode())
-        firsts = np.fromiter(map(shown_from.__getitem__, run.topics), np.int64, len(run))
-        is_chosen = run.positions >= firsts
+    def chosen(self, run: LogRun) -> Integers:
+        """Return the indexes of the chosen records of a run."""
+        shown_from = np.array([self.shown_from(topic) for topic in run.topics], np.int64)
+        is_chosen = run.positions >= shown_from[run.topic]
+        times = run.numbers("store_at_ms")
         if self.begin_ms:
-            is_chosen &= run.store_at_ms >= self.begin_ms
+            is_chosen &= times >= self.begin_ms
         if self.end_ms is not None:
-            is_chosen &= run.store_at_ms < self.end_ms
+            is_chosen &= times < self.end_ms
         if not self.include_system_topics:
             # As `is_visible`: prepared and rolled back records have no queue.
-            is_chosen &= run.sys_flags & TRANSACTION_PREPARED == 0
+            is_chosen &= run.numbers("sys_flag") & TRANSACTION_PREPARED == 0
         return np.flatnonzero(is_chosen)
 
 
@@ -120,7 +110,6 @@ class StoreRows:
         self._choice = choice
         decoded = [name for name in self._bodies.record_names if name not in _ADDED]
         self._decoded_names = tuple(decoded) or _DECODED_ANYWAY
-        self._shown_from: dict[bytes, int] = {}
 
     def of_run(self, run: LogRun) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the chosen records of a run.
@@ -128,18 +117,14 @@ class StoreRows:
         Raises:
             CodecMissingError: the package that decompresses a body is not installed.
         """
-        spans = _spans(run, self._choice.chosen(run, self._shown_from))
-        while spans:
-            decoded = self._decode(run, spans)
-            counts = list(zip(spans, decoded.rows, strict=True))
-            if any(len(span) != count for span, count in counts if len(span) > 1):
-                # A record that looked ordinary has no row: decode each one by itself.
-                spans = [range(index, index + 1) for span in spans for index in span]
-                continue
-            rows = [np.repeat(span, count if len(span) == 1 else 1) for span, count in counts]
-            record = np.concatenate(rows)
+        chosen = self._choice.chosen(run)
+        while len(chosen):
+            decoded = decode_records(run.records, chosen, self._decoded_names)
+            record = decoded.record
             yield from self._batches(decoded, run.positions[record], run.sizes[record])
-            spans = [spans[index] for index in sorted(decoded.stops)]
+            chosen = chosen[
+                len(chosen) if decoded.stop is None else chosen.searchsorted(decoded.stop) :
+            ]
 
     def of_damage(self, piece: LogPiece) -> pa.RecordBatch:
         """Return the row of a corrupt range of the log."""
@@ -152,25 +137,8 @@ class StoreRows:
         arrays = [pa.array([values.get(field.name)], field.type) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _decode(self, run: LogRun, spans: Sequence[range]) -> Decoded:
-        ends = run.starts + run.sizes
-        answers = [
-            Answer(
-                _UNKNOWN_QUEUE,
-                run.buffer[run.starts[span[0]] : ends[span[-1]]],
-                -_OFFSET_MAX,
-                _OFFSET_MAX,
-            )
-            for span in spans
-        ]
-        decoded = decode_answers(answers, self._decoded_names)
-        for stop in decoded.stops.values():
-            if stop.error is not None:
-                raise stop.error
-        return decoded
-
     def _batches(
-        self, decoded: Decoded, positions: Integers, sizes: Integers
+        self, decoded: DecodedRecords, positions: Integers, sizes: Integers
     ) -> Iterator[pa.RecordBatch]:
         """Yield the decoded rows with all columns; undecodable messages come last."""
         at = 0
@@ -202,18 +170,3 @@ class StoreRows:
             arrays[name] = pa.repeat(pa.scalar(value, pa.string()), len(batch))
         chosen = {name: arrays[name] for name in self._bodies.record_names}
         return pa.RecordBatch.from_arrays(list(chosen.values()), names=list(chosen))
-
-
-def _spans(run: LogRun, chosen: Integers) -> list[range]:
-    """Return the chosen records as ranges of indexes; records that are not ordinary stand alone.
-
-    Only those may have more or fewer rows than one.
-    """
-    if not len(chosen):
-        return []
-    is_alone = run.sys_flags[chosen] & _NOT_ORDINARY != 0
-    is_cut = (np.diff(chosen) != 1) | is_alone[1:] | is_alone[:-1]
-    cuts = np.flatnonzero(is_cut)
-    firsts = chosen[np.concatenate(([0], cuts + 1))].tolist()
-    lasts = chosen[np.concatenate((cuts, [-1]))].tolist()
-    return [range(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
