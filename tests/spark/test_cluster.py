@@ -12,11 +12,13 @@ import pytest
 from kourou.errors import ConfigError, NoRouteError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
+from kourou.protocol.record.decode import decode_messages
 from kourou.spark.cluster import ClusterClient
 from kourou.spark.connection import ConnectionOptions
-from kourou.spark.planning import QueueBounds
+from kourou.spark.planning import QueueBounds, QueueRange
 from kourou.spark.positions import EARLIEST, LATEST, Offset, Positions, Time
-from kourou.spark.read_options import TopicSource
+from kourou.spark.pulls import Puller
+from kourou.spark.read_options import TopicSource, parse_read_options
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
@@ -214,3 +216,28 @@ def test_commit_of_a_group_shows_its_progress() -> None:
                 assert await consumer.committed(Q0) == 2
 
     run_virtual(main())
+
+
+def test_pulls_of_a_task_continue_after_a_restart_of_the_broker() -> None:
+    async def main() -> list[bytes]:
+        async with cluster_of("orders") as cluster, client_of(cluster) as client:
+            await send(cluster, "orders", 100)
+            options = parse_read_options(
+                {
+                    "nameServer": cluster.namesrv_addr,
+                    "topic": "orders",
+                    "pullBatchSize": "5",
+                    "pullMaxInFlight": "3",
+                },
+                is_stream=False,
+            )
+            puller = Puller(client, [QueueRange(Q0, 0, 100)], options)
+            pulled = await puller.next_portion(20, 1 << 20)
+            await cluster.kill_broker()
+            restart = asyncio.create_task(cluster.restart_broker())
+            while portion := await puller.next_portion(20, 1 << 20):
+                pulled += portion
+            await restart
+            return [message.body for one in pulled for message in decode_messages(one.answer.raw)]
+
+    assert run_virtual(main()) == [b"%d" % number for number in range(100)]

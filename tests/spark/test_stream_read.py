@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from kourou.client.administration.admin import AdminClient
 from kourou.model.message import Message
 
 Publish = Callable[[Sequence[Message]], None]
@@ -35,7 +38,9 @@ class Stream:
 
     def load(self) -> DataFrame:
         source = self._spark.readStream.format("rocketmq").option("nameServer", self._namesrv)
-        return source.option("topic", self._topic).options(**self.options).load()
+        if self._topic:
+            source = source.option("topic", self._topic)
+        return source.options(**self.options).load()
 
     def run(self) -> int:
         """Read what is there now; return the number of batches with rows."""
@@ -85,3 +90,69 @@ def test_limit_divides_the_backlog_into_batches(
 
     assert stream.run() == 3
     assert stream.bodies() == bodies(100)
+
+
+def test_available_now_ends_although_the_topic_grows(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    publish(messages("growing", 60))
+    stream = Stream(spark, namesrv, "growing", tmp_path, maxOffsetsPerTrigger="20")
+    seen: list[int] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        seen.append(batch.count())
+        publish(messages("growing", 1_000 * (number + 1), 1_000 * (number + 1) + 20))
+
+    writer = stream.load().writeStream.foreachBatch(take)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    assert seen == [20, 20, 20]
+
+
+def test_new_queues_of_a_pattern_are_read_from_their_beginning(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    stream = Stream(spark, namesrv, "", tmp_path, subscribePattern="shop_.*")
+    publish(messages("shop_north", 10))
+    stream.run()
+    publish(messages("shop_south", 10, 30))
+    stream.run()
+
+    assert stream.bodies() == bodies(30)
+
+
+def test_group_shows_the_progress_of_the_stream(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    publish(messages("tracked", 50))
+    stream = Stream(spark, namesrv, "tracked", tmp_path, commitGroup="spark_progress")
+    stream.run()
+
+    async def lag() -> int:
+        async with AdminClient(namesrv) as admin:
+            return (await admin.describe_group("spark_progress")).lag
+
+    assert asyncio.run(lag()) == 0
+
+
+def test_deleted_messages_fail_the_stream_with_the_queue_and_a_remedy(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    publish(messages("remade", 40))
+    stream = Stream(spark, namesrv, "remade", tmp_path)
+    stream.run()
+
+    async def delete() -> None:
+        async with AdminClient(namesrv) as admin:
+            await admin.delete_topic("remade")
+
+    asyncio.run(delete())
+    publish(messages("remade", 100, 103))
+
+    with pytest.raises(PySparkException, match=r"DataLossError.*'remade'.*failOnDataLoss"):
+        stream.run()
+
+    stream.options["failOnDataLoss"] = "false"
+    stream.run()
+    assert stream.bodies() == sorted(bodies(40) + bodies(100, 103))

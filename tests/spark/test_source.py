@@ -1,0 +1,70 @@
+"""Tests of the data source's readers, without a Spark session."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from pyspark.sql.types import StructType
+
+from kourou.errors import ConfigError, UsageError
+from kourou.spark.schema import ddl
+from kourou.spark.source import RocketMQDataSource
+from kourou.spark.stream_reader import StreamReader
+
+OPTIONS = {"nameServer": "localhost:9876", "topic": "orders"}
+
+
+def stream_reader(**options: str) -> StreamReader:
+    source = RocketMQDataSource({**OPTIONS, **options})
+    return source.streamReader(StructType.fromDDL(source.schema()))
+
+
+def test_stream_begins_at_a_constant_that_names_its_start() -> None:
+    assert stream_reader().initialOffset() == {"version": 1, "starting": "startingOffsets latest"}
+    assert stream_reader(startingTimestamp="-1h").initialOffset() == {
+        "version": 1,
+        "starting": "startingTimestamp",
+    }
+
+
+def test_tasks_of_a_batch_have_the_logged_range() -> None:
+    reader = stream_reader(startingOffsets="earliest", maxPartitions="2")
+    first = {
+        "version": 1,
+        "from": {"orders": {"a": {"0": 5, "1": 0}}},
+        "until": {"orders": {"a": {"0": 9, "1": 0}}},
+    }
+    second = {"version": 1, "from": {}, "until": {"orders": {"a": {"0": 9, "1": 3}}}}
+
+    [task] = reader.partitions(reader.initialOffset(), first)
+    assert [(one.queue.queue_id, one.start, one.until) for one in task.value] == [(0, 5, 9)]
+    [task] = reader.partitions(first, second)
+    assert [(one.queue.queue_id, one.start, one.until) for one in task.value] == [(1, 0, 3)]
+    assert reader.partitions(second, second) == []
+
+
+def test_columns_may_be_left_out() -> None:
+    source = RocketMQDataSource({**OPTIONS, "includeBody": "false", "includeProperties": "false"})
+
+    names = StructType.fromDDL(source.schema()).names
+
+    assert set(StructType.fromDDL(ddl()).names) - set(names) == {"body", "properties"}
+
+
+def test_option_of_batch_reads_is_refused_for_a_stream() -> None:
+    with pytest.raises(ConfigError, match="endingOffsets"):
+        stream_reader(endingOffsets="latest")
+
+
+def test_pyspark_without_limits_for_python_streams_reads_batches_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "kourou.spark.stream_reader")
+
+    source = RocketMQDataSource(OPTIONS)
+
+    source.reader(StructType.fromDDL(ddl()))
+    with pytest.raises(UsageError, match=r"install pyspark>=4\.2, or use spark\.read"):
+        source.streamReader(StructType.fromDDL(ddl()))
