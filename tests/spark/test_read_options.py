@@ -146,7 +146,7 @@ def test_wrong_choice_of_topics_is_refused(options: dict[str, str], reported: st
 
 
 def test_name_server_is_required_except_for_a_store_directory() -> None:
-    for options in ({"topic": "t"}, {"topic": "t", "nameServer": " "}):
+    for options in ({}, {"topic": "t"}, {"topic": "t", "nameServer": " "}):
         with pytest.raises(ConfigError, match="the option nameServer is missing"):
             parse_read_options(options, is_stream=False)
     with pytest.raises(ConfigError, match=r"nameServer applies to .*, not to reads of storePath"):

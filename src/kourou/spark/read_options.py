@@ -196,9 +196,9 @@ def parse_read_options(
 def _parse(options: Mapping[str, str], scope: Scope | None, now_ms: int) -> ReadOptions:
     _check_one_source(options)
     groups: dict[str, dict[str, Any]] = parse_texts(options, READS, scope, now_ms)
-    source = _source(groups["source"])
-    if source.store_path is None and groups["client"]["name_server"] is None:
+    if groups["source"]["store_path"] is None and groups["client"]["name_server"] is None:
         raise missing("nameServer")
+    source = _source(groups["source"])
     starting = _positions("starting", groups["starting"], scope)
     ending = _positions("ending", groups["ending"], scope)
     _check_positions(source, starting, ending, scope)
