@@ -290,12 +290,16 @@ class _Decoder:
         sources: list[int] = []
         stopped: dict[int, int] = {}
         ends: dict[int, int] = {}
-        for record in others.tolist():
-            index = int(records.answer[record])
+        raws = records.parts(records.starts[others], records.ends[others])
+        is_compressed = records.is_whole & (records.fields["sys_flag"] & COMPRESSED > 0)
+        columns = (others, records.answer[others], is_compressed[others])
+        for raw, record, index, is_zip in zip(
+            raws, *(one.tolist() for one in columns), strict=True
+        ):
             answer, before = answers[index], record - 1
             if index in stopped:
                 continue
-            response = self._decode_record(records, record)
+            response = self._decode_record(raw, is_compressed=is_zip)
             if not isinstance(response, DecodedResponse):
                 stopped[index] = record
                 offset = answer.start
@@ -319,14 +323,12 @@ class _Decoder:
         return messages, sources, stopped
 
     def _decode_record(
-        self, records: Records, record: int
+        self, raw: bytes, *, is_compressed: bool
     ) -> DecodedResponse | MalformedMessageError | CodecMissingError | None:
         """Return the messages of a record, or the error; None if the budget is spent."""
-        is_compressed = records.is_whole[record] and records.fields["sys_flag"][record] & COMPRESSED
         if is_compressed and self._budget < DECOMPRESSED_SIZE_MAX:
             return None
         try:
-            raw = records.data[records.starts[record] : records.ends[record]]
             response = decode_pull_response(raw)
         except (MalformedMessageError, CodecMissingError) as error:
             return error
@@ -355,12 +357,13 @@ class _Decoder:
         if not messages:
             batch, sizes, source = rows.batch(names), rows.sizes(names), rows.index
         else:
-            other = build_batch(messages, names)
-            source = np.concatenate((rows.index, source))
-            order = np.argsort(source, kind="stable")
-            batch = pa.concat_batches([rows.batch(names), other]).take(pa.array(order))
-            sizes = np.concatenate((rows.sizes(names), _message_sizes(messages, names)))[order]
-            source = source[order]
+            batch, sizes = build_batch(messages, names), _message_sizes(messages, names)
+            if len(rows.index):
+                source = np.concatenate((rows.index, source))
+                order = np.argsort(source, kind="stable")
+                batch = pa.concat_batches([rows.batch(names), batch]).take(pa.array(order))
+                sizes = np.concatenate((rows.sizes(names), sizes))[order]
+                source = source[order]
         counts = np.bincount(rows.records.answer[source], minlength=len(rows.answers))
         self.decoded.rows += counts.tolist()
         self.decoded.batches += _cut(batch, sizes)
