@@ -24,6 +24,7 @@ TOPIC: Final = "docs-orders"
 PRINTED: Final = {
     "Session": "",
     "Read a topic": "|  eu|    2|\n|  us|    1|",
+    "Read JSON bodies": "|  eu|     10.00|\n|  us|      5.00|",
     "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }
 """Heading of each program, and the text that it prints, among others."""
