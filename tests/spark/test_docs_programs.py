@@ -25,6 +25,7 @@ PRINTED: Final = {
     "Session": "",
     "Read a topic": "|  eu|    2|\n|  us|    1|",
     "Read JSON bodies": "|  eu|     10.00|\n|  us|      5.00|",
+    "Read a topic as a stream": "3 messages",
     "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }
 """Heading of each program, and the text that it prints, among others."""
