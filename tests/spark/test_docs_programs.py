@@ -19,13 +19,12 @@ from tests.spark.conftest import Publish
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "spark.md"
-TOPIC: Final = "docs-orders"
-"""Replaces `orders`, which other tests of the session write to."""
 PRINTED: Final = {
     "Session": "",
     "Read a topic": "|  eu|    2|\n|  us|    1|",
     "Read JSON bodies": "|  eu|     10.00|\n|  us|      5.00|",
     "Read a topic as a stream": "3 messages",
+    "Write": "2 rows written",
     "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }
 """Heading of each program, and the text that it prints, among others."""
@@ -41,11 +40,11 @@ def programs() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _orders(publish: Publish) -> None:
+def publish_orders(publish: Publish, topic: str) -> None:
+    """Create the topic with two orders of the tag eu and one of us."""
     publish(
         [
-            Message(TOPIC, b'{"id": %d, "price": 5}' % n, tags=tag, keys=[f"o-{n}"])
+            Message(topic, b'{"id": %d, "price": 5}' % n, tags=tag, keys=[f"o-{n}"])
             for n, tag in enumerate(("eu", "us", "eu"))
         ]
     )
@@ -61,14 +60,18 @@ def test_program_runs(
     program: str,
     spark: SparkSession,
     namesrv: str,
+    publish: Publish,
     store_path: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = program.replace("localhost:9876", namesrv).replace('"orders"', f'"{TOPIC}"')
+    # A topic of its own: a program may write to it.
+    topic = f"docs-{heading.lower().replace(' ', '-')}"
+    publish_orders(publish, topic)
+    text = program.replace("localhost:9876", namesrv).replace('"orders"', f'"{topic}"')
     text = text.replace("/var/lib/kourou/store", str(store_path))
+    # Spark's Java process has its own current directory.
+    text = text.replace('"orders.', f'"{tmp_path}/orders.')
 
     exec(compile(text, f"docs/spark.md: {heading}", "exec"), {"__name__": "__main__"})  # noqa: S102
 
