@@ -157,6 +157,10 @@ class CheckpointError(UsageError):
     """The checkpoint of a Spark query holds offsets that this version cannot read."""
 
 
+class JobFailedError(KourouError):
+    """A Spark job failed for a reason that is not an error of Kourou, such as a lost executor."""
+
+
 class ProtocolError(KourouError):
     """The peer sent bytes that violate the protocol; the connection must be closed."""
 

@@ -42,6 +42,7 @@ PANELS: Final = {
         "doctor": "Check this machine and the cluster for problems, with remedies.",
         "health": "Check whether name servers and brokers work.",
         "stats": "Show send and consume rates of topics and groups.",
+        "pipeline": "Compute rates, traces, lags, dead letters with Spark.",
         "store": "Inspect, verify and repair a store directory, export and import messages.",
     },
     "This command line": {

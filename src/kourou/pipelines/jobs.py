@@ -1,0 +1,113 @@
+"""Spark sessions of commands, and Spark's errors as errors of Kourou.
+
+Spark's Java process and its Python workers write to stderr: greetings, warnings and tracebacks.
+Here they write to a file, which is kept only if the job fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kourou import errors
+from kourou.errors import (
+    ConnectFailedError,
+    ConnectionLostError,
+    JobFailedError,
+    KourouError,
+    NoRouteError,
+    RequestTimeoutError,
+    UsageError,
+)
+from kourou.spark.sessions import local_session, register
+
+_RAISED: Final = re.compile(r"\bkourou\.errors\.(\w+): ([^\n]*)")
+_CONDITION: Final = re.compile(r"^\[[A-Z_.0-9]+\] ")
+_KINDS: Final = (
+    *(UsageError, NoRouteError, ConnectFailedError, ConnectionLostError, RequestTimeoutError),
+)
+"""Classes that determine the exit code of a command; other errors become JobFailedError."""
+
+
+@contextmanager
+def spark_session(name: str, cores: int, *, log_file: Path | None = None) -> Iterator[SparkSession]:
+    """Yield a session on this machine, and stop it at the end unless it was active before.
+
+    Args:
+        name: name of the Spark application.
+        cores: number of tasks that run at once.
+        log_file: receives stderr of Spark's processes; None: they share that of this process.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    with _stderr_to(log_file):  # only Spark's Java process keeps the file open
+        spark = local_session(name, cores=cores)
+    try:
+        register(spark)
+        spark.sparkContext.setLogLevel("WARN")
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise errors of Spark as errors of Kourou, in one line; Spark's own is the cause.
+
+    Raises:
+        KourouError: as raised in a worker or in the planning of a read.
+        JobFailedError: another failure of the job.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise translate(str(error)) from error
+
+
+def translate(text: str) -> KourouError:
+    """Return the error of Kourou that an error text of Spark contains, tracebacks included."""
+    found = _RAISED.findall(text)
+    if not found:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        first = _CONDITION.sub("", lines[0]) if lines else "without a reason"
+        return JobFailedError(f"the Spark job failed: {first}")
+    name, message = found[-1]
+    raised = getattr(errors, name, KourouError)
+    for kind in _KINDS:
+        if issubclass(raised, kind):
+            return kind(message)
+    return JobFailedError(message)
+
+
+def new_log_file() -> Path:
+    """Create an empty file for the output of Spark's processes."""
+    descriptor, path = tempfile.mkstemp(prefix="kourou-spark-", suffix=".log")
+    os.close(descriptor)
+    return Path(path)
+
+
+@contextmanager
+def _stderr_to(file: Path | None) -> Iterator[None]:
+    """Have processes that are started in this block write stderr to the file."""
+    if file is None:
+        yield
+        return
+    before = os.dup(2)
+    try:
+        with file.open("ab") as opened:
+            os.dup2(opened.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

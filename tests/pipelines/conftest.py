@@ -1,0 +1,54 @@
+"""Fixtures: one broker process and one Spark session for all tests of pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kourou.client.administration.admin import AdminClient
+from kourou.client.config import ProducerConfig
+from kourou.client.sending.producer import Producer
+from kourou.model.message import Message
+from kourou.spark.sessions import local_session
+from kourou.testing.process import Serving
+
+Publish = Callable[[Sequence[Message]], list[str]]
+"""Function that creates the topic with two queues, sends the messages, and returns their ids."""
+
+
+@pytest.fixture(scope="session")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Serving.start(tmp_path_factory.mktemp("kourou")) as serving:
+        yield serving.namesrv
+
+
+@pytest.fixture(scope="session")
+def publish(namesrv: str) -> Publish:
+    async def send(messages: Sequence[Message]) -> list[str]:
+        async with AdminClient(namesrv) as admin:
+            await admin.create_topic(messages[0].topic, queues=2)
+        patient = ProducerConfig(send_timeout_ms=60_000)  # the last of a thousand may be late
+        async with Producer("pipeline-tests", namesrv, config=patient) as producer:
+            futures = [await producer.submit(message) for message in messages]
+            return [(await future).msg_id for future in futures]
+
+    return lambda messages: asyncio.run(send(messages))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    config = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        # Each test has plans of its own for a few rows: compiling them would take most of its time.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    session = local_session("kourou-tests", config=config)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
