@@ -11,22 +11,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kourou.disk import OsDisk
+from kourou.disk import Disk, OsDisk
 from kourou.errors import ConfigError
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
 from kourou.protocol.record.layout import HEAD_BYTES
-from kourou.spark import record_columns
+from kourou.spark import record_columns, store_reader
+from kourou.spark.log_runs import LogRun
 from kourou.spark.read_options import parse_read_options
 from kourou.spark.schema import COLUMNS, STORE_COLUMNS, arrow_schema
-from kourou.spark.store_reader import StoreReader
+from kourou.spark.store_reader import StoreReader, read_part
 from kourou.spark.store_rows import store_columns
 from kourou.store.config import StoreConfig
-from kourou.store.log.log_walk import LogPiece
+from kourou.store.log.log_walk import LogPiece, PieceKind, walk_log, with_damage
 from kourou.store.message_store import MessageStore
+from kourou.store.state.file_sizes import log_files
 from kourou.store.tools.export import Selection, export_messages
-from tests.store import golden
+from kourou.store.tools.log_parts import plan_log
+from tests.store import golden, rig
 from tests.store.rig import CONFIG, delete_topic, draft
 
 ALL = (*COLUMNS, *STORE_COLUMNS)
@@ -310,3 +315,47 @@ def test_a_worker_that_does_not_see_the_store_fails(store: Store) -> None:
 
     with pytest.raises(ConfigError, match="but a worker has no store there"):
         list(reader.read(partition))
+
+
+def positions(disk: Disk, part_bytes: int) -> list[tuple[int, int, bool]]:
+    """Return (position, size, is damage) of all records and ranges as tasks read them."""
+    plan = plan_log(disk, part_bytes=part_bytes)
+    found: list[tuple[int, int, bool]] = []
+    for part in plan.parts:
+        for one in read_part(disk, plan, part):
+            if isinstance(one, LogRun):
+                sizes = zip(one.positions.tolist(), one.sizes.tolist(), strict=True)
+                found += [(position, size, False) for position, size in sizes]
+            else:
+                found.append((one.position, one.size, True))
+    return found
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 1_000, 1 << 22])
+@given(
+    damage=st.lists(
+        st.tuples(st.integers(0, 3 * rig.SEGMENT_BYTES), st.binary(min_size=1, max_size=300)),
+        max_size=5,
+    ),
+    part_bytes=st.sampled_from([500, 3_000, 1 << 30]),
+)
+def test_damage_anywhere_gives_the_records_and_ranges_of_the_general_walk(
+    chunk_bytes: int, damage: list[tuple[int, bytes]], part_bytes: int
+) -> None:
+    one = rig.Rig()
+    for number in range(60):
+        one.put(b"x" * (number * 37 % 250), queue_id=number % 2)
+    one.store.close(one.now_ms)
+    size = rig.SEGMENT_BYTES
+    for at, data in damage:
+        one.disk.write(f"commitlog/{at - at % size:020d}", at % size, [data[: size - at % size]])
+    walked = with_damage(walk_log(one.disk, log_files(one.disk, "commitlog"), size))
+    expected = [
+        (piece.position, piece.size, piece.kind is PieceKind.DAMAGE)
+        for piece in walked
+        if piece.kind in (PieceKind.RECORD, PieceKind.DAMAGE)
+    ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_reader, "_CHUNK_BYTES", chunk_bytes)
+        assert positions(one.disk, part_bytes) == expected
