@@ -64,9 +64,10 @@ def read_messages(
         spark.read.format("rocketmq")
         .schema(schema)
         .options(**selection.options)
+        .option("subExpression", selection.tags)
         .option("nameServer", selection.name_server)
         .option("topic", topic)
-        .option("subExpression", selection.tags)
+        .options(**_span(selection))
         .load()
         for topic in selection.topics
     ]
@@ -77,3 +78,18 @@ def read_messages(
     if selection.until_ms is not None:
         messages = messages.where(stored_ms <= selection.until_ms)
     return messages.select(*names)
+
+
+def _span(selection: Selection) -> dict[str, str]:
+    """Return the options that have brokers look up the offsets of the span.
+
+    The filter of `read_messages` remains: a queue is not strictly in the order of store times.
+    """
+    span: dict[str, str] = {}
+    if selection.since_ms is not None and "startingOffsets" not in selection.options:
+        # Without a message at or after the time, the queue has none to read, which is no error.
+        strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+        span |= {"startingTimestamp": str(selection.since_ms), **strategy}
+    if selection.until_ms is not None:
+        span["endingTimestamp"] = str(selection.until_ms + 1)
+    return span
