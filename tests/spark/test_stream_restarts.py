@@ -120,11 +120,18 @@ class Restarts(RuleBasedStateMachine):
 
     @initialize(
         is_latest=st.booleans(),
+        can_reset=st.booleans(),
+        silent=st.sampled_from(["", "", "a"]),
         queues=st.sets(st.sampled_from(QUEUES), min_size=1),
         count=st.integers(0, 5),
     )
-    def create(self, is_latest: bool, queues: set[MessageQueue], count: int) -> None:
+    def create(
+        self, is_latest: bool, can_reset: bool, silent: str, queues: set[MessageQueue], count: int
+    ) -> None:
         self.is_latest = is_latest
+        self.can_reset = can_reset  # without resets, more examples check the other losses
+        if silent:
+            self.cluster.state[silent] = State.SILENT
         for queue in sorted(queues):
             self.cluster.logs[queue] = Log()
             self.cluster.append(queue, count)
@@ -159,13 +166,15 @@ class Restarts(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), count=st.integers(1, 9))
     def truncate(self, index: int, count: int) -> None:
         _, log = self.log_of(index)
-        if log.messages:
+        if log.messages and self.can_reset:
             del log.messages[-count:]
             log.is_loss_unseen = True
 
     @rule(index=st.integers(0, 5))
     def make_again(self, index: int) -> None:
         queue, log = self.log_of(index)
+        if not self.can_reset:
+            return
         log.messages, log.first = [], 0
         # The stream sees that the queue is another one, and not what the former one held.
         self.cluster.expired -= {m for m in self.cluster.expired if m.queue == queue}
@@ -174,9 +183,9 @@ class Restarts(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), is_there=st.booleans())
     def change_queue_count(self, index: int, is_there: bool) -> None:
         _, log = self.log_of(index)
-        log.is_there = is_there
+        log.is_there = is_there or not self.can_reset
 
-    @rule(name=st.sampled_from("ab"), state=st.sampled_from(State))
+    @rule(name=st.sampled_from("ab"), state=st.sampled_from([State.UP, *State]))
     def change_broker(self, name: str, state: State) -> None:
         self.cluster.state[name] = state
 
@@ -234,8 +243,8 @@ class Restarts(RuleBasedStateMachine):
 
     def run_batch(self, view: View, limits: TriggerLimits, death: str = "") -> bool | None:
         """Plan, log, read and commit; return whether there was a batch, None if the query ended."""
-        if len(self.logged) > self.committed:
-            return None  # a broker was away, and Spark has not restarted the query yet
+        if not self.recover():
+            return None
         start = self.offset(len(self.logged) - 1)
         starting = {q: b.max_offset for q, b in view.bounds.items()} if self.is_latest else None
         self.cluster.time_ms += 1
@@ -248,18 +257,33 @@ class Restarts(RuleBasedStateMachine):
             assert start.is_initial
             assert view.silent
             return None
+        assert not view.vanished & planned.end.until.keys()
         if death == "planned":
             return None
         has_batch = json.dumps(planned.end.to_json()) != json.dumps(start.to_json())
         if has_batch:
             self.log(start, planned.end, planned.losses, limits)
-        for queue in view.bounds:
-            self.cluster.logs[queue].is_loss_unseen = False
+        self.note_first_offsets(view, is_first=start.is_initial)
         if death == "logged":
             return None
-        if has_batch and not self.run_logged(death == "read"):
-            return None
-        return has_batch
+        if not has_batch:
+            return False
+        is_complete = self.run_logged(death == "read")
+        # Nothing has changed since the plan.
+        rows = sum(map(len, ranges_of(start, planned.end)))
+        assert len(self.rows[len(self.logged) - 1]) == rows
+        return is_complete or None
+
+    def note_first_offsets(self, view: View, *, is_first: bool) -> None:
+        """Note the offset at which the stream must begin in each queue that it sees now."""
+        for queue, log in self.cluster.logs.items():
+            if queue in view.bounds:
+                log.is_loss_unseen = False
+            # The first batch counts also for a queue whose broker does not answer.
+            is_silent = queue.broker_name in view.silent and log.is_there
+            if queue in view.bounds or (is_first and is_silent):
+                is_at_end = is_first and self.is_latest
+                self.begins.setdefault(queue, log.end if is_at_end else log.first)
 
     def offset(self, batch: int) -> StreamOffset:
         """Return the logged end of the batch, or what `initialOffset` returns at each call."""
@@ -280,8 +304,6 @@ class Restarts(RuleBasedStateMachine):
         self.logged.append(json.dumps(end.to_json()))
         self.losses += losses
         self.reset |= {loss.queue for loss in losses if loss.kind is not LossKind.EXPIRED}
-        for queue, offset in end.begin.items():
-            self.begins.setdefault(queue, offset)
 
     def run_logged(self, is_killed: bool = False) -> bool:
         """Read the last logged batch; return whether it was committed."""
@@ -318,7 +340,9 @@ class Restarts(RuleBasedStateMachine):
             pass
         counts = Counter(message for rows in self.rows.values() for message in rows)
         for message, count in counts.items():
-            assert count == 1 or message.queue in self.reset, message
+            is_repeatable = message.queue in self.reset
+            assert count == 1 or is_repeatable, message
+            assert message.offset >= self.begins[message.queue] or is_repeatable, message
         for queue, log in self.cluster.logs.items():
             for message in log.messages if log.is_there else []:
                 is_before_start = message.offset < self.begins[queue]
@@ -338,4 +362,4 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRestarts.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
