@@ -1,6 +1,6 @@
 """Measures the rate of Spark writes to a live broker, beside a sink that discards its rows.
 
-    python -m bench.spark_write [--rows N] [--rounds N] [--flush async|sync] [--namesrv HOST:PORT]
+    python -m bench.spark_write [--rows N] [--rounds N] [--flush async|sync]
                                 [--body random|json] [--option NAME=VALUE]
 
 Each round writes the same DataFrame of 1 KB bodies, cached in Spark's memory, to both sinks, on two
@@ -16,7 +16,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from bench.servers import Server, kourou
 from kourou.client.administration.admin import AdminClient
 from kourou.spark.sessions import local_session
+from kourou.testing.process import Serving
 
 BODY_BYTES: Final = 1_024
 QUEUES: Final = 4
@@ -78,19 +77,12 @@ async def _create_topic(namesrv_addr: str) -> None:
         await admin.create_topic("bench-spark-write", queues=QUEUES)
 
 
-def _server(namesrv_addr: str | None, home: Path, flush: str) -> AbstractContextManager[Server]:
-    if namesrv_addr is None:
-        return kourou(home / "store", flush=flush)
-    return nullcontext(Server("given", "", namesrv_addr, (), 0.0))
-
-
 def main() -> None:
     """Print the rates of each round, and the medians."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--flush", choices=("sync", "async"), default="async")
-    parser.add_argument("--namesrv", help="use a running server")
     parser.add_argument("--body", choices=tuple(_BODIES), default="random")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
@@ -101,10 +93,11 @@ def main() -> None:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(DiscardingSink)
         frame = _frame(spark, arguments.rows, arguments.body)
-        with _server(arguments.namesrv, home, arguments.flush) as server:
-            asyncio.run(_create_topic(server.namesrv_addr))
+        server_options = ("--profile", "prod", "--flush", arguments.flush, "--no-console")
+        with Serving.start(home / "store", *server_options) as serving:
+            asyncio.run(_create_topic(serving.namesrv))
             options = {
-                "nameServer": server.namesrv_addr,
+                "nameServer": serving.namesrv,
                 "topic": "bench-spark-write",
                 "writeId": "bench",
                 **dict(option.split("=", 1) for option in arguments.option),
