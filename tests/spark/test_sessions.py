@@ -39,3 +39,17 @@ def test_active_session_without_a_recommended_setting_is_named(
         spark.conf.set(name, value)
 
     assert f"spark_setting.missed name={name}" in caplog.text
+
+
+def test_speculation_is_warned_of(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kourou.spark.register(spark)
+    assert "speculation" not in caplog.text
+    monkeypatch.setattr(
+        type(spark.conf), "get", lambda _, key, default=None: {"spark.speculation": "true"}.get(key)
+    )
+
+    kourou.spark.register(spark)
+
+    assert "spark_speculation.enabled setting=spark.speculation" in caplog.text

@@ -9,17 +9,14 @@ content.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from kourou.errors import UsageError
 from kourou.model import properties as names
 from kourou.spark.stamps import KEYED_PATTERN
-
-log = logging.getLogger(__name__)
 
 _ID_COLUMN: Final = "__kourou_id"
 _NEEDED: Final = ("topic", "msgId", "properties")
@@ -61,12 +58,6 @@ def user_properties(properties: Column | str = "properties") -> Column:
     column = sql.col(properties) if isinstance(properties, str) else properties
     dropped = sorted(names.RESERVED | {names.SHARDING_KEY, names.SPARK_ID})
     return sql.map_filter(column, lambda name, _: ~name.isin(dropped))
-
-
-def warn_of_speculation(spark: SparkSession) -> None:
-    """Log a warning if the session runs copies of slow tasks, because each copy sends its rows."""
-    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
-        log.warning("spark_speculation.enabled remedy=%r", "set spark.speculation=false")
 
 
 def _identity(df: DataFrame) -> Column:

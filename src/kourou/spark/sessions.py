@@ -82,7 +82,9 @@ def local_session(
             log.warning("spark_setting.missed name=%s recommended=%s", key, value)
     for key, value in {**defaults, **(config or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _warn_of_speculation(session)
+    return session
 
 
 def missing_settings(spark: SparkSession) -> dict[str, str]:
@@ -101,6 +103,13 @@ def register(spark: SparkSession) -> None:
     of another package that raises on import hides all data sources.
     """
     spark.dataSource.register(RocketMQDataSource)
+    _warn_of_speculation(spark)
+
+
+def _warn_of_speculation(spark: SparkSession) -> None:
+    """Log a warning if slow tasks are run twice: both would send their rows to a topic."""
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+        log.warning("spark_speculation.enabled setting=%s recommended=false", "spark.speculation")
 
 
 def _cache_directory(environ: Mapping[str, str]) -> Path:
