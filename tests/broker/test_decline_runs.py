@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from kourou.broker.decline_runs import CUT_OFF, RUN, SKIPS, DeclineRuns
 from kourou.protocol.frame import encode_frame
@@ -34,7 +35,7 @@ def test_frames_skip_the_fast_path_after_a_run_and_one_is_tried_again() -> None:
     async def main() -> None:
         expected = "d" * RUN + "s" * SKIPS + "d" + "s" * SKIPS + "a" + "d" * RUN + "s"
         frames = "d" * (RUN + SKIPS + 1 + SKIPS) + "a" + "d" * RUN + "a"
-        assert sent_by_turns(DeclineRuns(), frames) == expected
+        assert sent_by_turns(DeclineRuns(Counter()), frames) == expected
 
     run_virtual(main())
 
@@ -42,21 +43,21 @@ def test_frames_skip_the_fast_path_after_a_run_and_one_is_tried_again() -> None:
 def test_an_accepted_frame_ends_a_run() -> None:
     async def main() -> None:
         frames = ("d" * (RUN - 1) + "a") * 10
-        assert sent_by_turns(DeclineRuns(), frames) == frames
+        assert sent_by_turns(DeclineRuns(Counter()), frames) == frames
 
     run_virtual(main())
 
 
 def test_reasons_that_pass_start_no_run() -> None:
     async def main() -> None:
-        assert sent_by_turns(DeclineRuns(), "d" * 100, CUT_OFF) == "d" * 100
+        assert sent_by_turns(DeclineRuns(Counter()), "d" * 100, CUT_OFF) == "d" * 100
 
     run_virtual(main())
 
 
 def test_a_closed_connection_is_forgotten() -> None:
     async def main() -> None:
-        runs, lone = DeclineRuns(), LoneConnection({})
+        runs, lone = DeclineRuns(Counter()), LoneConnection({})
         runs.note(lone.connection, "properties")
         assert list(runs.runs) == [lone.connection]
 

@@ -8,6 +8,7 @@ is tried again. The run is long, because a wrong skip costs ten times what a rig
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ RUN: Final = 16
 """Frames that a fast path declines in a row before the connection skips it."""
 SKIPS: Final = 63
 """Frames that skip the fast path before one is tried again."""
-SKIPPED: Final = "skipped"
+_SKIPPED: Final = "skipped"
 """Reason that counters give for a frame that skipped the fast path."""
 CUT_OFF: Final = "cut off"
 """Reason for an incomplete frame."""
@@ -50,8 +51,10 @@ class DeclineRuns:
             `skips` need not be called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, declined: Counter[str]) -> None:
+        """Count frames that skip the fast path in `declined`, its counter by reason."""
         self.runs: dict[Connection, _Run] = {}
+        self._declined = declined
 
     def skips(self, connection: Connection) -> bool:
         """Return whether the connection's next frame is to skip the fast path, and count it."""
@@ -60,6 +63,7 @@ class DeclineRuns:
             return False
         if run.skips:
             run.skips -= 1
+            self._declined[_SKIPPED] += 1
             return True
         run.tries += 1
         return False

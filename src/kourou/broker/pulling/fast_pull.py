@@ -31,7 +31,7 @@ import msgspec
 
 from kourou.broker.consuming.consumer_offsets import ConsumerOffsets
 from kourou.broker.context import BrokerContext
-from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
+from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
 from kourou.broker.pulling.held_pulls import HeldPulls, SharedReads
 from kourou.broker.pulling.pull import answer_fields
 from kourou.broker.pulling.pull_checks import PullChecks
@@ -193,7 +193,7 @@ class FastPull:
         self._stats = context.stats
         self._general_path = general_path
         self.declined: Counter[str] = Counter()
-        self._decline_runs = DeclineRuns()
+        self._decline_runs = DeclineRuns(self.declined)
         self._pulls: dict[_Key, _CachedPull] = {}
         self._templates: dict[tuple[int, int], bytes] = {}
 
@@ -202,7 +202,6 @@ class FastPull:
         if not buffer.startswith(_START, start + _START_AT, end):
             return start
         if self._decline_runs.runs and self._decline_runs.skips(connection):
-            self.declined[SKIPPED] += 1
             return start
         size, header_size = _SIZES(buffer, start)
         next_at: int = start + 4 + size

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kourou.broker.context import BrokerContext
-from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
+from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
 from kourou.broker.message_type import message_type
 from kourou.broker.sending.batch_columns import BatchColumns, BatchReader
 from kourou.broker.sending.batch_layouts import layouts
@@ -117,7 +117,7 @@ class FastBatch:
 
     def __init__(self, context: BrokerContext) -> None:
         self.declined: Counter[str] = Counter()
-        self._decline_runs = DeclineRuns()
+        self._decline_runs = DeclineRuns(self.declined)
         self._live = context.live_config
         self._topics = context.topics
         self._writer = context.store.writer
@@ -135,7 +135,7 @@ class FastBatch:
         if buffer[start + _START_AT : start + _START_END] != _START:
             return start
         if self._decline_runs.runs and self._decline_runs.skips(connection):
-            return self._decline(SKIPPED, start)
+            return start
         cache = self._cache
         if self._live.current is not cache.config:
             cache.reset(self._live.current)

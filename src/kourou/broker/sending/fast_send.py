@@ -38,7 +38,7 @@ import msgspec
 
 from kourou.broker.config import BrokerConfig
 from kourou.broker.context import BrokerContext
-from kourou.broker.decline_runs import CUT_OFF, SKIPPED, DeclineRuns
+from kourou.broker.decline_runs import CUT_OFF, DeclineRuns
 from kourou.broker.message_type import NORMAL
 from kourou.broker.sending.plain_header import BORN_DIGITS_MAX, decode_send
 from kourou.broker.sending.plain_sends import PlainSends, SendCache, SendPath, is_number
@@ -156,7 +156,7 @@ class FastSend:
         self._buffered_bytes = 0
         self._is_returning = False
         self.declined: Counter[str] = Counter()
-        self._decline_runs = DeclineRuns()
+        self._decline_runs = DeclineRuns(self.declined)
         self._born = ("0", 0)  # the born timestamp decoded last, as text and as number
         self._cache = SendCache(context)
         self._reset(context.live_config.current)
@@ -180,12 +180,9 @@ class FastSend:
 
     def __call__(self, connection: Connection, buffer: bytearray, start: int, end: int) -> int:
         """Serve or buffer the leading sends; return the position after them."""
-        if buffer[start + _START_AT : start + _START_END] != _START:
-            return start
-        if self._is_returning:
+        if self._is_returning or buffer[start + _START_AT : start + _START_END] != _START:
             return start
         if self._decline_runs.runs and self._decline_runs.skips(connection):
-            self.declined[SKIPPED] += 1
             return start
         size = end - start
         if (
