@@ -11,8 +11,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kourou.errors import DataLossError, TransportError
 from kourou.spark.cluster import ClusterClient
-from kourou.spark.planning import QueueRange, pack_ranges, plan_ranges
-from kourou.spark.range_reader import read_ranges
+from kourou.spark.planning import QueueRange, plan_ranges
+from kourou.spark.range_reader import read_ranges, tasks_of
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.worker_errors import text_first
 
@@ -34,17 +34,17 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
             DataLossError: a queue does not hold a requested offset, and failOnDataLoss is true.
             KourouError: the options do not fit the topics, or no server answered.
         """
-        groups = asyncio.run(_plan(self._options))
+        tasks = tasks_of(asyncio.run(_plan(self._options)), self._options)
         # Spark would turn an empty list into one partition with the value None.
-        return [InputPartition(group) for group in groups or [()]]
+        return tasks or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows as Arrow batches; raises as `read_ranges`."""
         return read_ranges(partition.value, self._options, self._columns)
 
 
-async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
-    """Query the offsets of all queues, and divide them among the tasks."""
+async def _plan(options: ReadOptions) -> tuple[QueueRange, ...]:
+    """Query the offsets of all queues, and return the ranges to read."""
     async with ClusterClient(
         options.client, options.consumer_group, options.pull_timeout_ms
     ) as client:
@@ -60,9 +60,4 @@ async def _plan(options: ReadOptions) -> list[tuple[QueueRange, ...]]:
         raise DataLossError("; ".join(plan.losses))
     for loss in plan.losses:
         log.warning("spark_offsets.clamped reason=%s", loss)
-    return pack_ranges(
-        plan.ranges,
-        options.max_partitions,
-        tasks_min=options.min_partitions,
-        rows_max=options.max_records_per_partition,
-    )
+    return plan.ranges

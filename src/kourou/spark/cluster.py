@@ -38,7 +38,7 @@ from kourou.protocol.topics import decode_topic_list
 from kourou.remoting.runtime import Runtime
 from kourou.spark.connection import ConnectionOptions
 from kourou.spark.limits import Sample
-from kourou.spark.planning import QueueBounds
+from kourou.spark.planning import QueueBounds, name_of
 from kourou.spark.positions import EARLIEST, LATEST, Offset, Positions
 from kourou.spark.read_options import TopicSource
 from kourou.spark.stream_planning import View
@@ -61,6 +61,13 @@ class _Answer(NamedTuple):
     bounds: Mapping[MessageQueue, QueueBounds]
     is_replica: bool
     failure: str | None
+
+
+async def started_client(options: ConnectionOptions, group: str, timeout_ms: int) -> ClusterClient:
+    """Return a started client; raises as `ClusterClient`."""
+    client = ClusterClient(options, group, timeout_ms)
+    await client.start()
+    return client
 
 
 class ClusterClient(Lifetime):
@@ -215,8 +222,8 @@ class ClusterClient(Lifetime):
         for queue, offset in zip(timed, found, strict=True):
             if offset == bounds[queue].max_offset and not positions.is_latest_without_match:
                 raise ConfigError(
-                    f"{positions.option}: no message of queue {queue.queue_id} of {queue.topic!r} "
-                    f"on {queue.broker_name!r} was stored at {timed[queue]} (epoch ms) or later: "
+                    f"{positions.option}: no message of {name_of(queue)} "
+                    f"was stored at {timed[queue]} (epoch ms) or later: "
                     "use an earlier time, or set startingOffsetsByTimestampStrategy to latest"
                 )
             settled[queue] = offset

@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from kourou.protocol.hashing import unmasked_crc32
-from kourou.protocol.record.layout import CRC_MASK, SEAL_BYTES, SEAL_DIGITS, SEAL_START
+from kourou.protocol.record.layout import SEAL_BYTES, SEAL_DIGITS, SEAL_START
 from kourou.spark.property_columns import Integers
 from kourou.spark.pulled_records import MARGIN_BYTES, Flags, Records
 
@@ -137,11 +136,8 @@ def _verified(records: Records, count: int) -> int:
     count = _first_false(np.where(is_sealed, ends_in_digits, ~may_be_damaged))
     bodies = records.body_starts[:count]
     body_ends = bodies + records.fields["body_size"][:count]
-    begins = np.where(is_sealed[:count], starts[:count], bodies).tolist()
-    stops = np.where(is_sealed[:count], ends[:count] - SEAL_BYTES, body_ends).tolist()
-    view = memoryview(records.data)
-    parts = map(view.__getitem__, map(slice, begins, stops))
-    sums = np.fromiter(map(unmasked_crc32, parts), np.int64, count)
+    begins = np.where(is_sealed[:count], starts[:count], bodies)
+    stops = np.where(is_sealed[:count], ends[:count] - SEAL_BYTES, body_ends)
     body_crcs = records.fields["body_crc"][:count]
     expected = np.where(is_sealed[:count], digits[:count] @ _POWERS, body_crcs)
-    return _first_false(sums & CRC_MASK == expected)
+    return _first_false(records.checksums(begins, stops) == expected)

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.record.layout import (
+    CRC_MASK,
     HEAD_BYTES_MAX,
     HEADS,
     HOST_FLAGS,
@@ -144,6 +146,12 @@ class Records:
     def parts(self, starts: Integers, ends: Integers) -> Iterator[bytes]:
         """Return an iterator of parts of the data."""
         return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+
+    def checksums(self, starts: Integers, ends: Integers) -> Integers:
+        """Return the checksums of parts of the data, as records store them."""
+        view = memoryview(self.data)
+        parts = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+        return np.fromiter(map(unmasked_crc32, parts), np.int64, len(starts)) & CRC_MASK
 
     def texts(
         self, starts: Integers, sizes: Integers, decode: Callable[[bytes], str]

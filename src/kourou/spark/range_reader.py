@@ -1,4 +1,4 @@
-"""Reading of ranges in a task: pulls, decoding into Arrow batches, and the losses found."""
+"""Reading of ranges by tasks: pulls, decoding into Arrow batches, and the losses found."""
 
 from __future__ import annotations
 
@@ -10,26 +10,38 @@ from functools import cache, lru_cache
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from kourou.errors import CodecMissingError, DataLossError
 from kourou.spark.body_format import BodyDecoder
-from kourou.spark.cluster import ClusterClient
+from kourou.spark.cluster import started_client
 from kourou.spark.connection import ConnectionOptions
-from kourou.spark.planning import QueueRange, name_of
+from kourou.spark.planning import QueueRange, name_of, pack_ranges
 from kourou.spark.pulls import Pulled, Puller
 from kourou.spark.read_options import ReadOptions
-from kourou.spark.record_columns import Decoded, Stop, decode_answers
+from kourou.spark.record_columns import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Decoded,
+    Stop,
+    decode_answers,
+)
 from kourou.spark.worker_errors import text_first
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS: Final = 500
-"""Number of rows that completes an Arrow batch; measured faster than 2,000 and more."""
-
-BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Total size of the records, in bytes, that completes an Arrow batch with fewer rows."""
-
 _CLIENTS_MAX: Final = 4
+
+
+def tasks_of(ranges: Sequence[QueueRange], options: ReadOptions) -> list[InputPartition]:
+    """Return one partition for each task; its value is a tuple of `QueueRange`."""
+    groups = pack_ranges(
+        ranges,
+        options.max_partitions,
+        tasks_min=options.min_partitions,
+        rows_max=options.max_records_per_partition,
+    )
+    return [InputPartition(group) for group in groups]
 
 
 @text_first
@@ -76,7 +88,7 @@ class Losses:
     """Finds the messages of a range that are deleted or cannot be decoded.
 
     Args:
-        is_error: a loss is an error; otherwise it is logged and counted.
+        is_error: a loss is an error; otherwise it is logged.
         is_filtered: offsets without a message are no loss.
     """
 
@@ -151,13 +163,7 @@ class _Process:
 
     def __init__(self, options: ConnectionOptions, group: str, timeout_ms: int) -> None:
         self.loop = asyncio.new_event_loop()
-        self.client = self.loop.run_until_complete(_started(options, group, timeout_ms))
-
-
-async def _started(options: ConnectionOptions, group: str, timeout_ms: int) -> ClusterClient:
-    client = ClusterClient(options, group, timeout_ms)
-    await client.start()
-    return client
+        self.client = self.loop.run_until_complete(started_client(options, group, timeout_ms))
 
 
 _process = lru_cache(maxsize=_CLIENTS_MAX)(_Process)

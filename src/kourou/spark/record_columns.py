@@ -29,7 +29,6 @@ from kourou.model.properties import RETRY_TOPIC, TAGS, UNIQ_KEY
 from kourou.model.queue import MessageQueue
 from kourou.model.sysflag import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
-from kourou.protocol.hashing import unmasked_crc32
 from kourou.protocol.record.decode import (
     DECOMPRESSED_TOTAL_MAX,
     DecodedResponse,
@@ -37,14 +36,16 @@ from kourou.protocol.record.decode import (
     decode_pull_response,
 )
 from kourou.protocol.record.keys import message_count
-from kourou.protocol.record.layout import CRC_MASK
 from kourou.remoting.network import format_address
 from kourou.spark.property_columns import Integers, PropertyColumns, split_properties
 from kourou.spark.pulled_records import BORN_HOST, Flags, Records
 from kourou.spark.schema import COLUMNS, INSTANT, INSTANT_MAX_MS, arrow_schema, build_batch
 
+BATCH_ROWS: Final = 500
+"""Number of rows that completes an Arrow batch; measured faster than 2,000 and more."""
+
 BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Total size of bodies and properties, in bytes, that completes an Arrow batch."""
+"""Total size of bodies and properties, in bytes, that completes an Arrow batch with fewer rows."""
 
 _NOT_ORDINARY: Final = COMPRESSED | NEED_UNWRAP | INNER_BATCH
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -246,10 +247,8 @@ class _Decoder:
         ordinary = np.flatnonzero(is_ordinary)
         body_starts = records.body_starts[ordinary]
         body_ends = body_starts + fields["body_size"][ordinary]
-        view = memoryview(records.data)
-        bodies = map(view.__getitem__, map(slice, body_starts.tolist(), body_ends.tolist()))
-        checksums = np.fromiter(map(unmasked_crc32, bodies), np.int64, len(ordinary))
-        is_ordinary[ordinary] = checksums & CRC_MASK == fields["body_crc"][ordinary]
+        checksums = records.checksums(body_starts, body_ends)
+        is_ordinary[ordinary] = checksums == fields["body_crc"][ordinary]
         others = ~is_ordinary & (may_be_in_range | ~is_readable)
         return np.flatnonzero(is_ordinary), np.flatnonzero(others)
 

@@ -21,13 +21,10 @@ from kourou.spark.log_runs import LogRun
 from kourou.spark.option_table import BadBodyMode
 from kourou.spark.property_columns import Integers
 from kourou.spark.read_options import ColumnOptions, ReadOptions
-from kourou.spark.record_columns import DecodedRecords, decode_records
+from kourou.spark.record_columns import BATCH_ROWS, DecodedRecords, decode_records
 from kourou.spark.schema import STORE_COLUMNS, Column, build_batch
 from kourou.store.log.log_walk import LogPiece
 from kourou.store.tools.log_parts import DeletedTopics
-
-BATCH_ROWS: Final = 500
-"""Number of rows of an Arrow batch; Spark takes these faster than batches of 2,000 and more."""
 
 _NEVER: Final = 1 << 62
 _ADDED: Final = frozenset((*STORE_COLUMNS, "brokerName"))

@@ -24,10 +24,9 @@ from pyspark.sql.streaming.datasource import (
 from kourou.clock import elapsed_s
 from kourou.errors import DataLossError, RemoteError, TransportError
 from kourou.model.queue import MessageQueue
-from kourou.spark.cluster import ClusterClient
+from kourou.spark.cluster import ClusterClient, started_client
 from kourou.spark.limits import Sample, TriggerLimits
-from kourou.spark.planning import pack_ranges
-from kourou.spark.range_reader import read_ranges
+from kourou.spark.range_reader import read_ranges, tasks_of
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.stream_offsets import StreamOffset, ranges_of
 from kourou.spark.stream_planning import TriggerState, View, plan_batch
@@ -94,13 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             CheckpointError: the checkpoint holds other offsets than those of one batch.
         """
         ranges = ranges_of(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        groups = pack_ranges(
-            ranges,
-            self._options.max_partitions,
-            tasks_min=self._options.min_partitions,
-            rows_max=self._options.max_records_per_partition,
-        )
-        return [InputPartition(group) for group in groups]
+        return tasks_of(ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows as Arrow batches; raises as `read_ranges`."""
@@ -132,10 +125,10 @@ class _Planner:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._loop = asyncio.new_event_loop()
-        self._client = self._run(_started(options, options.consumer_group))
+        self._client = self._started_client(options.consumer_group)
         self._committer: ClusterClient | None = None
         if options.commit_group is not None:
-            self._committer = self._run(_started(options, options.commit_group))
+            self._committer = self._started_client(options.commit_group)
         self._committed: dict[MessageQueue, int] = {}
         self._state = TriggerState()
         self._target: View | None = None
@@ -212,11 +205,8 @@ class _Planner:
         else:
             self._committed |= changed
 
+    def _started_client(self, group: str) -> ClusterClient:
+        return self._run(started_client(self._options.client, group, self._options.pull_timeout_ms))
+
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
         return self._loop.run_until_complete(call)
-
-
-async def _started(options: ReadOptions, group: str) -> ClusterClient:
-    client = ClusterClient(options.client, group, options.pull_timeout_ms)
-    await client.start()
-    return client
