@@ -9,7 +9,7 @@ from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 
 import typer
 
@@ -60,9 +60,6 @@ ByClock = Annotated[
         help="The clock of the broker, or that of producers.",
     ),
 ]
-
-PROBLEMS: Final = 1
-"""Exit code of a run that found what it looks for, such as lost messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +148,6 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Non
 
     Raises:
         KourouError: the pipeline failed; the log of Spark's processes is kept and named.
-        typer.Exit: the run found problems.
     """
     # Only here, because the import of PySpark takes half a second.
     from kourou.pipelines.jobs import (  # noqa: PLC0415
@@ -184,8 +180,6 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Non
         log_file.unlink()
     if report is not None:
         _print_report(report, elapsed_s() - begun_s, settings)
-        if report.found_problems:
-            raise typer.Exit(PROBLEMS)
 
 
 def _print_plans(texts: dict[str, str], *, as_json: bool) -> None:

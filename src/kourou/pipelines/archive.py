@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,6 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
-from kourou.auth.credentials import Credentials
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.model.properties import RESERVED
@@ -36,7 +36,8 @@ from kourou.pipelines.charts import Bars
 from kourou.pipelines.report import Report, Table
 from kourou.pipelines.selection import Selection, read_messages
 from kourou.pipelines.tables import Tables
-from kourou.spark.schema import COLUMNS
+from kourou.spark.connection import ConnectionOptions
+from kourou.spark.schema import COLUMNS, ddl
 
 EARLIEST: Final = -2
 """The earliest offset, in offsets as JSON."""
@@ -93,11 +94,11 @@ def read_archive(spark: SparkSession, directory: str) -> DataFrame:
     it may see a part of a batch, or messages twice.
     """
     archive = Archive(directory)
-    schema = ", ".join(f"{column.name} {column.spark_type}" for column in COLUMNS.values())
+    schema = f"{ddl(COLUMNS)}, hour STRING"
     files = [str(archive.root / file.path) for file in archive.files()]
-    reader = spark.read.schema(f"{schema}, hour STRING").option("basePath", str(archive.root))
+    reader = spark.read.schema(schema).option("basePath", str(archive.root))
     if not files:
-        return spark.createDataFrame([], f"{schema}, hour STRING")
+        return spark.createDataFrame([], schema)
     return reader.parquet(*files).select(*COLUMNS, "hour")
 
 
@@ -142,9 +143,7 @@ def _extend(
         read_messages(spark, replace(options.selection, topics=(topic,), options=more))
         for topic, more in starts.items()
     ]
-    whole = messages[0]
-    for one in messages[1:]:
-        whole = whole.unionByName(one)
+    whole = reduce(DataFrame.unionByName, messages)
     manifest = add_batch(whole, archive, archive.next_batch())
     files = () if manifest is None else manifest.files
     compacted = (
@@ -167,9 +166,8 @@ async def _starting_offsets(
     selection: Selection, archived: Mapping[tuple[str, str, int], int]
 ) -> dict[str, dict[str, str]]:
     """Return for each topic the options of a read that continues the archive."""
-    file = selection.options.get("credentialsFile")
-    credentials = Credentials.from_environment() if file is None else Credentials.from_file(file)
-    config = PullConsumerConfig(credentials=credentials)
+    connection = ConnectionOptions(credentials_file=selection.options.get("credentialsFile"))
+    config = PullConsumerConfig(**connection.settings())
     found: dict[str, dict[str, str]] = {}
     async with PullConsumer("kourou_spark", selection.name_server, config=config) as consumer:
         for topic in selection.topics:

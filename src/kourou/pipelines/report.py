@@ -42,14 +42,12 @@ class Report:
         metrics: counts of the run, such as rows read and rows set aside.
         notes: sentences about what the tables lack.
         charts: the charts of `--plot`.
-        found_problems: the run found what it looks for, such as lost messages.
     """
 
     tables: Sequence[Table]
     metrics: Mapping[str, int | float]
     notes: Sequence[str] = ()
     charts: Sequence[Chart] = field(default_factory=tuple)
-    found_problems: bool = False
 
 
 def first_rows(

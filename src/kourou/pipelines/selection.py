@@ -8,10 +8,10 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from kourou.errors import UsageError
-from kourou.spark.schema import COLUMNS
+from kourou.pipelines.event_time import stored_ms
+from kourou.spark.schema import COLUMNS, ddl
 
 POSITION: Final = ("topic", "brokerName", "queueId", "queueOffset")
 """The columns that identify a stored message."""
@@ -59,10 +59,9 @@ def read_messages(
     names = list(columns or COLUMNS)
     # The filter below needs the store time, even if the result does not contain it.
     read = [*names, *({"storeTimestamp"} - set(names))]
-    schema = ", ".join(f"{name} {COLUMNS[name].spark_type}" for name in read)
     frames = [
         spark.read.format("rocketmq")
-        .schema(schema)
+        .schema(ddl({name: COLUMNS[name] for name in read}))
         .options(**selection.options)
         .option("subExpression", selection.tags)
         .option("nameServer", selection.name_server)
@@ -72,11 +71,10 @@ def read_messages(
         for topic in selection.topics
     ]
     messages = reduce(DataFrame.unionByName, frames)
-    stored_ms = F.unix_millis("storeTimestamp")
     if selection.since_ms is not None:
-        messages = messages.where(stored_ms >= selection.since_ms)
+        messages = messages.where(stored_ms() >= selection.since_ms)
     if selection.until_ms is not None:
-        messages = messages.where(stored_ms <= selection.until_ms)
+        messages = messages.where(stored_ms() <= selection.until_ms)
     return messages.select(*names)
 
 

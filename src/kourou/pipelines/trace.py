@@ -17,7 +17,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from kourou.errors import MalformedBodyError
-from kourou.model.topic import TRACE_TOPIC
 from kourou.pipelines.charts import Bars
 from kourou.pipelines.event_time import stored_ms
 from kourou.pipelines.report import Report, first_rows
@@ -230,11 +229,6 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
         notes=notes,
         charts=(_chart(by_step.documents()),),
     )
-
-
-def default_selection(name_server: str, topic: str = TRACE_TOPIC) -> Selection:
-    """Return the selection of the whole trace topic."""
-    return Selection(name_server=name_server, topics=(topic,))
 
 
 def _decode_steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
