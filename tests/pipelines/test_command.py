@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from kourou.cli import pipeline, pipeline_run
+from kourou.cli import pipeline_copies, pipeline_measures, pipeline_run
 from kourou.cli.main import app
 from kourou.model.message import Message
 from kourou.testing.process import Outcome
@@ -48,7 +48,8 @@ def topic(publish: Publish) -> str:
 def test_wrong_usage_is_named_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], text: str
 ) -> None:
-    monkeypatch.setattr(pipeline, "run_pipeline", None)  # a call would fail
+    for commands in (pipeline_copies, pipeline_measures):
+        monkeypatch.setattr(commands, "run_pipeline", None)  # a call would fail
 
     done = run(*args)
 
@@ -144,7 +145,7 @@ def test_errors_of_spark_are_one_line_with_the_exit_code_of_their_kind(
 def test_a_cluster_without_dead_letters_of_a_group_needs_no_spark(
     namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "run_pipeline", None)
+    monkeypatch.setattr(pipeline_measures, "run_pipeline", None)
 
     done = run("dead-letters", "t-healthy", namesrv=namesrv)
 
