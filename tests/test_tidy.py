@@ -21,6 +21,7 @@ SHARDS = {
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
+    "kourou.model.redrive": "a pure rule, for jobs of Spark as well as for administrators",
     "kourou.properties_file": "a file format",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -270,5 +270,5 @@ def _unconfirmed(receipt: SendReceipt, sends: int) -> RemoteError:
         receipt.status,
         f"broker {receipt.queue.broker_name} has stored the messages, but answered "
         f"{receipt.status.name} to {sends} sends: mend its disk or replica, then run the job "
-        "again; kourou.spark.duplicates removes the copies",
+        "again; kourou.spark.dedup removes the copies",
     )

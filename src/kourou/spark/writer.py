@@ -1,7 +1,7 @@
 """Writes of a DataFrame or a stream to topics: at least once, in tasks of Spark's workers.
 
 A task ends when each of its rows is stored with SEND_OK. A task that Spark repeats sends its rows
-again; `kourou.spark.stamps` identifies the copies, and `kourou.spark.duplicates` removes them.
+again; `kourou.spark.stamps` identifies the copies, and `kourou.spark.dedup` removes them.
 """
 
 from __future__ import annotations

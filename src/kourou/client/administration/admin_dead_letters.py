@@ -5,16 +5,8 @@ dead-letter topic, and each redriven message has the id of its dead letter as a 
 crash or an error the same call continues from the offset. Messages that were sent after the last
 commit are found by their ids, and are not sent again.
 
-A dead letter is a copy of the last delivered message, in the topic `%DLQ%<group>`. Its properties
-describe the origin:
-
-    RETRY_TOPIC           the topic to which the producer sent the message
-    ORIGIN_MESSAGE_ID     the offset message id in that topic
-    UNIQ_KEY              the unique id set by the producer, the same in every copy
-    KOUROU_DLQ_REASON     why the last delivery failed, if the consumer was Kourou's
-
-A redriven message keeps the body, keys, tag, user properties and unique id, so that an idempotent
-listener recognizes it. KOUROU_REDRIVEN_FROM is the offset message id of the dead letter.
+`kourou.model.redrive` has the rule by which dead letters are copied and copies are recognized; the
+pipeline `redrive` follows it too.
 """
 
 from __future__ import annotations
@@ -44,6 +36,12 @@ from kourou.model import properties as names
 from kourou.model.message import MessageExt
 from kourou.model.properties import encode_properties
 from kourou.model.queue import MessageQueue
+from kourou.model.redrive import (
+    copies_since_ms,
+    is_redriven_copy,
+    origin_topic,
+    redriven_properties,
+)
 from kourou.model.route import MASTER_ID, publish_queues, subscribe_queues
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_MASK
 from kourou.model.topic import DLQ_PREFIX, TOOLS_GROUP, check_group, dlq_topic, retry_topic
@@ -75,7 +73,7 @@ class DeadMessage:
     @property
     def topic(self) -> str:
         """The topic to which the producer sent the message; the dead-letter topic if unknown."""
-        return self.message.properties.get(names.RETRY_TOPIC) or dlq_topic(self.group)
+        return origin_topic(self.message.properties) or dlq_topic(self.group)
 
     @property
     def reason(self) -> str | None:
@@ -334,7 +332,7 @@ class DeadLetterAdmin(MessageAdmin):
         unique_id = dead.properties.get(names.UNIQ_KEY)
         if unique_id is None:
             return None
-        span = (dead.store_at_ms, None)
+        span = (copies_since_ms(dead.store_at_ms), None)
         try:
             answers = await self._query_masters(topic, unique_id, "U", span, MESSAGES_DEFAULT)
         except RemoteError as error:
@@ -345,7 +343,8 @@ class DeadLetterAdmin(MessageAdmin):
         for answer in answers.values():
             if isinstance(answer, list):
                 if any(
-                    one.properties.get(names.REDRIVEN_FROM) == dead.offset_msg_id for one in answer
+                    is_redriven_copy(one.properties, dead.offset_msg_id, unique_id)
+                    for one in answer
                 ):
                     return True
             elif isinstance(answer, QueryNotFoundError):
@@ -418,14 +417,7 @@ def _redrive_message(dead: DeadMessage, *, to_topic: bool) -> Outgoing:
             topic, for the group alone.
     """
     message = dead.message
-    properties = {
-        name: value
-        for name, value in message.properties.items()
-        if name not in names.DELIVERY_PROPERTIES
-    }
-    properties[names.REDRIVEN_FROM] = message.offset_msg_id
-    if to_topic:
-        properties.pop(names.RETRY_TOPIC, None)
+    properties = redriven_properties(message.properties, message.offset_msg_id, to_topic=to_topic)
     return Outgoing(
         dead.topic if to_topic else retry_topic(dead.group),
         (message.msg_id,),
