@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kourou.blocking import AdminClient
+from kourou.blocking import AdminClient, PullConsumer
+from kourou.client.sending.ledger_entry import decode_entries
 from kourou.testing.process import Serving
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -196,3 +197,14 @@ def test_readme_commands_work_in_their_order(namesrv: str) -> None:
             assert "Error" not in err, (step, err)
         finally:
             process.kill()
+
+
+def test_recorded_orders_are_in_the_ledger(namesrv: str) -> None:
+    lines = run("recorded_orders.py", namesrv).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["o-1", "o-2", "o-3"]
+    assert lines[3].endswith(", 0 entries dropped")
+    with PullConsumer("readers", namesrv) as reader:
+        queues = reader.fetch_subscribe_message_queues("order-ledger")
+        bodies = [one.body for queue in queues for one in reader.pull(queue, 0).messages]
+    entries = [one for body in bodies for one in decode_entries(body) if one is not None]
+    assert sorted(one.kind for one in entries) == ["closed", "opened", "send", "send", "send"]

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from kourou.client.running import run
     from kourou.client.send_receipt import Durability, SendReceipt, SendStatus
     from kourou.client.sending.batching import split_batch
+    from kourou.client.sending.ledger_destinations import LedgerFiles
     from kourou.client.sending.producer import Producer
     from kourou.client.sending.send_hooks import SendAttempt, SendCheck, SendHook, SendOutcome
+    from kourou.client.sending.send_ledger import SendLedger
     from kourou.client.sending.send_stats import ProducerStats
     from kourou.client.sending.transaction import (
         EndTransactionHook,
@@ -82,6 +84,7 @@ __all__ = [
     "EndTransactionHook",
     "GroupDescription",
     "Idempotent",
+    "LedgerFiles",
     "MachineRooms",
     "Message",
     "MessageExt",
@@ -107,6 +110,7 @@ __all__ = [
     "SendAttempt",
     "SendCheck",
     "SendHook",
+    "SendLedger",
     "SendOutcome",
     "SendReceipt",
     "SendStatus",
@@ -147,6 +151,7 @@ _HOMES: Final = MappingProxyType(
         "EndTransactionHook": "kourou.client.sending.transaction",
         "GroupDescription": "kourou.client.administration.admin",
         "Idempotent": "kourou.client.consuming.listening.idempotent",
+        "LedgerFiles": "kourou.client.sending.ledger_destinations",
         "MachineRooms": "kourou.model.allocation",
         "Message": "kourou.model.message",
         "MessageExt": "kourou.model.message",
@@ -172,6 +177,7 @@ _HOMES: Final = MappingProxyType(
         "SendAttempt": "kourou.client.sending.send_hooks",
         "SendCheck": "kourou.client.sending.send_hooks",
         "SendHook": "kourou.client.sending.send_hooks",
+        "SendLedger": "kourou.client.sending.send_ledger",
         "SendOutcome": "kourou.client.sending.send_hooks",
         "SendReceipt": "kourou.client.send_receipt",
         "SendStatus": "kourou.client.send_receipt",

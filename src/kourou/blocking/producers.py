@@ -15,7 +15,13 @@ from kourou.client.config import ProducerConfig
 from kourou.client.send_receipt import SendReceipt
 from kourou.client.sending.producer import Producer as AsyncProducer
 from kourou.client.sending.queue_choice import QueueSelector
-from kourou.client.sending.transaction import Transaction, TransactionCheck, TransactionState
+from kourou.client.sending.send_hooks import SendCheck, SendHook
+from kourou.client.sending.transaction import (
+    EndTransactionHook,
+    Transaction,
+    TransactionCheck,
+    TransactionState,
+)
 from kourou.client.sending.transaction_producer import (
     TransactionProducer as AsyncTransactionProducer,
 )
@@ -81,7 +87,7 @@ def _thread_safe_future(
 class Producer(Blocking[AsyncProducer]):
     """Sends messages: the blocking form of `kourou.Producer`.
 
-    `submit` returns a `concurrent.futures.Future`.
+    `submit` returns a `concurrent.futures.Future`. Hooks run on the thread of the event loop.
     """
 
     def __init__(
@@ -91,11 +97,17 @@ class Producer(Blocking[AsyncProducer]):
         *,
         credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
+        hooks: Sequence[SendHook | SendCheck] = (),
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(
             lambda: AsyncProducer(
-                group, namesrv_addr, credentials=credentials, config=config, runtime=runtime
+                group,
+                namesrv_addr,
+                credentials=credentials,
+                config=config,
+                hooks=hooks,
+                runtime=runtime,
             )
         )
 
@@ -134,6 +146,8 @@ class TransactionProducer(Producer):
         topics: Sequence[str] = (),
         credentials: AnyCredentials | None = None,
         config: ProducerConfig | None = None,
+        hooks: Sequence[SendHook | SendCheck] = (),
+        end_hooks: Sequence[EndTransactionHook] = (),
         runtime: Runtime | None = None,
     ) -> None:
         Blocking.__init__(
@@ -145,6 +159,8 @@ class TransactionProducer(Producer):
                 topics=topics,
                 credentials=credentials,
                 config=config,
+                hooks=hooks,
+                end_hooks=end_hooks,
                 runtime=runtime,
             ),
         )

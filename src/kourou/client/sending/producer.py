@@ -131,6 +131,7 @@ class Producer(Lifetime):
         self._ids = UniqueIdGenerator(self._instance.ip, os.getpid(), lambda: rng.getrandbits(32))
         self._traces = send_traces(self._instance, group)
         self._hooks = SendHooks([*hooks, *self._traces])
+        self._hooks.attach(self._instance, group)
         self._operations = OperationCounter()
         self._submitted: set[asyncio.Task[SendReceipt]] = set()
 
@@ -461,7 +462,14 @@ class Producer(Lifetime):
                 traces.recalled(self.group, topic, decoded.unique_id, answer)
             return recalled_id(answer, broker)
 
-        return await self._instance.call_broker(MessageQueue(topic, broker, 0), limit_ms, call)
+        error: BaseException | None = None
+        try:
+            return await self._instance.call_broker(MessageQueue(topic, broker, 0), limit_ms, call)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self._hooks.recalled(topic, decoded.unique_id, error)
 
     async def fetch_publish_message_queues(self, topic: str) -> list[MessageQueue]:
         """Look up and return the queues that `send` chooses from, in its order.

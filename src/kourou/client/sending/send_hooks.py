@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from kourou.client.instance import ClientInstance
 from kourou.client.send_receipt import SendReceipt
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
@@ -85,16 +86,40 @@ class SendCheck(Protocol):
         """Raise to forbid the try; it is not sent, and the caller of `send` gets the exception."""
 
 
+class AttachedHook(Protocol):
+    """Hook that needs its producer's client, and that may see recalls."""
+
+    def attach(self, client: ClientInstance, group: str) -> None:
+        """Bind the hook to a producer; called once, by the producer's constructor."""
+
+    def recalled(self, topic: str, msg_id: str, *, error: BaseException | None) -> None:
+        """Handle the end of a recall; `error` is None if the broker has confirmed it."""
+
+
 class SendHooks:
     """The hooks of one producer: `before_send` runs in their order, `after_send` in reverse."""
 
     def __init__(self, hooks: Sequence[SendHook | SendCheck]) -> None:
+        self._attached = tuple(cast(AttachedHook, one) for one in hooks if hasattr(one, "attach"))
         self._hooks = tuple(cast(SendHook, one) for one in hooks if hasattr(one, "before_send"))
         self._checks = tuple(cast(SendCheck, one) for one in hooks if hasattr(one, "check_send"))
 
     def __bool__(self) -> bool:
         """Return whether there are any hooks; otherwise no `SendAttempt` is needed."""
         return bool(self._hooks or self._checks)
+
+    def attach(self, client: ClientInstance, group: str) -> None:
+        """Call all `attach`; their exceptions pass to the caller."""
+        for one in self._attached:
+            one.attach(client, group)
+
+    def recalled(self, topic: str, msg_id: str, error: BaseException | None) -> None:
+        """Call all `recalled`."""
+        for one in self._attached:
+            try:
+                one.recalled(topic, msg_id, error=error)
+            except Exception:
+                log.exception("send_hook.failed hook=%s method=recalled", type(one).__name__)
 
     def check(self, attempt: SendAttempt) -> None:
         """Call all `check_send`; their exceptions pass to the caller."""

@@ -120,7 +120,8 @@ class TransactionEnd:
 class EndTransactionHook(Protocol):
     """Hook called before each end of a transaction is sent, on the event loop; it must not block.
 
-    Its exceptions are logged and have no other effect.
+    It may also have a method `transaction_ended(end)`, called after the broker has confirmed a
+    commit or rollback. Exceptions of both are logged and have no other effect.
     """
 
     def end_transaction(self, end: TransactionEnd) -> None: ...
@@ -144,12 +145,21 @@ class EndTransactionHooks:
         self._hooks += hooks
 
     def call(self, end: TransactionEnd) -> None:
-        """Call all hooks."""
+        """Call all hooks before the end is sent."""
         for hook in self._hooks:
-            try:
-                hook.end_transaction(end)
-            except Exception:
-                log.exception("end_transaction_hook.failed hook=%s", type(hook).__name__)
+            self._call(hook.end_transaction, end)
+
+    def confirm(self, end: TransactionEnd) -> None:
+        """Call the hooks that have `transaction_ended`."""
+        for hook in self._hooks:
+            if (ended := getattr(hook, "transaction_ended", None)) is not None:
+                self._call(ended, end)
+
+    def _call(self, method: Callable[[TransactionEnd], None], end: TransactionEnd) -> None:
+        try:
+            method(end)
+        except Exception:
+            log.exception("end_transaction_hook.failed hook=%s", method)
 
 
 def as_state(value: Any) -> TransactionState | None:  # noqa: ANN401 - of a user's function

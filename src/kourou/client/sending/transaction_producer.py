@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, cast
 
 from kourou.auth.credentials import AnyCredentials
 from kourou.client.calls_send import check_message, encode_message
@@ -84,7 +84,7 @@ class TransactionProducer(Producer):
         credentials: sign each request, for clusters that require it: `Credentials`, or a function
             that returns them, called for each request; see `ClientConfig.credentials`.
         config: limits and timeouts.
-        hooks: as in `Producer`.
+        hooks: as in `Producer`; those that have `end_transaction` are also `end_hooks`.
         end_hooks: called before each end of a transaction is sent.
         runtime: network, clock and randomness, for tests; None: those of the system.
         run_blocking: runs plain functions, for tests; None: they run on threads.
@@ -110,7 +110,10 @@ class TransactionProducer(Producer):
     ) -> None:
         check_function(check, "check", "a message")
         config = resolve_config(config, ProducerConfig, credentials)
-        self._end_hooks = EndTransactionHooks(end_hooks)
+        both = [cast(EndTransactionHook, one) for one in hooks if hasattr(one, "end_transaction")]
+        self._end_hooks = EndTransactionHooks(
+            [*end_hooks, *(one for one in both if one not in end_hooks)]
+        )
         self._checks = TransactionChecks(
             group, check, self._end_hooks, config.transaction_checks_max
         )
@@ -320,17 +323,16 @@ class TransactionProducer(Producer):
         address = await self._instance.routes.address(
             half.queue.topic, half.queue.broker_name, timeout_s
         )
-        self._end_hooks.call(
-            TransactionEnd(
-                self.group,
-                transaction.message.topic,
-                transaction.id,
-                address,
-                state,
-                is_checked=False,
-                message=transaction.message,
-            )
+        end = TransactionEnd(
+            self.group,
+            transaction.message.topic,
+            transaction.id,
+            address,
+            state,
+            is_checked=False,
+            message=transaction.message,
         )
+        self._end_hooks.call(end)
         is_oneway = state is TransactionState.UNKNOWN  # Java's brokers do not answer UNKNOWN
         command = end_command(transaction, self.group, state, oneway=is_oneway, remark=remark)
         if is_oneway:
@@ -339,6 +341,7 @@ class TransactionProducer(Producer):
         answer = await self._instance.pool.request(address, command, timeout_s)
         if answer.code != 0:
             raise RemoteError.from_response(answer.code, answer.remark)
+        self._end_hooks.confirm(end)
         return True
 
     async def _send_unknown(
