@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -71,3 +72,16 @@ def test_pyspark_without_limits_for_python_streams_reads_batches_only(
     source.reader(SCHEMA)
     with pytest.raises(UsageError, match=r"install pyspark>=4\.2, or use spark\.read"):
         source.streamReader(SCHEMA)
+
+
+def test_import_of_the_source_does_not_import_pandas_or_the_readers() -> None:
+    """Each process that plans a read pays for the imports of this module."""
+    program = (
+        "import sys, kourou.spark.source\n"
+        "print(*sorted({'pandas', 'kourou.spark.cluster', 'kourou.store'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert done.stdout.split() == []

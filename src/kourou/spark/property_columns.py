@@ -202,5 +202,5 @@ def _list_offsets(counts: Integers) -> pa.Int32Array:
 
 _NO_ROWS: Final[Integers] = np.empty(0, np.int64)
 _NONE: Final = PropertyColumns(
-    0, _NO_ROWS, _NO_ROWS, np.empty(0, np.uint64), pa.array([], "string")
+    0, _NO_ROWS, _NO_ROWS, np.empty(0, np.uint64), pa.nulls(0, pa.string())
 )

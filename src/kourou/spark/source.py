@@ -1,4 +1,9 @@
-"""The data source `rocketmq` of Spark: its name, schema and readers."""
+"""The data source `rocketmq` of Spark: its name, schema, readers and writers.
+
+Spark imports this module in a process of its own for each step of a plan: the search for data
+sources, the schema, the plan of a read. Readers and writers import the clients, which takes half a
+second, so each is imported where it is created.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +14,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from kourou.errors import UsageError
-from kourou.spark.batch_reader import BatchReader
 from kourou.spark.body_format import read_columns
 from kourou.spark.read_options import ReadOptions, check_read_options, parse_read_options
 from kourou.spark.schema import Column, choose_columns, ddl
-from kourou.spark.store_reader import StoreReader
-from kourou.spark.store_rows import store_columns
 from kourou.spark.worker_errors import text_first
 from kourou.spark.write_options import parse_write_options
-from kourou.spark.writer import BatchWriter, StreamWriter, refuse_overwrite
 
 if TYPE_CHECKING:
     from kourou.spark.stream_reader import StreamReader
+    from kourou.spark.writer import BatchWriter, StreamWriter
 
 
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
@@ -45,8 +47,13 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         """Return a reader of the columns of `schema`."""
         options = parse_read_options(self.options, is_stream=False)
         columns = choose_columns(_declared(schema), _columns_of(options))
-        is_store = options.source.store_path is not None
-        return (StoreReader if is_store else BatchReader)(options, columns)
+        if options.source.store_path is not None:
+            from kourou.spark.store_reader import StoreReader  # noqa: PLC0415
+
+            return StoreReader(options, columns)
+        from kourou.spark.batch_reader import BatchReader  # noqa: PLC0415
+
+        return BatchReader(options, columns)
 
     @text_first
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
@@ -68,6 +75,8 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
     @text_first
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001 - Spark's
         """Return a writer of rows with the columns of `schema`."""
+        from kourou.spark.writer import BatchWriter, refuse_overwrite  # noqa: PLC0415
+
         if overwrite:
             refuse_overwrite(is_stream=False)
         return BatchWriter(parse_write_options(self.options, is_stream=False), _fields(schema))
@@ -75,6 +84,8 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
     @text_first
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return a writer of the batches of a streaming query."""
+        from kourou.spark.writer import StreamWriter, refuse_overwrite  # noqa: PLC0415
+
         if overwrite:
             refuse_overwrite(is_stream=True)
         return StreamWriter(parse_write_options(self.options, is_stream=True), _fields(schema))
@@ -82,8 +93,11 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
 def _columns_of(options: ReadOptions) -> dict[str, Column]:
     """Return the columns of a read by name, in their order."""
-    is_store = options.source.store_path is not None
-    return (store_columns if is_store else read_columns)(options.columns)
+    if options.source.store_path is None:
+        return read_columns(options.columns)
+    from kourou.spark.store_rows import store_columns  # noqa: PLC0415
+
+    return store_columns(options.columns)
 
 
 def _declared(schema: StructType) -> list[tuple[str, str, bool]]:
