@@ -30,7 +30,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## run the demo on a year of flights: broker, live consumers, kill -9, Spark (3 minutes)
+demo: $(READY) ## run the demo on a year of flights: broker, live consumers, Spark stream, kill -9 (3 minutes)
 	$(BIN)/python examples/flights/demo.py
 
 demo-fast: $(READY) ## run the demo with 20,000 flights

@@ -13,17 +13,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 15.0
-LOG_TAIL_LINES: Final = 15
+STOP_POLL_S: Final = 0.05
+READ_BYTES: Final = 65_536
 
 
 class ChildFailedError(Exception):
-    """A process did not start, or ended unexpectedly; the text has the end of its log."""
+    """A process did not start, or ended unexpectedly; the text names its log."""
 
 
 class Child:
@@ -32,10 +34,11 @@ class Child:
     def __init__(self, name: str, arguments: list[str], log_file: Path) -> None:
         self.name = name
         self._log_file = log_file
+        self._unread = b""
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -56,19 +59,41 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def output(self) -> IO[bytes]:
+        """The standard output of the process."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
     def read_line(self, timeout_s: float = READY_TIMEOUT_S) -> dict[str, Any]:
         """Return the next line of the process's output, a JSON object.
 
         Raises:
-            ChildFailedError: the process ended, or printed nothing for `timeout_s`.
+            ChildFailedError: the process ended, or printed no line within `timeout_s`.
         """
-        stream = self._stdout()
-        has_spoken, _, _ = select.select([stream], [], [], timeout_s)
-        line = stream.readline() if has_spoken else b""
-        if not line:
-            raise ChildFailedError(self._failure("did not answer"))
+        deadline_s = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            if not self._read(max(0.0, deadline_s - time.monotonic())):
+                raise ChildFailedError(self._failure(f"printed no line for {timeout_s:.0f} s"))
+        line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
         return found
+
+    def read_new_lines(self) -> list[dict[str, Any]]:
+        """Return the lines that the process has printed since the last call; does not wait.
+
+        Raises:
+            ChildFailedError: the process ended.
+        """
+        while self._read(timeout_s=0):
+            pass
+        lines, _, self._unread = self._unread.rpartition(b"\n")
+        return [json.loads(line) for line in lines.splitlines()]
+
+    def end_input(self) -> None:
+        """Close the standard input of the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def check(self) -> None:
         """Raise ChildFailedError if the process has ended."""
@@ -94,26 +119,57 @@ class Child:
             raise ChildFailedError(self._failure("failed"))
 
     def stop(self) -> None:
-        """Terminate the process and its own children; kill them after `STOP_TIMEOUT_S`."""
-        if self._process.poll() is None:
-            # The process is not reaped, so its pid, also the id of its group, is not reused yet.
-            os.killpg(self.pid, signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.pid, signal.SIGKILL)
-                self._process.wait()
-        self._stdout().close()
+        """Terminate the process and its own children; kill them after `STOP_TIMEOUT_S`.
 
-    def _stdout(self) -> IO[bytes]:
-        assert self._process.stdout is not None
-        return self._process.stdout
+        An exception meanwhile, such as a second Ctrl-C, kills them at once.
+        """
+        try:
+            if self._process.poll() is None:
+                os.killpg(self.pid, signal.SIGTERM)
+            deadline_s = time.monotonic() + STOP_TIMEOUT_S
+            while self._is_running() and time.monotonic() < deadline_s:
+                time.sleep(STOP_POLL_S)
+        finally:
+            if self._is_running():
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self.end_input()
+            self.output.close()
+
+    def _is_running(self) -> bool:
+        """Return whether the process, or one that it started in its group, still runs.
+
+        Spark's Java process ends a moment after the Python process that started it.
+        """
+        self._process.poll()
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _read(self, timeout_s: float) -> bool:
+        """Read what the process prints within a time; return whether there was anything.
+
+        Raises:
+            ChildFailedError: the process ended.
+        """
+        stream = self.output
+        has_printed, _, _ = select.select([stream], [], [], timeout_s)
+        if not has_printed:
+            return False
+        chunk = os.read(stream.fileno(), READ_BYTES)
+        if not chunk:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+            raise ChildFailedError(self._failure("ended early"))
+        self._unread += chunk
+        return True
 
     def _failure(self, what: str) -> str:
         code = self._process.poll()
         state = "is running" if code is None else f"exit code {code}"
-        log = self._log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "\n".join([f"{self.name} {what} ({state}); its log {self._log_file} ends:", *log])
+        return f"{self.name} {what} ({state}); its log is {self._log_file}"
 
 
 class Server:

@@ -30,10 +30,8 @@ def compare_ids(expected: Iterable[str], arrived: Iterable[str]) -> Comparison:
 
 
 def read_parquet(directory: Path) -> pa.Table:
-    """Return the Parquet written by Spark, with its partition column `carrier`."""
-    partitioning = pyarrow.dataset.partitioning(
-        pa.schema([("carrier", pa.string())]), flavor="hive"
-    )
+    """Return the Parquet written by Spark, with its partition column `month`."""
+    partitioning = pyarrow.dataset.partitioning(pa.schema([("month", pa.int32())]), flavor="hive")
     return pyarrow.dataset.dataset(directory, partitioning=partitioning).to_table()
 
 

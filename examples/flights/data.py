@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 FLIGHTS_TOTAL: Final = 336_776
+AIRPORTS: Final = ("EWR", "JFK", "LGA")
+"""The airports of New York, the origin of all flights."""
 BATCH_ROWS: Final = 5_000
 """Flights converted to Python objects at a time; the whole year at once would take a gigabyte."""
 
@@ -39,10 +41,15 @@ class Flight(NamedTuple):
 
 
 def load_flights(rows: int) -> pa.Table:
-    """Return the first `rows` flights of the year, with their ids as the column `flight_id`."""
+    """Return the first `rows` flights of the year, with their ids as the column `flight_id`.
+
+    They are in the order of their scheduled departure; the file is in another one.
+    """
     with zipfile.ZipFile(_file("flights.csv.zip")) as archive, archive.open("flights.csv") as file:
-        table = pyarrow.csv.read_csv(file, convert_options=_NULLS).slice(0, rows)
-    return table.append_column("flight_id", _flight_ids(table))
+        table = pyarrow.csv.read_csv(file, convert_options=_NULLS)
+    table = table.append_column("flight_id", _flight_ids(table))
+    order = [(name, "ascending") for name in ("time_hour", "minute", "flight_id")]
+    return table.sort_by(order).slice(0, rows)
 
 
 def flights_of(table: pa.Table) -> Iterator[Flight]:

@@ -1,13 +1,14 @@
-"""The main job: a year of flights through a durable broker, to live consumers and into Spark.
+"""The main job: a year of flights through a durable broker, to live consumers and a Spark stream.
 
     demo.py [--fast | --rows N]
 
 1. starts `kourou serve` on a fresh store in var/demo
-2. publishes each flight as one message, while a push group of two processes counts late departures
-3. midway kills the broker with -9 and starts it again; the publisher only notices a delay
-4. runs a Spark job that reads the topic, joins the weather, writes Parquet and finds the worst
-   routes
-5. compares the consumed flights, and those in the Parquet, with the data set, flight by flight
+2. starts a Spark job that streams the topic into Parquet, joined with the weather
+3. publishes each flight as one message, while a push group of two processes counts late departures
+4. midway kills the broker with -9 and starts it again; publisher, group and stream only notice a
+   delay
+5. has the Spark job find the worst routes, and writes a page of charts
+6. compares the consumed flights, and those in the Parquet, with the data set, flight by flight
 
 Exit codes: 0 success; 1 anything is lost, different or failed; 130 interrupted. All processes are
 stopped at the end in any case.
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from charts import History, charts_of
 from children import Child, ChildFailedError, Server
 from comparison import compare_ids, differing_columns, read_parquet
 from count_delays import LATE_FROM_MINUTES
@@ -37,12 +39,14 @@ from ledger import Ledgers
 from progress import ProgressBars
 from publish import CONFIG, GROUP, Publication, publish
 from rich.console import Console
+from stream import Stream
 from summary import Outcome, print_outcome, print_worst_routes
 
 from kourou.client.administration.admin import AdminClient
 from kourou.client.consuming.pull_consumer import PullConsumer
 from kourou.client.sending.producer import Producer
 from kourou.errors import KourouError
+from kourou.pipelines.charts import page
 
 TOPIC: Final = "flights"
 QUEUES: Final = 8
@@ -50,8 +54,7 @@ MEMBERS: Final = 2
 FAST_ROWS: Final = 20_000
 POLL_INTERVAL_S: Final = 0.25
 CRASH_DELAY_S: Final = 0.1
-STALL_LIMIT_S: Final = 60.0
-SPARK_LIMIT_S: Final = 300.0
+STALL_LIMIT_S: Final = 120.0
 
 HERE: Final = Path(__file__).resolve().parent
 DIRECTORY: Final = HERE.parent.parent / "var" / "demo"
@@ -66,6 +69,7 @@ class Demo:
         self._publication = Publication(len(table))
         self._ledgers = Ledgers([DIRECTORY / f"counted-{n}.txt" for n in range(1, MEMBERS + 1)])
         self._members: list[Child] = []
+        self._history = History()
 
     def run(self) -> Outcome:
         """Run all steps.
@@ -81,13 +85,21 @@ class Demo:
                 f"broker    kourou serve, pid {server.pid}, name server {server.name_server}"
             )
             asyncio.run(create_topic(server.name_server))
+            stream = self._start_stream(stack, server)
             self._start_group(stack, server)
-            crash_seconds, stored = asyncio.run(self._publish_and_count(server))
+            with self._console.status("Spark starts"):
+                stream.wait_until_ready()
+            crash_seconds, stored = asyncio.run(self._publish_and_follow(server, stream))
             for member in self._members:
                 member.stop()
             self._ledgers.read_new_lines()
-            spark = self._run_spark(stack, server)
+            with self._console.status("Spark reports"):
+                spark = stream.finish()
         print_worst_routes(self._console, spark)
+        charts = DIRECTORY / "flights.html"
+        charts.write_text(
+            page("The flights of 2013", charts_of(self._history, spark)), encoding="utf-8"
+        )
         parquet = read_parquet(DIRECTORY / "parquet")
         reported = compare_ids(self._flight_ids(), parquet["flight_id"].to_pylist())
         is_same = not reported.missing and not reported.unknown
@@ -103,10 +115,12 @@ class Demo:
                 pc.greater_equal(self._table["dep_delay"], LATE_FROM_MINUTES)
             ).as_py(),
             crash_seconds=crash_seconds,
+            rows=stream.rows,
             spark=spark,
             reported=reported,
             differing=differing_columns(self._table, parquet) if is_same else [],
             parquet=DIRECTORY / "parquet",
+            charts=charts,
             seconds=time.perf_counter() - started_at,
         )
 
@@ -120,10 +134,17 @@ class Demo:
         pids = ", ".join(str(member.pid) for member in self._members)
         self._print(f"counting  a push group of {MEMBERS} processes, pids {pids}")
 
-    async def _publish_and_count(self, server: Server) -> tuple[float, int]:
+    def _start_stream(self, stack: ExitStack, server: Server) -> Stream:
+        paths = [str(DIRECTORY / "parquet"), str(DIRECTORY / "checkpoint")]
+        arguments = [str(HERE / "spark_report.py"), server.name_server, *paths]
+        job = stack.enter_context(Child("the Spark job", arguments, DIRECTORY / "spark.log"))
+        self._print(f"spark     joins the weather and writes Parquet, pid {job.pid}")
+        return Stream(job)
+
+    async def _publish_and_follow(self, server: Server, stream: Stream) -> tuple[float, int]:
         """Publish with a crash midway; return the seconds of the outage and the stored messages.
 
-        Returns when every stored message was delivered to the group.
+        Returns when every stored message was delivered to the group and committed by the stream.
         """
         async with Producer(GROUP, server.name_server, config=CONFIG) as producer:
             flights = flights_of(self._table)
@@ -131,36 +152,45 @@ class Demo:
             crashing = asyncio.create_task(self._crash_midway(server))
             try:
                 with ProgressBars(self._console, len(self._table)) as bars:
-                    await self._show_progress(bars, until=lambda: all_done(publishing, crashing))
+                    await self._show_progress(
+                        bars, stream, until=lambda: all_done(publishing, crashing)
+                    )
                     stored = await count_stored(server.name_server)
                     await self._show_progress(
-                        bars, until=lambda: len(self._ledgers.records) >= stored
+                        bars,
+                        stream,
+                        until=lambda: min(len(self._ledgers.records), stream.rows) >= stored,
                     )
             finally:
                 publishing.cancel()
                 crashing.cancel()
         return crashing.result(), stored
 
-    async def _show_progress(self, bars: ProgressBars, *, until: Callable[[], bool]) -> None:
+    async def _show_progress(
+        self, bars: ProgressBars, stream: Stream, *, until: Callable[[], bool]
+    ) -> None:
         """Show the progress until the condition holds.
 
         Raises:
-            ChildFailedError: a member of the group ended, or there was no progress for a minute.
+            ChildFailedError: a member of the group or the Spark job ended, or there was no
+                progress for a long time.
         """
-        state, changed_at = (-1, -1), time.perf_counter()
+        state, changed_at = (-1, -1, -1), time.perf_counter()
         while not until():
             await asyncio.sleep(POLL_INTERVAL_S)
             self._ledgers.read_new_lines()
-            bars.show(self._publication, self._ledgers)
+            stream.read_new_batches()
+            bars.show(self._publication, self._ledgers, stream)
             for member in self._members:
                 member.check()
-            now = (self._publication.acknowledged, self._ledgers.deliveries)
+            now = (self._publication.acknowledged, self._ledgers.deliveries, stream.rows)
+            self._history.add(round(time.time() * 1000), now[0], len(self._ledgers.records), now[2])
             if now != state:
                 state, changed_at = now, time.perf_counter()
             elif time.perf_counter() - changed_at > STALL_LIMIT_S:
                 raise ChildFailedError(
                     f"no progress for {STALL_LIMIT_S:.0f} s: {now[0]} acknowledged, "
-                    f"{now[1]} delivered; the logs are in {DIRECTORY}"
+                    f"{now[1]} delivered, {now[2]} in Spark; the logs are in {DIRECTORY}"
                 )
 
     async def _crash_midway(self, server: Server) -> float:
@@ -175,15 +205,6 @@ class Demo:
             f"pid {server.pid} serves the same store after {seconds:.1f} s"
         )
         return seconds
-
-    def _run_spark(self, stack: ExitStack, server: Server) -> dict[str, Any]:
-        self._print("spark     reads the topic, joins the weather, writes Parquet")
-        arguments = [str(HERE / "spark_report.py"), server.name_server, str(DIRECTORY / "parquet")]
-        job = stack.enter_context(Child("the Spark job", arguments, DIRECTORY / "spark.log"))
-        with self._console.status("Spark"):
-            found = job.read_line(SPARK_LIMIT_S)
-            job.wait()
-        return found
 
     def _flight_ids(self) -> list[str]:
         ids: list[str] = self._table["flight_id"].to_pylist()
@@ -244,7 +265,7 @@ def main() -> int:
         console.print("stopped")
         return 130
     except (ChildFailedError, KourouError) as error:
-        console.print(f"[bold red]failed:[/] {error}", markup=True, soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {error}", highlight=False, soft_wrap=True)
         return 1
     print_outcome(console, outcome)
     return 1 if outcome.problems else 0

@@ -27,10 +27,12 @@ class Outcome:
             was delivered to both, because its queue was reassigned, counts twice.
         late_expected: late flights of the data set.
         crash_seconds: time from kill -9 until the broker served again.
-        spark: output of the Spark job.
+        rows: messages that the Spark job has read.
+        spark: report of the Spark job.
         reported: comparison of the flights in the Parquet with the data set.
         differing: columns of the Parquet with other values than the data set.
         parquet: directory of the Parquet.
+        charts: page of charts.
         seconds: duration of the demo.
     """
 
@@ -43,10 +45,12 @@ class Outcome:
     late: int
     late_expected: int
     crash_seconds: float
+    rows: int
     spark: dict[str, Any]
     reported: Comparison
     differing: list[str]
     parquet: Path
+    charts: Path
     seconds: float
 
     @property
@@ -78,8 +82,8 @@ class Outcome:
                 f"{self.stored} messages stored, {self.records} of them consumed",
             ),
             (
-                spark["rows"] == self.stored,
-                f"{self.stored} messages stored, {spark['rows']} rows read by Spark",
+                self.rows == self.stored,
+                f"{self.stored} messages stored, {self.rows} rows read by Spark",
             ),
             (
                 spark["flights"] == self.total,
@@ -119,7 +123,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     for row in _rows(outcome):
         table.add_row(*row)
     console.print(table)
-    console.print(f"The Parquet, one directory a carrier: {outcome.parquet}", soft_wrap=True)
+    console.print(f"The Parquet, one directory a month: {outcome.parquet}", soft_wrap=True)
+    console.print(f"Charts of the run and of the delays: {outcome.charts}", soft_wrap=True)
     for problem in outcome.problems:
         console.print(f"[bold red]wrong:[/] {problem}", soft_wrap=True)
 
@@ -150,7 +155,7 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
             f"{p50:,.0f}, {p99:,.0f} ms",
             f"from send to answer; the longest {p100:,.0f} ms",
         ),
-        ("Spark rows", f"{spark['rows']:,}", f"stored messages, read in {spark['seconds']:.1f} s"),
+        ("Spark rows", f"{outcome.rows:,}", "stored messages, read as a stream"),
         ("Parquet", f"{spark['flights']:,}", f"flights, {spark['with_weather']:,} with weather"),
         ("demo", f"{outcome.seconds:.0f} s", "from start to here, Spark's own start included"),
     ]

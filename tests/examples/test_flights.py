@@ -1,17 +1,23 @@
-"""Modules of the demo: unique flight ids, growing ledgers, comparisons."""
+"""Modules of the demo: flight ids, ledgers, comparisons, child processes, the stream, charts."""
 
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+ANSWER_LIMIT_S = 30.0
 FLIGHTS = Path(__file__).parent.parent.parent / "examples" / "flights"
 
 
@@ -83,3 +89,133 @@ def test_differing_value_is_found_in_any_row_order() -> None:
 
     assert differing_columns(flights, turned) == []
     assert differing_columns(flights, changed) == ["delay"]
+
+
+def child(tmp_path: Path, program: str) -> Any:
+    return module("children").Child("the child", ["-c", program], tmp_path / "child.log")
+
+
+def test_flights_are_in_the_order_of_their_departure() -> None:
+    table = module("data").load_flights(30_000)
+
+    times = table["time_hour"].to_pylist()
+    assert times == sorted(times)
+
+
+def test_lines_of_a_child_are_read_one_by_one_and_all_that_there_are(tmp_path: Path) -> None:
+    program = """
+import sys, time
+print('{"n": 1}\\n{"n": 2}\\n{"n"', end="", flush=True)
+sys.stdin.read()
+print(": 3}", flush=True)
+"""
+    with child(tmp_path, program) as running:
+        assert running.read_line(ANSWER_LIMIT_S) == {"n": 1}
+        assert running.read_new_lines() == [{"n": 2}]
+        assert running.read_new_lines() == []
+        running.end_input()
+        assert running.read_line(ANSWER_LIMIT_S) == {"n": 3}
+        running.wait()
+
+
+def test_failure_of_a_child_is_one_line_that_names_its_log(tmp_path: Path) -> None:
+    failure = pytest.raises(module("children").ChildFailedError)
+    with child(tmp_path, "raise SystemExit(7)") as failed, failure as caught:
+        failed.read_line(ANSWER_LIMIT_S)
+
+    [line] = str(caught.value).splitlines()
+    assert "exit code 7" in line
+    assert str(tmp_path / "child.log") in line
+
+
+def test_stop_also_ends_processes_that_the_child_started(tmp_path: Path) -> None:
+    program = """
+import json, subprocess, sys, time
+started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(json.dumps({"pid": started.pid}), flush=True)
+time.sleep(600)
+"""
+    with child(tmp_path, program) as running:
+        ended = os.pidfd_open(running.read_line(ANSWER_LIMIT_S)["pid"])
+
+    assert select.select([ended], [], [], ANSWER_LIMIT_S)[0]
+    os.close(ended)
+
+
+def test_interrupted_stop_kills_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
+    program = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("{}", flush=True))
+print("{}", flush=True)
+while True:
+    time.sleep(600)
+"""
+    running = child(tmp_path, program)
+    running.read_line(ANSWER_LIMIT_S)
+    timer = threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        running.stop()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(running.pid, 0)
+
+
+def test_stream_adds_batches_and_shows_the_last_one_with_flights(tmp_path: Path) -> None:
+    program = """
+import json, sys
+
+def batch(rows, first=None, last=None, **delays):
+    delays = {"EWR": None, "JFK": None, "LGA": None, **delays}
+    values = {"rows": rows, "first": first, "last": last, "rows_per_second": rows / 2, **delays}
+    print(json.dumps({"batch": values}), flush=True)
+
+batch(0)
+sys.stdin.read()
+batch(300, "2013-01-31 10:00:00", "2013-02-01 03:00:00", EWR=11.6, LGA=-2.2)
+batch(0)
+print(json.dumps({"report": {"flights": 300}}), flush=True)
+"""
+    with child(tmp_path, program) as job:
+        stream = module("stream").Stream(job)
+        stream.wait_until_ready()
+        assert (stream.rows, stream.window) == (0, None)
+
+        assert stream.finish() == {"flights": 300}
+
+    assert (stream.rows, stream.rows_per_second) == (300, 150)
+    assert str(stream.window) == "Jan 31 to Feb 1: EWR 12 min, JFK -, LGA -2 min"
+
+
+def test_stream_notices_that_its_job_ended(tmp_path: Path) -> None:
+    with child(tmp_path, "raise SystemExit(7)") as job:
+        stream = module("stream").Stream(job)
+        select.select([job.output], [], [], ANSWER_LIMIT_S)
+
+        with pytest.raises(module("children").ChildFailedError, match=r"exit code 7"):
+            stream.read_new_batches()
+
+
+def test_chart_page_shows_the_lag_behind_the_producer_and_the_delays() -> None:
+    charts = module("charts")
+    history = charts.History()
+    history.add(1_000, 0, 0, 0)
+    history.add(2_000, 50, 40, 0)
+    history.add(3_000, 50, 52, 52)  # two messages were stored twice
+    report = {
+        "days": [
+            {"origin": "EWR", "day_ms": 0, "delay_minutes": 7.5},
+            {"origin": "LGA", "day_ms": 0, "delay_minutes": None},
+        ],
+        "carriers": [{"carrier": "UA", "delay_minutes": 4.0}],
+    }
+
+    found = charts.charts_of(history, report)
+
+    messages, lag, delays, carriers = found
+    assert messages.series["in the Parquet"] == [(1_000, 0), (2_000, 0), (3_000, 52)]
+    assert lag.series["Spark"] == [(1_000, 0), (2_000, 50), (3_000, 0)]
+    assert delays.series["EWR"] == [(0, 7.5)]
+    assert delays.series["LGA"] == []
+    assert carriers.bars == {"UA": 4.0}
