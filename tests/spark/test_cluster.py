@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from kourou.errors import ConfigError, NoRouteError
+from kourou.errors import ConfigError, NoRouteError, TopicNotFoundError
 from kourou.model.message import Message
 from kourou.model.queue import MessageQueue
+from kourou.model.subscription import SubscriptionData
+from kourou.model.topic import PERM_WRITE
 from kourou.protocol.record.decode import decode_messages
 from kourou.spark.cluster import ClusterClient
 from kourou.spark.connection import ConnectionOptions
@@ -19,6 +21,7 @@ from kourou.spark.planning import QueueBounds, QueueRange
 from kourou.spark.positions import EARLIEST, LATEST, Offset, Positions, Time
 from kourou.spark.pulls import Puller
 from kourou.spark.read_options import TopicSource, parse_read_options
+from kourou.spark.stream_offsets import Absence
 from kourou.testing.cluster import Cluster
 from kourou.testing.loop import run_virtual
 
@@ -132,7 +135,7 @@ def test_queue_that_its_broker_no_longer_has_has_vanished() -> None:
 
             view = await client.view(ORDERS, {Q0, Q1, absent})
 
-            assert view.vanished == {absent}
+            assert view.vanished == {absent: Absence.QUEUE}
             assert set(view.bounds) == {Q0, Q1}
 
     run_virtual(main())
@@ -147,7 +150,65 @@ def test_deleted_topic_has_vanished_with_all_queues() -> None:
 
             view = await client.view(ORDERS, known)
 
-            assert view.vanished == set(known)
+            assert view.vanished == dict.fromkeys(known, Absence.TOPIC)
+
+    run_virtual(main())
+
+
+def test_deleted_topic_without_a_route_has_vanished() -> None:
+    async def main() -> None:
+        async with cluster_of("orders", "other", brokers=2) as cluster:
+            async with client_of(cluster) as client:
+                known = (await client.view(ORDERS)).bounds
+            async with cluster.admin() as admin:
+                await admin.delete_topic("orders")
+            await cluster.kill_broker(1)
+
+            async with client_of(cluster) as client:
+                view = await client.view(ORDERS, known, timeout_ms=2_000)
+                with pytest.raises(TopicNotFoundError, match="orders does not exist"):
+                    await client.pull(Q0, 0, SubscriptionData("orders"), 32)
+
+            # The other broker restarts perhaps.
+            assert view.vanished == {Q0: Absence.TOPIC, Q1: Absence.TOPIC}
+
+    run_virtual(main())
+
+
+def test_view_and_pulls_distinguish_a_topic_from_a_deleted_one_of_its_name() -> None:
+    async def main() -> None:
+        async with cluster_of("orders", "other") as cluster, client_of(cluster) as client:
+            await send(cluster, "orders", 3)
+            before = await client.view(ORDERS)
+            async with cluster.admin() as admin:
+                await admin.delete_topic("orders")
+                await admin.create_topic("orders", queues=2)
+            await send(cluster, "orders", 5)
+            after = await client.view(ORDERS, before.bounds)
+
+            subscription, topic = SubscriptionData("orders"), ("orders", "broker-0")
+            begins = before.topic_begins[topic], after.topic_begins[topic]
+            assert begins[0] < begins[1]
+            with pytest.raises(TopicNotFoundError, match="deleted and created again"):
+                await client.pull(Q0, 0, subscription, 32, topic_begin=begins[0])
+            current = await client.pull(Q0, 0, subscription, 32, topic_begin=begins[1])
+            assert current.next_offset == 5
+            with pytest.raises(TopicNotFoundError, match="deleted and created again"):
+                await client.commit_offsets({Q0: 3}, before.topic_begins)
+
+    run_virtual(main())
+
+
+def test_topic_that_may_not_be_read_is_refused_at_the_start_of_a_read() -> None:
+    async def main() -> None:
+        async with cluster_of("orders") as cluster, client_of(cluster) as client:
+            async with cluster.admin() as admin:
+                await admin.update_topic("orders", perm=PERM_WRITE)
+
+            with pytest.raises(
+                ConfigError, match="topic: the topic 'orders' has no readable queue"
+            ):
+                await client.view(ORDERS)
 
     run_virtual(main())
 
@@ -210,7 +271,7 @@ def test_commit_of_a_group_shows_its_progress() -> None:
         async with cluster_of("orders") as cluster, client_of(cluster) as client:
             await send(cluster, "orders", 3)
 
-            await client.commit_offsets({Q0: 2})
+            await client.commit_offsets({Q0: 2}, {})
 
             async with cluster.pull_consumer("spark") as consumer:
                 assert await consumer.committed(Q0) == 2

@@ -9,7 +9,12 @@ from dataclasses import replace
 import pytest
 
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import ProtocolError, RequestTimeoutError
+from kourou.errors import (
+    InvalidParameterError,
+    ProtocolError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SubscriptionData
 from kourou.protocol.record.encode import RecordDraft, encode_record
@@ -50,6 +55,7 @@ class ScriptedBroker:
         self.asked: list[tuple[int, int]] = []
         self.in_flight_max = 0
         self.masters_asked = 0
+        self.topic_begins: set[int | None] = set()
 
     async def pull(
         self,
@@ -59,8 +65,10 @@ class ScriptedBroker:
         max_messages: int,
         *,
         master_only: bool = False,
+        topic_begin: int | None = None,
     ) -> PullResult:
         self.asked.append((offset, max_messages))
+        self.topic_begins.add(topic_begin)
         self.masters_asked += master_only
         self._in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self._in_flight)
@@ -219,3 +227,32 @@ def test_rests_of_answers_are_pulled_again() -> None:
         return again
 
     assert covered(run_virtual(main())) == [7, 8, 9]
+
+
+def test_range_of_a_deleted_topic_ends_with_one_answer_that_names_the_refusal() -> None:
+    refused = TopicNotFoundError(17, "topic flights was deleted and created again")
+    broker = ScriptedBroker(
+        answers=[answer_of(Q0, PullStatus.FOUND, 10, *range(10)), *[refused] * 9]
+    )
+
+    pulled = pull_all(broker, [QueueRange(Q0, 0, 9_000, topic_begin=700)])
+
+    assert covered(pulled) == list(range(9_000))
+    assert [(len(one.answer.raw) > 0, one.is_lost) for one in pulled] == [
+        (True, False),
+        (False, True),
+    ]
+    assert pulled[1].refusal == "code 17: topic flights was deleted and created again"
+    assert broker.topic_begins == {700}
+
+
+def test_other_ranges_are_read_on_after_one_whose_queue_is_gone() -> None:
+    refused = InvalidParameterError(29, "queue 0 of topic flights does not exist")
+    broker = ScriptedBroker(answers=[refused])
+
+    pulled = pull_all(broker, [QueueRange(Q0, 0, 500), QueueRange(Q1, 0, 500)])
+
+    assert covered(pulled, Q0) == covered(pulled, Q1) == list(range(500))
+    assert [len(range(one.answer.start, one.answer.until)) for one in pulled if one.is_lost] == [
+        500
+    ]

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from kourou.errors import CheckpointError
 from kourou.model.queue import MessageQueue
-from kourou.spark.planning import QueueRange
-from kourou.spark.stream_offsets import StreamOffset, ranges_of
+from kourou.spark.planning import QueueRange, broker_topic
+from kourou.spark.stream_offsets import Absence, StreamOffset, ranges_of
 
 Q0 = MessageQueue("flights", "broker-a", 0)
 Q1 = MessageQueue("flights", "broker-a", 1)
 Q10 = MessageQueue("flights", "broker-a", 10)
 B0 = MessageQueue("flights", "broker-b", 0)
 INITIAL = StreamOffset.initial("latest")
+EMPTY = {"version": 1, "from": {}, "until": {}}
 
 queues = st.builds(
     MessageQueue, st.text(min_size=1), st.text(min_size=1), st.integers(0, 999_999_999)
@@ -49,7 +50,9 @@ def test_an_offset_survives_the_checkpoint(
     until: dict[MessageQueue, int], data: st.DataObject
 ) -> None:
     begin = {q: data.draw(st.integers(0, end)) for q, end in until.items() if end % 2}
-    offset = StreamOffset(until, begin)
+    begins = {broker_topic(queue): end for queue, end in until.items() if end % 3}
+    gone = {q: data.draw(st.sampled_from(Absence)) for q, end in until.items() if end % 5 == 0}
+    offset = StreamOffset(until, begin, topic_begins=begins, gone=gone)
 
     text = json.dumps(offset.to_json())
     restored = StreamOffset.from_json(json.loads(text))
@@ -71,9 +74,14 @@ def test_an_offset_survives_the_checkpoint(
         ({"version": 1, "from": {}, "until": []}, "[] is not an object"),
         ({"version": 1, "from": {}, "until": {"t": 4}}, "4 is not an object"),
         ({"version": 1, "from": {}, "until": {"t": {"b": {"one": 1}}}}, "'one': 1"),
-        ({"version": 1, "from": {}, "until": {"t": {"b": {"1": -1}}}}, "'1': -1"),
-        ({"version": 1, "from": {}, "until": {"t": {"b": {"1": True}}}}, "'1': True"),
-        ({"version": 1, "from": {}, "until": {"t": {"b": {"1": 2**63}}}}, "not a queue id"),
+        ({**EMPTY, "until": {"t": {"b": {"1": -1}}}}, "-1 of queue 1"),
+        ({**EMPTY, "until": {"t": {"b": {"1": True}}}}, "True of queue 1"),
+        ({"version": 1, "from": {}, "until": {"t": {"b": {"1": 2**63}}}}, "is not an offset"),
+        ({**EMPTY, "topicBegins": {"t": {"b": "x"}}}, "'x' of 't' on 'b' is no begin"),
+        ({**EMPTY, "topicBegins": [1]}, "[1] is not an object"),
+        ({**EMPTY, "gone": {"t": {"b": {"1": "queue"}}}}, '"gone" has queues'),
+        ({**EMPTY, "until": {"t": {"b": {"1": 1}}}, "gone": {"t": {"b": {"1": 1}}}}, "no reason"),
+        ({**EMPTY, "other": {}}, 'expected the keys "version", "from" and "until"'),
         (
             {"version": 1, "from": {"t": {"b": {"1": 5}}}, "until": {"t": {"b": {"1": 4}}}},
             "queue 1 of 't' on 'b' begins at 5 and ends before",
@@ -92,6 +100,33 @@ def test_a_damaged_or_foreign_offset_is_refused_with_the_remedy(
 
     assert reported in str(caught.value)
     assert "new checkpointLocation" in str(caught.value)
+
+
+def test_checkpoint_of_a_version_without_topic_begins_is_read() -> None:
+    logged = {"version": 1, "from": {}, "until": {"flights": {"broker-a": {"0": 9}}}}
+
+    assert StreamOffset.from_json(logged) == StreamOffset({Q0: 9})
+    assert StreamOffset({Q0: 9}).to_json() == logged
+
+
+def test_offset_names_the_topics_and_the_queues_that_are_gone() -> None:
+    offset = StreamOffset(
+        {Q1: 6}, topic_begins={("flights", "broker-a"): 7}, gone={Q1: Absence.QUEUE}
+    )
+
+    assert offset.to_json() == {
+        "version": 1,
+        "from": {},
+        "until": {"flights": {"broker-a": {"1": 6}}},
+        "topicBegins": {"flights": {"broker-a": 7}},
+        "gone": {"flights": {"broker-a": {"1": "queue"}}},
+    }
+
+
+def test_range_has_the_topic_that_it_was_planned_for() -> None:
+    end = StreamOffset({Q0: 9, B0: 3}, {B0: 0}, topic_begins={("flights", "broker-a"): 7})
+
+    assert ranges_of(StreamOffset({Q0: 4}), end) == [QueueRange(Q0, 4, 9, 7), QueueRange(B0, 0, 3)]
 
 
 def test_a_batch_reads_from_the_previous_end() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kourou.errors import TransportError
 from kourou.model.queue import MessageQueue
 from kourou.spark.limits import TriggerLimits
 from kourou.spark.planning import QueueBounds
-from kourou.spark.stream_offsets import StreamOffset
+from kourou.spark.stream_offsets import Absence, StreamOffset
 from kourou.spark.stream_planning import (
     BatchPlan,
     Loss,
@@ -131,17 +133,93 @@ def test_a_replica_that_lags_is_no_loss() -> None:
     assert plan(start, seen) == BatchPlan(start, ())
 
 
-def test_a_vanished_queue_is_one_loss_and_is_new_if_it_is_made_again() -> None:
-    seen = View({Q0: QueueBounds(0, 9)}, vanished=frozenset({Q1}))
+def test_vanished_queue_is_one_loss_and_keeps_its_offset() -> None:
+    seen = View({Q0: QueueBounds(0, 9)}, vanished={Q1: Absence.QUEUE})
+    start = StreamOffset({Q0: 9, Q1: 5})
 
-    planned = plan(StreamOffset({Q0: 9, Q1: 5}), seen)
+    planned = plan(start, seen)
     again = plan(planned.end, seen)
-    back = plan(again.end, view(q0=(0, 9), q1=(0, 7)))
+    unseen = plan(planned.end, view(q0=(0, 9)))
 
     assert planned.losses == (Loss(Q1, 5, LossKind.VANISHED),)
     assert "queue 1 of 'flights' on 'broker-a' does not exist any more" in str(planned.losses[0])
+    assert planned.end == StreamOffset({Q0: 9, Q1: 5}, gone={Q1: Absence.QUEUE})
+    assert again == unseen == BatchPlan(planned.end, ())
+
+
+def test_queue_of_a_topic_that_has_more_queues_again_is_read_on() -> None:
+    gone = StreamOffset({Q0: 9, Q1: 5}, gone={Q1: Absence.QUEUE})
+
+    back = plan(gone, view(q0=(0, 9), q1=(0, 7)))
+
+    assert back == BatchPlan(StreamOffset({Q0: 9, Q1: 7}), (), {Q1: 5})
+
+
+@pytest.mark.parametrize("held", [(6, 9), (0, 4)], ids=["expired", "truncated"])
+def test_returned_queue_without_its_offset_is_read_from_its_first(held: tuple[int, int]) -> None:
+    """The loss was reported when the queue vanished."""
+    gone = StreamOffset({Q1: 5}, gone={Q1: Absence.QUEUE})
+
+    back = plan(gone, view(q1=held))
+
+    assert back == BatchPlan(StreamOffset({Q1: held[1]}, {Q1: held[0]}), (), {Q1: held[0]})
+
+
+def test_queue_of_a_deleted_topic_that_is_created_again_is_read_from_its_first() -> None:
+    gone = plan(StreamOffset({Q1: 5}), View({}, vanished={Q1: Absence.TOPIC}))
+
+    back = plan(gone.end, view(q1=(0, 7)))
+
+    assert back == BatchPlan(StreamOffset({Q1: 7}, {Q1: 0}), (), {Q1: 0})
+
+
+def test_queue_that_returns_in_another_topic_of_its_name_is_read_from_its_first() -> None:
+    topic = ("flights", "broker-a")
+    gone = StreamOffset({Q0: 9, Q1: 5}, topic_begins={topic: 0}, gone={Q1: Absence.QUEUE})
+
+    recreated = plan(gone, View({Q0: QueueBounds(0, 20)}, topic_begins={topic: 700}))
+    back = plan(recreated.end, replace(view(q0=(0, 20), q1=(0, 7)), topic_begins={topic: 700}))
+
+    assert [loss.kind for loss in recreated.losses] == [LossKind.RECREATED]
+    assert (back.losses, back.returned) == ((), {Q1: 0})
+
+
+def test_topic_created_again_that_outgrew_the_offset_is_a_loss_once() -> None:
+    topic = ("flights", "broker-a")
+    start = StreamOffset({Q0: 4}, topic_begins={topic: 700})
+
+    planned = plan(start, replace(view(q0=(0, 9)), topic_begins={topic: 9000}))
+    again = plan(planned.end, replace(view(q0=(0, 9)), topic_begins={topic: 9000}))
+
+    assert planned.losses == (Loss(Q0, 4, LossKind.RECREATED, QueueBounds(0, 9)),)
+    assert "deleted and created again, the next offset to read was 4" in str(planned.losses[0])
+    assert "failOnDataLoss to false to continue at offset 0" in str(planned.losses[0])
+    assert planned.end == StreamOffset({Q0: 9}, {Q0: 0}, topic_begins={topic: 9000})
     assert again == BatchPlan(planned.end, ())
-    assert back == BatchPlan(StreamOffset({Q0: 9, Q1: 7}, {Q1: 0}), ())
+
+
+def test_checkpoint_without_topic_begins_learns_them_without_a_loss() -> None:
+    topic = ("flights", "broker-a")
+
+    planned = plan(StreamOffset({Q0: 9}), replace(view(q0=(0, 9)), topic_begins={topic: 700}))
+
+    assert planned == BatchPlan(StreamOffset({Q0: 9}, topic_begins={topic: 700}), ())
+
+
+def test_topic_of_a_broker_that_no_longer_identifies_topics_is_no_loss() -> None:
+    start = StreamOffset({Q0: 4}, topic_begins={("flights", "broker-a"): 700})
+
+    assert plan(start, view(q0=(0, 9))).losses == ()
+
+
+def test_deselected_queue_keeps_its_offset_and_is_read_on_when_it_is_selected_again() -> None:
+    start = StreamOffset({Q0: 9, B0: 4})
+
+    planned = plan_batch(start, view(q0=(0, 9)), NO_LIMITS, 0, TriggerState(), deselected={B0})
+    back = plan(planned.end, view(q0=(0, 9), b0=(0, 6)))
+
+    assert planned.end == StreamOffset({Q0: 9, B0: 4}, gone={B0: Absence.OPTION})
+    assert back == BatchPlan(StreamOffset({Q0: 9, B0: 6}), (), {B0: 4})
 
 
 def test_a_start_that_the_queue_does_not_hold_is_a_loss() -> None:

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kourou.errors import TransportError
 from kourou.model.queue import MessageQueue
 from kourou.spark.limits import Sample, TriggerLimits
-from kourou.spark.planning import QueueBounds, pack_ranges
-from kourou.spark.stream_offsets import StreamOffset, ranges_of
+from kourou.spark.planning import BrokerTopic, QueueBounds, broker_topic, pack_ranges
+from kourou.spark.stream_offsets import Absence, StreamOffset, ranges_of
 from kourou.spark.stream_planning import Loss, LossKind, TriggerState, View, plan_batch
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(3)]
@@ -39,7 +39,7 @@ class Message:
 
 @dataclass
 class Log:
-    """One queue. `is_loss_unseen`: it was damaged, and no trigger has looked at it since."""
+    """One queue. `is_loss_unseen`: it was truncated, and no trigger has looked at it since."""
 
     first: int = 0
     messages: list[Message] = field(default_factory=list)
@@ -67,6 +67,7 @@ class Cluster:
         self.logs: dict[MessageQueue, Log] = {}
         self.state = dict.fromkeys("ab", State.UP)
         self.expired: set[Message] = set()
+        self.topic_begins: dict[BrokerTopic, int] = dict.fromkeys((("t", "a"), ("t", "b")), 0)
 
     def is_up(self, queue: MessageQueue) -> bool:
         return self.state[queue.broker_name] is State.UP
@@ -75,8 +76,13 @@ class Cluster:
         up = {queue: log for queue, log in self.logs.items() if self.is_up(queue)}
         return View(
             {q: QueueBounds(log.first, log.end) for q, log in up.items() if log.is_there},
-            vanished=frozenset(q for q, log in up.items() if not log.is_there),
+            vanished={q: Absence.QUEUE for q, log in up.items() if not log.is_there},
             silent={name: "no answer" for name, s in self.state.items() if s is State.SILENT},
+            topic_begins={
+                topic: begin
+                for topic, begin in self.topic_begins.items()
+                if self.state[topic[1]] is State.UP
+            },
         )
 
     def append(self, queue: MessageQueue, count: int) -> None:
@@ -113,6 +119,7 @@ class Restarts(RuleBasedStateMachine):
         self.rows: dict[int, list[Message]] = {}  # the sink, by batch
         self.losses: list[Loss] = []  # of logged batches
         self.reset: set[MessageQueue] = set()  # queues that were read again from their first offset
+        self.gone: set[MessageQueue] = set()  # vanished queues whose loss was logged
         self.missed: set[Message] = set()  # expired between the plan and the read
         self.begins: dict[MessageQueue, int] = {}  # first offset of each queue ever read
         self.state = TriggerState()
@@ -146,7 +153,7 @@ class Restarts(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5), count=st.integers(1, 30))
     def append(self, index: int, count: int) -> None:
         queue, log = self.log_of(index)
-        # A queue made again that is longer than before, when it is next looked at, shows no loss.
+        # A truncated queue that is longer than before, when it is next looked at, shows no loss.
         if self.cluster.is_up(queue) and log.is_there and not log.is_loss_unseen:
             self.cluster.append(queue, count)
 
@@ -170,15 +177,21 @@ class Restarts(RuleBasedStateMachine):
             del log.messages[-count:]
             log.is_loss_unseen = True
 
-    @rule(index=st.integers(0, 5))
-    def make_again(self, index: int) -> None:
-        queue, log = self.log_of(index)
+    @rule(index=st.integers(0, 5), count=st.integers(0, 60), are_there=st.booleans())
+    def make_topic_again(self, index: int, count: int, are_there: bool) -> None:
+        """Delete the topic of a broker, and create it with the same queues or without some."""
+        queue, _ = self.log_of(index)
         if not self.can_reset:
             return
-        log.messages, log.first = [], 0
-        # The stream sees that the queue is another one, and not what the former one held.
-        self.cluster.expired -= {m for m in self.cluster.expired if m.queue == queue}
-        log.is_loss_unseen = log.is_there = True
+        topic = broker_topic(queue)
+        self.cluster.topic_begins[topic] += 1
+        for again in [queue for queue in self.cluster.logs if broker_topic(queue) == topic]:
+            self.cluster.logs[again] = Log(is_there=are_there or self.cluster.logs[again].is_there)
+            self.cluster.append(again, count)
+            # The stream sees that the topic is another one, and not what the former one held.
+            self.cluster.expired -= {m for m in self.cluster.expired if m.queue == again}
+            if again in self.begins:
+                self.begins[again] = 0
 
     @rule(index=st.integers(0, 5), is_there=st.booleans())
     def change_queue_count(self, index: int, is_there: bool) -> None:
@@ -257,12 +270,18 @@ class Restarts(RuleBasedStateMachine):
             assert start.is_initial
             assert view.silent
             return None
-        assert not view.vanished & planned.end.until.keys()
+        assert set(planned.end.until) >= set(start.until) | (set(view.vanished) & set(start.until))
+        assert not planned.end.gone.keys() & view.bounds.keys()
         if death == "planned":
             return None
         has_batch = json.dumps(planned.end.to_json()) != json.dumps(start.to_json())
         if has_batch:
             self.log(start, planned.end, planned.losses, limits)
+            self.reset |= {q for q, at in planned.returned.items() if at != start.until[q]}
+            self.gone -= planned.returned.keys()
+        else:
+            assert not planned.losses
+            assert not planned.returned
         self.note_first_offsets(view, is_first=start.is_initial)
         if death == "logged":
             return None
@@ -303,7 +322,11 @@ class Restarts(RuleBasedStateMachine):
         assert limits.max_bytes is None or read <= max(1, limits.max_bytes // RECORD_BYTES)
         self.logged.append(json.dumps(end.to_json()))
         self.losses += losses
-        self.reset |= {loss.queue for loss in losses if loss.kind is not LossKind.EXPIRED}
+        vanished = [loss.queue for loss in losses if loss.kind is LossKind.VANISHED]
+        assert not self.gone & {loss.queue for loss in losses}, "reported twice"
+        self.gone.update(vanished)
+        kinds = (LossKind.BEYOND_END, LossKind.RECREATED)
+        self.reset |= {loss.queue for loss in losses if loss.kind in kinds}
 
     def run_logged(self, is_killed: bool = False) -> bool:
         """Read the last logged batch; return whether it was committed."""
@@ -315,7 +338,8 @@ class Restarts(RuleBasedStateMachine):
         for group in pack_ranges(ranges, 3, tasks_min=2):
             for piece in group:
                 log = self.cluster.logs[piece.queue]
-                if log.is_there:
+                is_same = piece.topic_begin == self.cluster.topic_begins[broker_topic(piece.queue)]
+                if log.is_there and is_same:
                     rows += [m for m in log.messages if piece.start <= m.offset < piece.until]
                 self.missed |= {
                     m
@@ -356,7 +380,9 @@ class Restarts(RuleBasedStateMachine):
         if queue in self.reset or queue not in self.begins or offset < self.begins[queue]:
             return True
         return any(
-            loss.queue == queue and loss.bounds and loss.offset <= offset < loss.bounds.min_offset
+            loss.queue == queue
+            and loss.offset <= offset
+            and (loss.bounds is None or offset < loss.bounds.min_offset)
             for loss in self.losses
         )
 

@@ -33,9 +33,10 @@ _CORRECTION: Final = "correctionOffsets"
 
 TOPIC_BEGIN_FIELD: Final = "kourouTopicBegin"
 """Kourou's own field: the physical offset below which records belong to an earlier, deleted topic
-of the same name; 0 if there was none. Brokers add it to responses to QUERY_CONSUMER_OFFSET. Clients
-return it with UPDATE_CONSUMER_OFFSET and with a pull that follows a pause, because an offset of the
-deleted topic is meaningless in the topic that was created again."""
+of the same name; 0 if there was none. Brokers add it to responses to QUERY_CONSUMER_OFFSET and
+GET_TOPIC_STATS_INFO. Clients return it with UPDATE_CONSUMER_OFFSET, with a pull that follows a
+pause and with the pulls of a planned range, because an offset of the deleted topic is meaningless
+in the topic that was created again."""
 
 
 def parse_topic_begin(ext_fields: Mapping[str, str]) -> int | None:

@@ -54,7 +54,11 @@ async def _plan(options: ReadOptions) -> tuple[QueueRange, ...]:
         starts = await client.settle(options.starting, view.bounds)
         ends = await client.settle(options.ending, view.bounds)
     plan = plan_ranges(
-        view.bounds, starts, ends, options=(options.starting.option, options.ending.option)
+        view.bounds,
+        starts,
+        ends,
+        options=(options.starting.option, options.ending.option),
+        topic_begins=view.topic_begins,
     )
     if plan.losses and options.fail_on_data_loss:
         raise DataLossError("; ".join(plan.losses))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from kourou.client.administration.admin_calls import Server
-from kourou.client.administration.admin_topics import topic_stats
+from kourou.client.administration.admin_topics import topic_stats_and_begin
 from kourou.client.administration.plain_names import own_names
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.polling.queue_access import QueueAccess
@@ -24,23 +25,26 @@ from kourou.errors import (
     ConfigError,
     KourouError,
     MalformedMessageError,
+    NoRouteError,
     RemoteError,
     TopicNotFoundError,
     TransportError,
 )
 from kourou.model.queue import MessageQueue
-from kourou.model.route import TopicRoute, subscribe_queues
+from kourou.model.route import MASTER_ID, TopicRoute, subscribe_queues
 from kourou.model.subscription import SubscriptionData
-from kourou.protocol.codes import RequestCode
-from kourou.protocol.command import request
+from kourou.protocol.codes import RequestCode, ResponseCode
+from kourou.protocol.command import raise_for_response, request
 from kourou.protocol.record.read import read_record
+from kourou.protocol.routes import decode_cluster_info
 from kourou.protocol.topics import decode_topic_list
 from kourou.remoting.runtime import Runtime
 from kourou.spark.connection import ConnectionOptions
 from kourou.spark.limits import Sample
-from kourou.spark.planning import QueueBounds, name_of
+from kourou.spark.planning import BrokerTopic, QueueBounds, broker_topic, name_of
 from kourou.spark.positions import EARLIEST, LATEST, Offset, Positions
 from kourou.spark.read_options import TopicSource
+from kourou.spark.stream_offsets import Absence
 from kourou.spark.stream_planning import View
 
 _T = TypeVar("_T")
@@ -55,12 +59,20 @@ SAMPLE_MESSAGES: Final = 32
 
 
 class _Answer(NamedTuple):
-    """The queues of a topic on one broker; `failure` tells why they are unknown."""
+    """The queues of a topic on one broker.
+
+    Attributes:
+        bounds: the queues; None if they are unknown, for the reason `failure`.
+        is_deleted: the broker does not have the topic.
+        begin: the topic's `TOPIC_BEGIN_FIELD`, if the broker has one.
+    """
 
     broker_name: str
     bounds: Mapping[MessageQueue, QueueBounds]
     is_replica: bool
-    failure: str | None
+    failure: str | None = None
+    is_deleted: bool = False
+    begin: int | None = None
 
 
 async def started_client(options: ConnectionOptions, group: str, timeout_ms: int) -> ClusterClient:
@@ -121,26 +133,46 @@ class ClusterClient(Lifetime):
         max_messages: int,
         *,
         master_only: bool = False,
+        topic_begin: int | None = None,
     ) -> PullResult:
         """Return the stored records of a queue from an offset on; see `QueueAccess.pull_raw`.
 
         Raises:
             TransportError: no answer within the timeout.
+            TopicNotFoundError: the topic was deleted, or created again since `topic_begin`.
             RemoteError: the broker refused.
         """
-        return await self._access.pull_raw(
-            queue,
-            offset,
-            subscription,
-            max_messages,
-            (0, self._timeout_ms),
-            master_only=master_only,
-        )
+        try:
+            return await self._access.pull_raw(
+                queue,
+                offset,
+                subscription,
+                max_messages,
+                (0, self._timeout_ms),
+                master_only=master_only,
+                topic_begin=topic_begin,
+            )
+        except NoRouteError:
+            # A deleted topic has no route either.
+            if await self._deleted([broker_topic(queue)], Deadline(self._timeout_ms)):
+                text = f"topic {queue.topic} does not exist"
+                raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, text) from None
+            raise
 
-    async def commit_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit the group's offsets; raises as `pull`, after all requests have ended."""
+    async def commit_offsets(
+        self,
+        offsets: Mapping[MessageQueue, int],
+        topic_begins: Mapping[BrokerTopic, int],
+    ) -> None:
+        """Commit the group's offsets; raises as `pull`, after all requests have ended.
+
+        An offset of a topic that was created again since `topic_begins` is refused.
+        """
         answers = await self._gather(
-            offsets.items(), lambda pair: _or_error(self._access.commit_offset(*pair))
+            offsets.items(),
+            lambda pair: _or_error(
+                self._access.commit_offset(*pair, topic_begins.get(broker_topic(pair[0])))
+            ),
         )
         for error in answers:
             if error is not None:
@@ -188,8 +220,16 @@ class ClusterClient(Lifetime):
         ]
         view = _merged(await asyncio.gather(*parts))
         if known is None and not view.silent:
-            _check_assignment(source, view)
-        return view
+            _check_queues(source, view)
+        unseen = {
+            queue
+            for queues in held.values()
+            for queue in queues - view.bounds.keys() - view.vanished.keys()
+            if queue.broker_name not in view.silent
+        }
+        deleted = await self._deleted({*map(broker_topic, unseen)}, deadline) if unseen else ()
+        vanished = {q: Absence.TOPIC for q in unseen if broker_topic(q) in deleted}
+        return replace(view, vanished={**view.vanished, **vanished})
 
     async def settle(
         self, positions: Positions, bounds: Mapping[MessageQueue, QueueBounds]
@@ -274,13 +314,60 @@ class ClusterClient(Lifetime):
             lambda name: self._view_broker(topic, name, route, deadline),
         )
         bounds = {q: b for answer in answers for q, b in answer.bounds.items() if q in wanted}
-        answered = {answer.broker_name for answer in answers if answer.failure is None}
+        absences = {
+            answer.broker_name: Absence.TOPIC if answer.is_deleted else Absence.QUEUE
+            for answer in answers
+            if answer.failure is None
+        }
         return View(
             bounds,
-            frozenset(q for q in held if q.broker_name in answered and q not in bounds),
+            {
+                queue: absences[queue.broker_name]
+                for queue in held
+                if queue.broker_name in absences and queue not in bounds
+            },
             {a.broker_name: a.failure for a in answers if a.failure is not None},
             frozenset(answer.broker_name for answer in answers if answer.is_replica),
+            {
+                (topic, answer.broker_name): answer.begin
+                for answer in answers
+                if answer.begin is not None and not answer.is_replica
+            },
         )
+
+    async def _deleted(
+        self, topics: Collection[BrokerTopic], deadline: Deadline
+    ) -> set[BrokerTopic]:
+        """Return those of the topics that their brokers, which are up, do not have.
+
+        A broker that restarts is not in the routes either, so the brokers themselves are asked.
+        """
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            answer = await self._instance.name_servers.request(command, deadline.remaining_s())
+            raise_for_response(answer)
+        except (TransportError, RemoteError) as error:
+            log.warning("spark_query.failed reason=%s", error)
+            return set()
+        brokers = decode_cluster_info(answer.body).brokers
+
+        async def is_deleted(topic: BrokerTopic) -> bool:
+            broker = brokers.get(topic[1])
+            address = None if broker is None else broker.broker_addrs.get(MASTER_ID)
+            if address is None:
+                return False
+            server = Server(self._instance.pool, address, deadline.remaining_s())
+            try:
+                await topic_stats_and_begin(server, topic[0])
+            except TopicNotFoundError:
+                return True
+            except (TransportError, RemoteError) as error:
+                log.warning("spark_query.failed reason=%s", error)
+            return False
+
+        ordered = sorted(topics)
+        found = await self._gather(ordered, is_deleted)
+        return {topic for topic, is_gone in zip(ordered, found, strict=True) if is_gone}
 
     async def _route(self, topic: str, deadline: Deadline, *, is_needed: bool) -> TopicRoute | None:
         """Return the route; None if there is none, or if no name server answers, unless needed."""
@@ -300,27 +387,27 @@ class ClusterClient(Lifetime):
     ) -> _Answer:
         is_replica = route.master_address(broker_name) is None
 
-        async def ask(address: str, within: Deadline) -> dict[MessageQueue, QueueBounds]:
+        async def ask(address: str, within: Deadline) -> _Answer:
             server = Server(self._instance.pool, address, within.remaining_s())
-            table = await topic_stats(server, topic)
-            return {
+            table, begin = await topic_stats_and_begin(server, topic)
+            bounds = {
                 # By the name of the route: a broker that was renamed may not know it yet.
                 MessageQueue(topic, broker_name, queue.queue_id): QueueBounds(
                     max(held.min_offset, 0), max(held.max_offset, held.min_offset, 0)
                 )
                 for queue, held in table.offsets.items()
             }
+            return _Answer(broker_name, bounds, is_replica, begin=begin)
 
         queue = MessageQueue(topic, broker_name, 0)
         try:
-            bounds = await self._instance.call_broker(
+            return await self._instance.call_broker(
                 queue, max(1, int(deadline.remaining_s() * 1000)), ask, broker_id=None
             )
         except TopicNotFoundError:
-            return _Answer(broker_name, {}, is_replica, None)
+            return _Answer(broker_name, {}, is_replica, is_deleted=True)
         except TransportError as error:
             return _Answer(broker_name, {}, is_replica, str(error))
-        return _Answer(broker_name, bounds, is_replica, None)
 
     async def _offset_at(self, queue: MessageQueue, time_ms: int, bounds: QueueBounds) -> int:
         """Return the first offset stored at a time or later, or the end of the bounds."""
@@ -380,22 +467,31 @@ async def _or_error(call: Awaitable[object]) -> KourouError | None:
 def _merged(views: Iterable[View]) -> View:
     """Return the union of views of different topics."""
     bounds: dict[MessageQueue, QueueBounds] = {}
-    vanished: set[MessageQueue] = set()
+    vanished: dict[MessageQueue, Absence] = {}
     silent: dict[str, str] = {}
     replicas: set[str] = set()
+    begins: dict[BrokerTopic, int] = {}
     for view in views:
         bounds |= view.bounds
         vanished |= view.vanished
         silent |= view.silent
         replicas |= view.replicas
-    return View(bounds, frozenset(vanished), silent, frozenset(replicas))
+        begins |= view.topic_begins
+    return View(bounds, vanished, silent, frozenset(replicas), begins)
 
 
 def _is_selected(source: TopicSource, queue: MessageQueue) -> bool:
     return source.assignment is None or queue in source.queues
 
 
-def _check_assignment(source: TopicSource, view: View) -> None:
+def _check_queues(source: TopicSource, view: View) -> None:
+    """Refuse a read of queues or topics that cannot be read."""
+    unreadable = set(source.topics) - {queue.topic for queue in view.bounds}
+    if unreadable and source.assignment is None:
+        raise ConfigError(
+            f"{source.option}: the topic {min(unreadable)!r} has no readable queue: give it read "
+            "permission and queues"
+        )
     absent = source.queues - view.bounds.keys()
     if absent:
         names = ", ".join(f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in sorted(absent))

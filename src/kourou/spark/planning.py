@@ -7,14 +7,18 @@ that a task that is run again reads the same messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from kourou.errors import ConfigError
 from kourou.model.queue import MessageQueue
 
 TASK_ROWS_MIN: Final = 5_000
 """Fewer rows do not justify a task, which costs tens of milliseconds before its first row."""
+
+
+BrokerTopic: TypeAlias = tuple[str, str]
+"""A topic on one broker: (topic, broker name)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,17 @@ class QueueBounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Queue offsets from `start` (inclusive) to `until` (exclusive)."""
+    """Queue offsets from `start` (inclusive) to `until` (exclusive).
+
+    Attributes:
+        topic_begin: identifies the topic, see `kourou.protocol.offsets.TOPIC_BEGIN_FIELD`; None if
+            its broker does not.
+    """
 
     queue: MessageQueue
     start: int
     until: int
+    topic_begin: int | None = None
 
     def __len__(self) -> int:
         return self.until - self.start
@@ -56,6 +66,7 @@ def plan_ranges(
     ends: Mapping[MessageQueue, int],
     *,
     options: tuple[str, str] = ("startingOffsets", "endingOffsets"),
+    topic_begins: Mapping[BrokerTopic, int] | None = None,
 ) -> Plan:
     """Return the ranges to read from queues that hold `bounds`.
 
@@ -64,6 +75,7 @@ def plan_ranges(
         starts: the first offset to read of each queue.
         ends: the offset after the last one to read of each queue.
         options: names of the options with the start and the end, for error messages.
+        topic_begins: those of the topics whose brokers identify them.
 
     Raises:
         ConfigError: the options name a start above its end.
@@ -82,7 +94,8 @@ def plan_ranges(
                     f"{option} of {name_of(queue)} is {offset}; the queue holds offsets "
                     f"{held.min_offset} to {held.max_offset} (exclusive)"
                 )
-        planned = QueueRange(queue, _clamped(start, held), _clamped(end, held))
+        begin = (topic_begins or {}).get(broker_topic(queue))
+        planned = QueueRange(queue, _clamped(start, held), _clamped(end, held), begin)
         if planned.start < planned.until:
             ranges.append(planned)
     return Plan(tuple(ranges), tuple(losses))
@@ -120,10 +133,15 @@ def pack_ranges(
             # Offsets left in the group; positions are counted over all ranges.
             remaining = -(-(group + 1) * total // count) - packed
             cut = min(whole.until, start + remaining)
-            groups[group].append(QueueRange(whole.queue, start, cut))
+            groups[group].append(replace(whole, start=start, until=cut))
             packed += cut - start
             start = cut
     return [tuple(group) for group in groups if group]
+
+
+def broker_topic(queue: MessageQueue) -> BrokerTopic:
+    """Return the topic and the broker of a queue."""
+    return queue.topic, queue.broker_name
 
 
 def name_of(queue: MessageQueue) -> str:

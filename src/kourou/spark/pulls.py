@@ -12,11 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from kourou.client.consuming.membership.subscriptions import subscription_of
 from kourou.client.pull_result import PullResult, PullStatus
-from kourou.errors import ProtocolError
+from kourou.errors import InvalidParameterError, ProtocolError, TopicNotFoundError
 from kourou.model.queue import MessageQueue
 from kourou.model.subscription import SQL92_EXPRESSION, SubscriptionData
 from kourou.spark.planning import QueueBounds, QueueRange
@@ -24,6 +25,8 @@ from kourou.spark.read_options import ReadOptions
 from kourou.spark.record_columns import Answer
 
 _PROGRESS: Final = (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG)
+_GONE: Final = (TopicNotFoundError, InvalidParameterError)
+"""Refusals if the topic was deleted, and created again perhaps, or has fewer queues."""
 _FILL: Final = 0.95
 """Part of the estimated number of messages in an answer that is requested, since sizes vary."""
 
@@ -34,13 +37,15 @@ class Pulled:
 
     Attributes:
         answer: the records, and the offsets that the answer covers.
-        bounds: the offsets that the queue held.
+        bounds: the offsets that the queue held; None if the broker refused the pull.
         is_lost: the queue does not hold the offsets that the answer covers.
+        refusal: the reason why the broker has no such queue any more; else None.
     """
 
     answer: Answer
-    bounds: QueueBounds
+    bounds: QueueBounds | None
     is_lost: bool
+    refusal: str | None = None
 
 
 @dataclass(slots=True)
@@ -50,7 +55,7 @@ class _Pull:
     start: int
     until: int
     requested: int
-    task: asyncio.Task[PullResult]
+    task: asyncio.Task[PullResult | str]
 
 
 @dataclass(slots=True)
@@ -98,6 +103,7 @@ class Source(Protocol):
         max_messages: int,
         *,
         master_only: bool = False,
+        topic_begin: int | None = None,
     ) -> PullResult:
         """Return the stored records of a queue from an offset on."""
 
@@ -114,6 +120,7 @@ class Puller:
         self._options = options
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._waiting = deque(ranges)
+        self._topic_begins = {one.queue: one.topic_begin for one in self._waiting}
         self._cursors: list[_Cursor] = []
         self._in_flight = 0
 
@@ -182,15 +189,27 @@ class Puller:
         self._in_flight += 1
         return _Pull(start, until, requested, task)
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
+    async def _pull(self, queue: MessageQueue, offset: int, count: int) -> PullResult | str:
+        """Return the answer; if the broker has no such queue any more, its text."""
         subscription = self._subscriptions.get(queue.topic)
         if subscription is None:
             subscription = _subscription(queue.topic, self._options)
             self._subscriptions[queue.topic] = subscription
-        result = await self._client.pull(queue, offset, subscription, count)
-        if result.status not in _PROGRESS:
-            # Perhaps from a slave that does not have the newest messages yet.
-            result = await self._client.pull(queue, offset, subscription, count, master_only=True)
+        pull = partial(
+            self._client.pull,
+            queue,
+            offset,
+            subscription,
+            count,
+            topic_begin=self._topic_begins[queue],
+        )
+        try:
+            result = await pull()
+            if result.status not in _PROGRESS:
+                # Perhaps from a slave that does not have the newest messages yet.
+                result = await pull(master_only=True)
+        except _GONE as error:
+            return str(error)
         return result
 
     async def _receive(self) -> list[Pulled]:
@@ -209,6 +228,8 @@ class Puller:
         pull = cursor.pulls.popleft()
         self._in_flight -= 1
         result = pull.task.result()
+        if isinstance(result, str):
+            return self._end_range(cursor, pull.start, result)
         end = _end(pull, result)
         if end < pull.until:
             if cursor.pulls:
@@ -229,6 +250,16 @@ class Puller:
             QueueBounds(result.min_offset, result.max_offset),
             is_lost,
         )
+
+    def _end_range(self, cursor: _Cursor, start: int, refusal: str) -> Pulled:
+        """Finish a range whose queue is gone, with one answer for all offsets from `start` on."""
+        for pull in cursor.pulls:
+            pull.task.cancel()
+        self._in_flight -= len(cursor.pulls)
+        cursor.pulls.clear()
+        cursor.next_offset = cursor.until
+        answer = Answer(cursor.queue, b"", start, cursor.until)
+        return Pulled(answer, None, is_lost=True, refusal=refusal)
 
 
 def _end(pull: _Pull, result: PullResult) -> int:

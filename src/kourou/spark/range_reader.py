@@ -140,8 +140,14 @@ class Losses:
         return stop.offset + 1
 
     def _check_gap(self, pulled: Pulled, end: int, missing: int) -> None:
-        if missing > 0:
-            answer, bounds = pulled.answer, pulled.bounds
+        answer, bounds = pulled.answer, pulled.bounds
+        if bounds is None:
+            self._report(
+                f"{name_of(answer.queue)}: the offsets {answer.start} to {end} (exclusive) were "
+                f"deleted since the read was planned ({pulled.refusal})",
+                "read the new topic from its start, as a stream with a new checkpointLocation",
+            )
+        elif missing > 0:
             self._report(
                 f"{name_of(answer.queue)}: {missing} of the offsets {answer.start} to {end} "
                 "(exclusive) were deleted since the read was planned; the queue now holds "

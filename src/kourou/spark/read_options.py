@@ -85,6 +85,14 @@ class TopicSource:
             return False
         return re.fullmatch(self.pattern, topic) is not None
 
+    def selects_queue(self, queue: MessageQueue) -> bool:
+        """Return whether the read includes the queue."""
+        return self.selects(queue.topic) if self.assignment is None else queue in self.queues
+
+    def __str__(self) -> str:
+        value = self.pattern or self.assignment or ",".join(self.topics)
+        return f"{self.option} is {value!r:.200}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnOptions:

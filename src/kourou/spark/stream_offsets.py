@@ -13,24 +13,47 @@ of all queues in batch 0, later those of new queues and of queues that lost mess
     {"version": 1, "from": {"flights": {"broker-a": {"3": 0}}},
      "until": {"flights": {"broker-a": {"0": 57, "1": 60, "2": 41, "3": 9}}}}
 
-`until` has every queue that the stream ever saw, also those of brokers that do not answer now.
+`until` has every queue that the stream ever saw, also those of brokers that do not answer now, and
+those that are gone. Two more members are there if they are not empty:
+
+     "topicBegins": {"flights": {"broker-a": 73400320}},
+     "gone": {"flights": {"broker-a": {"4": "queue"}}}
+
+`topicBegins` identifies the topics (`kourou.protocol.offsets.TOPIC_BEGIN_FIELD`): a topic that was
+deleted and created again has a higher one. Brokers of RocketMQ have none. `gone` has the queues
+whose loss was reported, so that it is reported once, also over restarts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from enum import Enum
+from typing import Final, TypeAlias, TypeGuard
 
 from kourou.errors import CheckpointError
 from kourou.model.queue import MessageQueue
-from kourou.spark.planning import QueueRange, name_of
+from kourou.spark.planning import BrokerTopic, QueueRange, broker_topic, name_of
 
 VERSION: Final = 1
 
 OFFSET_MAX: Final = 2**63 - 1
 
+_KEYS: Final = {"version", "from", "until"}
+_OPTIONAL_KEYS: Final = {"topicBegins", "gone"}
+
 Json: TypeAlias = dict[str, object]
+
+
+class Absence(Enum):
+    """Reasons why a stream does not read a queue that it has read."""
+
+    QUEUE = "queue"
+    """The topic has fewer queues. If it has more again, the queue has its former messages."""
+    TOPIC = "topic"
+    """The topic was deleted, and created again perhaps: the queue's offset is meaningless."""
+    OPTION = "option"
+    """The options of the query do not select it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +65,15 @@ class StreamOffset:
         begin: start of the batch that ends here, of queues that begin elsewhere than at the end of
             the previous batch.
         starting: text of the option with the start, in the initial offset; otherwise None.
+        topic_begins: identities of the topics on brokers that have some.
+        gone: queues of `until` that are not read, and whose loss was reported.
     """
 
     until: Mapping[MessageQueue, int] = field(default_factory=dict)
     begin: Mapping[MessageQueue, int] = field(default_factory=dict)
     starting: str | None = None
+    topic_begins: Mapping[BrokerTopic, int] = field(default_factory=dict)
+    gone: Mapping[MessageQueue, Absence] = field(default_factory=dict)
 
     @staticmethod
     def initial(starting: str) -> StreamOffset:
@@ -62,7 +89,19 @@ class StreamOffset:
         """Return the object to log. Equal offsets have equal texts, which Spark compares."""
         if self.starting is not None:
             return {"version": VERSION, "starting": self.starting}
-        return {"version": VERSION, "from": _nested(self.begin), "until": _nested(self.until)}
+        logged: Json = {
+            "version": VERSION,
+            "from": _nested(self.begin),
+            "until": _nested(self.until),
+        }
+        if self.topic_begins:
+            begins: dict[str, dict[str, int]] = {}
+            for (topic, broker_name), begin in sorted(self.topic_begins.items()):
+                begins.setdefault(topic, {})[broker_name] = begin
+            logged["topicBegins"] = begins
+        if self.gone:
+            logged["gone"] = _nested({queue: absence.value for queue, absence in self.gone.items()})
+        return logged
 
     @staticmethod
     def from_json(value: object) -> StreamOffset:
@@ -81,13 +120,16 @@ class StreamOffset:
             )
         if set(value) == {"version", "starting"} and isinstance(value["starting"], str):
             return StreamOffset.initial(value["starting"])
-        if set(value) != {"version", "from", "until"}:
+        if set(value) - _OPTIONAL_KEYS != _KEYS:
             raise _unreadable(value, 'expected the keys "version", "from" and "until"')
-        begin, until = _flat(value, "from"), _flat(value, "until")
+        begin, until = _offsets(value, "from"), _offsets(value, "until")
         for queue, start in begin.items():
             if queue not in until or until[queue] < start:
                 raise _unreadable(value, f"{name_of(queue)} begins at {start} and ends before")
-        return StreamOffset(until, begin)
+        gone = _gone(value)
+        if not gone.keys() <= until.keys():
+            raise _unreadable(value, '"gone" has queues that "until" does not have')
+        return StreamOffset(until, begin, topic_begins=_topic_begins(value), gone=gone)
 
 
 def ranges_of(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
@@ -105,7 +147,8 @@ def ranges_of(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
                 f"{name_of(queue)} ends at {until}, but the batch begins at {begin}",
             )
         if begin < until:
-            ranges.append(QueueRange(queue, begin, until))
+            topic_begin = end.topic_begins.get(broker_topic(queue))
+            ranges.append(QueueRange(queue, begin, until, topic_begin))
     return ranges
 
 
@@ -116,28 +159,56 @@ def _unreadable(value: object, reason: str) -> CheckpointError:
     )
 
 
-def _nested(offsets: Mapping[MessageQueue, int]) -> Json:
-    """Return topic -> broker -> queue id -> offset, sorted, so that equal offsets are logged so."""
-    nested: dict[str, dict[str, dict[str, int]]] = {}
-    for queue, offset in sorted(offsets.items()):
+def _nested(values: Mapping[MessageQueue, int | str]) -> Json:
+    """Return topic -> broker -> queue id -> value, sorted, so that equal offsets are logged so."""
+    nested: dict[str, dict[str, dict[str, int | str]]] = {}
+    for queue, value in sorted(values.items()):
         by_broker = nested.setdefault(queue.topic, {})
-        by_broker.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
+        by_broker.setdefault(queue.broker_name, {})[str(queue.queue_id)] = value
     return dict(nested)
 
 
-def _flat(logged: Json, key: str) -> dict[MessageQueue, int]:
+def _offsets(logged: Json, key: str) -> dict[MessageQueue, int]:
     offsets: dict[MessageQueue, int] = {}
-    for topic, by_broker in _items(logged, logged[key]):
-        for broker_name, by_id in _items(logged, by_broker):
-            for queue_id, offset in _items(logged, by_id):
-                is_id = queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9
-                # A bool is an int, but no offset.
-                if not is_id or type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
-                    raise _unreadable(
-                        logged, f"{queue_id!r}: {offset!r} is not a queue id and its offset"
-                    )
-                offsets[MessageQueue(topic, broker_name, int(queue_id))] = offset
+    for queue, offset in _by_queue(logged, key):
+        if not _is_offset(offset):
+            raise _unreadable(logged, f"{offset!r} of {name_of(queue)} is not an offset")
+        offsets[queue] = offset
     return offsets
+
+
+def _topic_begins(logged: Json) -> dict[BrokerTopic, int]:
+    begins: dict[BrokerTopic, int] = {}
+    for topic, by_broker in _items(logged, logged.get("topicBegins", {})):
+        for broker_name, begin in _items(logged, by_broker):
+            if not _is_offset(begin):
+                raise _unreadable(logged, f"{begin!r} of {topic!r} on {broker_name!r} is no begin")
+            begins[topic, broker_name] = begin
+    return begins
+
+
+def _gone(logged: Json) -> dict[MessageQueue, Absence]:
+    values = {absence.value: absence for absence in Absence}
+    gone: dict[MessageQueue, Absence] = {}
+    for queue, value in _by_queue(logged, "gone"):
+        if not isinstance(value, str) or value not in values:
+            raise _unreadable(logged, f"{value!r} of {name_of(queue)} is no reason")
+        gone[queue] = values[value]
+    return gone
+
+
+def _is_offset(value: object) -> TypeGuard[int]:
+    # A bool is an int, but no offset.
+    return type(value) is int and 0 <= value <= OFFSET_MAX
+
+
+def _by_queue(logged: Json, key: str) -> Iterator[tuple[MessageQueue, object]]:
+    for topic, by_broker in _items(logged, logged.get(key, {})):
+        for broker_name, by_id in _items(logged, by_broker):
+            for queue_id, value in _items(logged, by_id):
+                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 9):
+                    raise _unreadable(logged, f"{queue_id!r}: {value!r} has no queue id")
+                yield MessageQueue(topic, broker_name, int(queue_id)), value
 
 
 def _items(logged: Json, value: object) -> list[tuple[str, object]]:

@@ -7,15 +7,15 @@ batch, so that a query may be killed and restarted between any two steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from kourou.errors import TransportError
 from kourou.model.queue import MessageQueue
 from kourou.spark.limits import Probe, TriggerLimits, limit_ends
-from kourou.spark.planning import QueueBounds, name_of
-from kourou.spark.stream_offsets import StreamOffset
+from kourou.spark.planning import BrokerTopic, QueueBounds, broker_topic, name_of
+from kourou.spark.stream_offsets import Absence, StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,16 @@ class View:
         bounds: bounds of each queue whose broker answered; `max_offset` is the end of what
             consumers can see.
         vanished: queues that are not in the topic table of their broker, which answered.
+        topic_begins: identities of topics, of the masters that answered and have some.
         silent: brokers of the route that did not answer, with the reason.
         replicas: brokers of which a replica answered, which may lack the newest messages.
     """
 
     bounds: Mapping[MessageQueue, QueueBounds]
-    vanished: frozenset[MessageQueue] = frozenset()
+    vanished: Mapping[MessageQueue, Absence] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     replicas: frozenset[str] = frozenset()
+    topic_begins: Mapping[BrokerTopic, int] = field(default_factory=dict)
 
     def capped(self, target: View) -> View:
         """Return the view without messages that are not in the earlier view `target`.
@@ -50,7 +52,7 @@ class View:
             bounds[queue] = QueueBounds(
                 now.min_offset, max(now.min_offset, min(now.max_offset, end))
             )
-        return View(bounds, self.vanished, self.silent, self.replicas | target.replicas)
+        return replace(self, bounds=bounds, replicas=self.replicas | target.replicas)
 
 
 class LossKind(Enum):
@@ -61,6 +63,8 @@ class LossKind(Enum):
     BEYOND_END = "beyond end"
     """The queue ends before it: the topic was made again, or the broker lost its newest messages.
     """
+    RECREATED = "recreated"
+    """The topic was made again, as its broker says, and its offsets are those of other messages."""
     VANISHED = "vanished"
     """The broker no longer has the queue."""
 
@@ -100,6 +104,11 @@ class Loss:
                 f"{queue}: {self.count} messages from offset {offset} on were deleted before they "
                 f"were read; {held}: {remedy}, and raise the retention time of the broker"
             )
+        if self.kind is LossKind.RECREATED:
+            return (
+                f"{queue}: the topic was deleted and created again, the next offset to read was "
+                f"{offset} of the deleted topic; {held}: {remedy}, or use a new checkpointLocation"
+            )
         return (
             f"{queue}: the next offset to read is {offset}, but {held}: the topic was created "
             f"again or the broker lost messages; {remedy}, or use a new checkpointLocation"
@@ -114,10 +123,12 @@ class BatchPlan:
         end: the end to log; equal to the start if there is nothing to read.
         losses: messages that no batch will have. `end` continues after them, at the first offset
             that the queue holds.
+        returned: queues that were gone and are read again, with the first offset of each.
     """
 
     end: StreamOffset
     losses: tuple[Loss, ...]
+    returned: Mapping[MessageQueue, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -140,6 +151,7 @@ def plan_batch(
     state: TriggerState,
     *,
     starting: Mapping[MessageQueue, int] | None = None,
+    deselected: Collection[MessageQueue] = (),
     probe: Probe | None = None,
 ) -> BatchPlan:
     """Return the plan of the batch after `start`.
@@ -153,6 +165,7 @@ def plan_batch(
         state: updated when a batch is planned.
         starting: first offsets of the stream, used in batch 0 only. All other queues are new and
             start at their first offset.
+        deselected: queues of `start` that the options do not select any more.
         probe: queries that limits need.
 
     Raises:
@@ -166,7 +179,9 @@ def plan_batch(
             "all brokers of its topics; start the query again when the broker is up"
         )
     known = (starting or {}) if start.is_initial else start.until
-    begins, losses = _begins(known, view)
+    found = _find(start, known, view)
+    found.gone |= dict.fromkeys(deselected, Absence.OPTION)
+    begins = found.begins
     ends = {queue: max(begin, view.bounds[queue].max_offset) for queue, begin in begins.items()}
     if _must_wait(begins, ends, limits, now_ms, state):
         ends = begins
@@ -174,37 +189,78 @@ def plan_batch(
         ends = limit_ends(begins, ends, limits, probe)
     if ends != begins:
         state.last_batch_ms = now_ms
-    kept = {queue: offset for queue, offset in known.items() if queue not in view.vanished}
+    until = {**known, **ends}
     end = StreamOffset(
-        until=kept | ends,
-        begin={q: at for q, at in (kept | begins).items() if start.until.get(q) != at},
+        until=until,
+        begin={q: at for q, at in {**known, **begins}.items() if start.until.get(q) != at},
+        topic_begins={**start.topic_begins, **view.topic_begins},
+        gone=found.gone,
     )
     # Batch 0 is logged even if it is empty, because it fixes a start such as `latest`. Afterwards
     # Spark takes an offset equal to the start as "no batch".
-    has_news = start.is_initial or end.begin or end.until != start.until
-    return BatchPlan(end if has_news else start, tuple(losses))
+    has_news = start.is_initial or end.begin or end != replace(start, begin={})
+    return BatchPlan(end if has_news else start, tuple(found.losses), found.returned)
 
 
-def _begins(
-    known: Mapping[MessageQueue, int], view: View
-) -> tuple[dict[MessageQueue, int], list[Loss]]:
-    """Return the first offset to read of each queue that answered, and the losses before it."""
-    begins: dict[MessageQueue, int] = {}
-    losses = [
-        Loss(queue, known[queue], LossKind.VANISHED)
-        for queue in sorted(view.vanished)
-        if queue in known
-    ]
+@dataclass(slots=True)
+class _Findings:
+    """The state of the queues at the start of a batch.
+
+    Attributes:
+        begins: the first offset to read of each queue that answered.
+        losses: the losses before it.
+        gone: the queues that are not read.
+        returned: as in `BatchPlan`.
+    """
+
+    gone: dict[MessageQueue, Absence]
+    begins: dict[MessageQueue, int] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    returned: dict[MessageQueue, int] = field(default_factory=dict)
+
+
+def _find(start: StreamOffset, known: Mapping[MessageQueue, int], view: View) -> _Findings:
+    """Return the first offset to read of each queue, and what is new to report."""
+    recreated = {
+        topic
+        for topic, begin in view.topic_begins.items()
+        if begin > start.topic_begins.get(topic, begin)
+    }
+    deleted = recreated | {broker_topic(q) for q, a in view.vanished.items() if a is Absence.TOPIC}
+    found = _Findings(
+        {q: Absence.TOPIC if broker_topic(q) in deleted else a for q, a in start.gone.items()}
+    )
+    for queue, absence in sorted(view.vanished.items()):
+        if queue in known and queue not in found.gone:
+            found.gone[queue] = absence
+            found.losses.append(Loss(queue, known[queue], LossKind.VANISHED))
     for queue, bounds in sorted(view.bounds.items()):
         offset = known.get(queue, bounds.min_offset)
-        if offset < bounds.min_offset:
-            losses.append(Loss(queue, offset, LossKind.EXPIRED, bounds))
-            offset = bounds.min_offset
-        elif offset > bounds.max_offset and queue.broker_name not in view.replicas:
-            losses.append(Loss(queue, offset, LossKind.BEYOND_END, bounds))
-            offset = bounds.min_offset
-        begins[queue] = offset
-    return begins, losses
+        is_lagging = offset > bounds.max_offset and queue.broker_name in view.replicas
+        if queue in found.gone:
+            if is_lagging:
+                continue
+            # The loss is reported, whatever the queue holds now.
+            is_valid = found.gone.pop(queue) is not Absence.TOPIC
+            if not (is_valid and bounds.min_offset <= offset <= bounds.max_offset):
+                offset = bounds.min_offset
+            found.returned[queue] = offset
+        elif not is_lagging:
+            kind = _loss_kind(offset, bounds, is_recreated=broker_topic(queue) in recreated)
+            if kind is not None and queue in known:
+                found.losses.append(Loss(queue, offset, kind, bounds))
+                offset = bounds.min_offset
+        found.begins[queue] = offset
+    return found
+
+
+def _loss_kind(offset: int, bounds: QueueBounds, *, is_recreated: bool) -> LossKind | None:
+    """Return the reason why the queue does not have the message at the offset; None: it may."""
+    if is_recreated:
+        return LossKind.RECREATED
+    if offset < bounds.min_offset:
+        return LossKind.EXPIRED
+    return LossKind.BEYOND_END if offset > bounds.max_offset else None
 
 
 def _must_wait(

@@ -22,10 +22,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kourou.clock import elapsed_s
-from kourou.errors import DataLossError, RemoteError, TransportError
+from kourou.errors import ConfigError, DataLossError, RemoteError, TransportError
 from kourou.model.queue import MessageQueue
 from kourou.spark.cluster import ClusterClient, started_client
 from kourou.spark.limits import Sample, TriggerLimits
+from kourou.spark.planning import name_of
 from kourou.spark.range_reader import read_ranges, tasks_of
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.stream_offsets import StreamOffset, ranges_of
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 VIEW_TIMEOUT_MS: Final = 2_000
 """How long a running query waits for a broker that does not answer, at each trigger."""
+
+_LISTED_MAX: Final = 3
+"""Number of losses or topics in the text of an error; the number of the others follows."""
 
 _NO_LIMIT: Final = 2**31 - 1
 """Passed through Spark as the limit if the limit is not a number of rows."""
@@ -147,17 +151,18 @@ class _Planner:
     def plan(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
         """Return the end of the batch that begins at `start`."""
         options = self._options
+        deselected = self._deselected(start)
         if start.is_initial:
             view = self._run(self._client.view(options.source))
         else:
             view = self._run(
                 self._client.view(
                     options.source,
-                    start.until,
+                    start.until.keys() - start.gone.keys() - deselected,
                     timeout_ms=min(options.pull_timeout_ms, VIEW_TIMEOUT_MS),
                 )
             )
-            self._publish(start.until)
+            self._publish(start)
         self.latest_ends = {queue: held.max_offset for queue, held in view.bounds.items()}
         starting = None
         if start.is_initial and not view.silent:
@@ -173,13 +178,44 @@ class _Planner:
             int(elapsed_s() * 1000),
             self._state,
             starting=starting,
+            deselected=deselected,
             probe=self,
         )
         if plan.losses and options.fail_on_data_loss:
-            raise DataLossError("; ".join(map(str, plan.losses)))
+            raise DataLossError(_listed(plan.losses))
         for loss in plan.losses:
             log.warning("spark_offsets.lost reason=%s", loss)
+        for queue, offset in plan.returned.items():
+            log.warning(
+                "spark_offsets.returned reason=%s exists again and is read from offset %d on",
+                name_of(queue),
+                offset,
+            )
         return plan.end
+
+    def _deselected(self, start: StreamOffset) -> frozenset[MessageQueue]:
+        """Return the queues that the checkpoint has and the options do not select any more.
+
+        Raises:
+            ConfigError: there are some, and failOnDataLoss is true.
+        """
+        source = self._options.source
+        queues = frozenset(
+            queue
+            for queue in start.until.keys() - start.gone.keys()
+            if not source.selects_queue(queue)
+        )
+        if not queues:
+            return queues
+        names = _listed([repr(one) for one in sorted({queue.topic for queue in queues})])
+        text = f"{source}, but the checkpoint has {len(queues)} other queues, of {names}"
+        if self._options.fail_on_data_loss:
+            raise ConfigError(
+                f"{text}: select them too, use a new checkpointLocation, or set failOnDataLoss to "
+                "false to continue without them"
+            )
+        log.warning("spark_offsets.deselected reason=%s", text)
+        return queues
 
     def samples(self, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, Sample]:
         """Return a sample of each queue; see `Probe`."""
@@ -191,13 +227,17 @@ class _Planner:
         """Return the first offset at a time; see `Probe`."""
         return self._run(self._client.offsets_at(queues, time_ms))
 
-    def _publish(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def _publish(self, start: StreamOffset) -> None:
         """Commit the end of the last batch for `commitGroup`, so that tools show the lag."""
         if self._committer is None:
             return
-        changed = {q: at for q, at in offsets.items() if self._committed.get(q) != at}
+        changed = {
+            queue: offset
+            for queue, offset in start.until.items()
+            if self._committed.get(queue) != offset and queue not in start.gone
+        }
         try:
-            self._run(self._committer.commit_offsets(changed))
+            self._run(self._committer.commit_offsets(changed, start.topic_begins))
         except (TransportError, RemoteError) as error:
             log.warning(
                 "spark_group.not_committed group=%s reason=%s", self._options.commit_group, error
@@ -210,3 +250,10 @@ class _Planner:
 
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:
         return self._loop.run_until_complete(call)
+
+
+def _listed(items: Sequence[object]) -> str:
+    """Return the first items as text, and the number of the others."""
+    others = len(items) - _LISTED_MAX
+    texts = [*map(str, items[:_LISTED_MAX]), *([f"and {others} more"] if others > 0 else [])]
+    return "; ".join(texts)

@@ -15,6 +15,7 @@ from kourou.model.topic import TopicConfig
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.command import RemotingCommand
 from kourou.protocol.data_version import encode_data_version
+from kourou.protocol.offsets import parse_topic_begin
 from kourou.protocol.stats import GetTopicStatsInfoRequestHeader, TopicOffset, decode_topic_stats
 from kourou.protocol.topic_table import GetAllTopicConfigRequestHeader, decode_topic_config_table
 from kourou.protocol.topics import (
@@ -274,6 +275,7 @@ def test_topic_stats_contain_the_offsets_of_each_queue() -> None:
             MessageQueue("T", "broker-a", 2): TopicOffset(0, 0, 0),
             MessageQueue("T", "broker-a", 3): TopicOffset(0, 1, EPOCH_MS + 2000),
         }
+        assert parse_topic_begin(answer.ext_fields) == 0
 
     run_sends(test)
 

@@ -14,6 +14,7 @@ from kourou.broker.clients import Member
 from kourou.broker.decline_runs import RUN, SKIPS
 from kourou.broker.pulling.fast_pull import FastPull
 from kourou.broker.pulling.pull_checks import PullChecks
+from kourou.broker.writing.queue_deletion import QueueDeletion
 from kourou.errors import ProtocolError
 from kourou.filter.tags import parse_tags
 from kourou.model.group import MessageModel, SubscriptionGroup
@@ -44,6 +45,8 @@ USUAL: dict[str, object] = {
     "maxMsgBytes": "2147483647",
     "bname": "broker-a",
 }
+
+HELD: dict[str, str] = {"suspendTimeoutMillis": "1000"}
 
 
 def frame(fields: Mapping[str, object], *, body: bytes = b"", **members: object) -> bytes:
@@ -252,7 +255,10 @@ def test_a_run_of_declined_pulls_is_skipped_for_a_while() -> None:
     run_with_broker(test)
 
 
-@pytest.mark.parametrize("fields", [{"commitOffset": "1"}, {"kourouTopicBegin": "0"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"commitOffset": "1"}, {"kourouTopicBegin": "x"}, {"kourouTopicBegin": "0", **HELD}],
+)
 def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[str, str]) -> None:
     async def test(broker: SimulatedBroker) -> None:
         await broker.store_messages([broker.draft(b"one")])
@@ -260,6 +266,27 @@ def test_offset_that_is_to_be_verified_is_left_to_the_general_path(fields: dict[
 
         assert serve_fast(broker, frame(fields)) is None
         assert broker.offsets.query("g", "T", 0) is None
+
+    run_with_broker(test)
+
+
+async def offload(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def test_pull_of_the_current_topic_is_served_and_one_of_a_deleted_topic_is_not() -> None:
+    async def test(broker: SimulatedBroker) -> None:
+        await broker.store_messages([broker.draft(b"deleted")])
+        await QueueDeletion(broker.commit, offload).delete("T")
+        begin = broker.store.reader.topic_begin("T")
+        await broker.store_messages([broker.draft(b"new")])
+        broker.groups.get_or_create("g")
+        path = fast_path(broker)
+        current = frame({"kourouTopicBegin": str(begin)})
+
+        assert serve_fast(broker, current, path=path) == await serve(broker, current)
+        assert serve_fast(broker, frame({"kourouTopicBegin": "0"}), path=path) is None
+        assert path.declined == {"topic begin": 1}
 
     run_with_broker(test)
 

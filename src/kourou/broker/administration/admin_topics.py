@@ -43,6 +43,7 @@ from kourou.model.topic import PERM_MAX, SYSTEM_TOPICS, TopicConfig, check_topic
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.command import RemotingCommand, response
 from kourou.protocol.data_version import decode_data_version
+from kourou.protocol.offsets import TOPIC_BEGIN_FIELD
 from kourou.protocol.stats import (
     GetTopicStatsInfoRequestHeader,
     TopicOffset,
@@ -194,6 +195,7 @@ class TopicAdminHandlers:
             for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
         ]
         rate = self._stats.put_tps(topic.name)
+        begin = self._store.reader.topic_begin(topic.name)
 
         async def serve() -> RemotingCommand:
             times_ms = await self._offload(_last_times, self._store, topic.name, ends)
@@ -204,7 +206,9 @@ class TopicAdminHandlers:
                 for queue_id, at_ms in enumerate(times_ms)
             }
             stats = TopicStatsTable(offsets, rate)
-            return response(request.command, body=encode_topic_stats(stats))
+            answer = response(request.command, body=encode_topic_stats(stats))
+            answer.ext_fields[TOPIC_BEGIN_FIELD] = str(begin)
+            return answer
 
         self._later.answer(request, serve)
 

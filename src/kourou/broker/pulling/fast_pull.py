@@ -243,8 +243,13 @@ class FastPull:
         cached = self._cached_pull(fields)
         if cached is None:
             return "number"
-        if not 0 <= commit_offset <= offset or fields.kourou_topic_begin:
+        if not 0 <= commit_offset <= offset:
             return "offset"  # the answer ends at `offset` or later, which bounds the commit offset
+        begin = fields.kourou_topic_begin
+        if begin is not None and (
+            cached.spec.suspend_ms or _number(begin) < self._reader.topic_begin(fields.topic)
+        ):
+            return "topic begin"  # it is refused, or may be when a held pull is woken
         pull, host = cached.spec, connection.remote_address[0]
         if pull.is_committing and not self._offsets.has_room(pull.group, pull.topic, host):
             return "offset"

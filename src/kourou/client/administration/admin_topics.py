@@ -25,6 +25,7 @@ from kourou.model.topic import AUTO_CREATE_TOPIC, TopicConfig, check_topic, is_s
 from kourou.protocol.codes import RequestCode, ResponseCode
 from kourou.protocol.connections import QueryTopicConsumeByWhoRequestHeader, decode_group_list
 from kourou.protocol.kv_config import GetKVConfigRequestHeader, GetKVConfigResponseHeader
+from kourou.protocol.offsets import parse_topic_begin
 from kourou.protocol.routes import GetTopicsByClusterRequestHeader
 from kourou.protocol.stats import (
     GetTopicStatsInfoRequestHeader,
@@ -390,9 +391,16 @@ async def topic_config(broker: Server, topic: str) -> TopicConfig:
 
 async def topic_stats(broker: Server, topic: str) -> TopicStatsTable:
     """Return the offsets of the topic's queues on one broker."""
+    stats, _ = await topic_stats_and_begin(broker, topic)
+    return stats
+
+
+async def topic_stats_and_begin(broker: Server, topic: str) -> tuple[TopicStatsTable, int | None]:
+    """Return what `topic_stats` does, and the `TOPIC_BEGIN_FIELD`; None: the broker has none."""
     header = GetTopicStatsInfoRequestHeader(topic)
-    body = await broker.request_body(RequestCode.GET_TOPIC_STATS_INFO, header)
-    return with_plain_names(broker.pool.namespace, decode_topic_stats(body))
+    answer = await broker.request(RequestCode.GET_TOPIC_STATS_INFO, header)
+    stats = with_plain_names(broker.pool.namespace, decode_topic_stats(answer.body))
+    return stats, parse_topic_begin(answer.ext_fields)
 
 
 async def topic_groups(broker: Server, topic: str) -> list[str]:

@@ -103,6 +103,7 @@ class QueueAccess:
         times_ms: tuple[int, int],
         *,
         master_only: bool = False,
+        topic_begin: int | None = None,
     ) -> PullResult:
         """Return the stored records of a queue from a queue offset on, without decoding them.
 
@@ -117,6 +118,7 @@ class QueueAccess:
             times_ms: as in `pull`.
             master_only: ignore the broker's suggestion to pull from a slave, which may hold fewer
                 messages than the master.
+            topic_begin: identifies the topic, see `TOPIC_BEGIN_FIELD`; None: it is not checked.
 
         Raises:
             UsageError: as `pull`.
@@ -140,6 +142,7 @@ class QueueAccess:
                 max_bytes=self._config.pull_bytes_max,
                 timeout_s=deadline.remaining_s(),
                 suspend_ms=suspend_ms or None,
+                topic_begin=topic_begin,
             )
 
         broker_id = MASTER_ID if master_only else self._suggested.get(queue, MASTER_ID)
