@@ -276,6 +276,21 @@ def test_compressed_bodies_are_inflated(kind: CompressionType) -> None:
     assert set(decoded.batches[0]["sysFlag"].to_pylist()) == {0, kind.sys_flag & ~1}
 
 
+@pytest.mark.parametrize("kind", CompressionType)
+def test_compressed_bodies_are_not_inflated_for_a_read_without_them(kind: CompressionType) -> None:
+    good = compressed(kind, b"body" * 2_000)
+    bad = replace(good, body=b"not a stream")
+    names = tuple(name for name in ALL if name != "body")
+
+    decoded = decode_answers([answer(pulled([PLAIN, good]))], names)
+    [whole] = decode_answers([answer(pulled([PLAIN, good]))], ALL).batches
+
+    assert decoded.batches == [whole.select(names)]
+    assert decode_answers([answer(pulled([bad]))], ALL).undecodable
+    assert not decode_answers([answer(pulled([bad]))], names).undecodable
+    assert decode_answers([answer(pulled([bad]))], names).rows == [1]
+
+
 def test_missing_codec_ends_the_answer_at_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     one = compressed(CompressionType.ZSTD, b"x" * 5000)
     monkeypatch.setitem(sys.modules, "zstandard", None)  # makes the import fail

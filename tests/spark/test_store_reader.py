@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kourou.disk import Disk, OsDisk
-from kourou.errors import ConfigError
+from kourou.errors import CodecMissingError, ConfigError
 from kourou.model.sysflag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
-from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX
+from kourou.protocol.compression import DECOMPRESSED_SIZE_MAX, CompressionType
 from kourou.protocol.record.layout import HEAD_BYTES
 from kourou.spark import record_columns, store_reader
 from kourou.spark.log_runs import LogRun
@@ -151,6 +152,38 @@ def test_messages_of_deleted_topics_and_system_topics_are_shown_if_asked(store: 
     assert bodies(includeSystemTopics="true") == [
         b"kept", b"delayed", b"half", b"prepared", b"dead", b"new",
     ]  # fmt: skip
+
+
+def test_topics_select_messages_and_other_topics_are_not_decoded(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    for topic in (b"orders", b"%RETRY%billing", b"other"):
+        store.put(topic, topic=topic)
+    store.put(b"", topic=b"other", sys_flag=CompressionType.LZ4.sys_flag)
+
+    def bodies(topics: str) -> list[bytes]:
+        options = {"storeTopics": topics, "includeDeletedTopics": "true"}
+        return [row["body"] for row in read(store.path, **options)]
+
+    assert bodies("orders") == [b"orders"]
+    assert bodies("%RETRY%billing, orders") == [b"orders", b"%RETRY%billing"]
+    assert bodies("absent") == []
+    with pytest.raises(CodecMissingError):
+        bodies("other")
+
+
+def test_topic_that_the_store_does_not_have_is_refused_with_the_nearest_name(
+    tmp_path: Path,
+) -> None:
+    path = unpacked("clean", tmp_path)
+    [known, *_] = {row["topic"] for row in read(path)}
+
+    with pytest.raises(ConfigError, match=f"storeTopics names '{known}x', .* mean '{known}'"):
+        read(path, storeTopics=f"{known}x")
+    with pytest.raises(ConfigError, match="storeTopics names the system topic 'SCHEDULE_TOPIC"):
+        read(path, storeTopics="SCHEDULE_TOPIC_XXXX")
+    assert {row["topic"] for row in read(path, storeTopics=known)} == {known}
 
 
 def test_a_corrupt_range_is_a_row_with_its_position_and_problem(store: Store) -> None:

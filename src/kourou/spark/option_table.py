@@ -306,6 +306,11 @@ _LIMIT_ROWS: Final = (
 )  # fmt: skip
 _STORE_ROWS: Final = (
     Option(
+        "storeTopics", "store.topics", values.parse_topics, None, STORE,
+        "Topics, separated by commas; without it, all. Messages of other topics are verified, "
+        "but neither inflated nor decoded. Corrupt ranges have no topic, and are always rows.",
+    ),
+    Option(
         "includeSystemTopics", "store.include_system_topics", values.parse_boolean, "false", STORE,
         "`true` adds the records of system topics, those of delayed and of half messages among "
         "them, and records that have no queue.",
@@ -350,7 +355,7 @@ _TASK_ROWS: Final = (
 _COLUMN_ROWS: Final = (
     Option(
         "includeBody", "columns.include_body", values.parse_boolean, "true", READS,
-        "`false` omits the column `body`.",
+        "`false` omits the column `body`; compressed bodies are then not inflated.",
     ),
     Option(
         "includeProperties", "columns.include_properties", values.parse_boolean, "true", READS,

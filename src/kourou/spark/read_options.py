@@ -116,13 +116,23 @@ class StoreOptions:
     """Records of a store directory that a read includes.
 
     Attributes:
+        topics: their topics, sorted; None for all.
         include_system_topics: also records that have no queue.
         broker_name: value of the column brokerName; None for null.
     """
 
+    topics: tuple[str, ...] | None = None
     include_system_topics: bool = False
     include_deleted_topics: bool = False
     broker_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for topic in self.topics or ():
+            if is_system_topic(topic) and not self.include_system_topics:
+                raise ConfigError(
+                    f"storeTopics names the system topic {topic!r}: add "
+                    ".option('includeSystemTopics', 'true')"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

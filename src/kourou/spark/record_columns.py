@@ -1,9 +1,9 @@
 """Decoder of pulled records into Arrow batches, column by column. Pure.
 
-Nearly all records are ordinary: whole, neither compressed nor a batch, with the checksum of their
-body and with regular properties. For these, the fields of all heads are gathered in one step, and
-bodies and texts are copied once, from the pulled bytes into the column; no message object is
-created. All other records are decoded one by one by the client's decoder
+Nearly all records are ordinary: whole, no batch, with the checksum of their body, with regular
+properties, and not compressed if the body is a column. For these, the fields of all heads are
+gathered in one step, and bodies and texts are copied once, from the pulled bytes into the column;
+no message object is created. All other records are decoded one by one by the client's decoder
 (`kourou.protocol.record.decode`), and their rows are inserted at their positions. Both ways give
 equal rows.
 """
@@ -47,7 +47,7 @@ BATCH_ROWS: Final = 500
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Total size of bodies and properties, in bytes, that completes an Arrow batch with fewer rows."""
 
-_NOT_ORDINARY: Final = COMPRESSED | NEED_UNWRAP | INNER_BATCH
+_BATCHED: Final = NEED_UNWRAP | INNER_BATCH
 _OFFSET_MAX: Final = (1 << 63) - 1
 _PORT: Final = struct.Struct(">i")
 
@@ -164,7 +164,7 @@ def decode_records(records: Records, chosen: Integers, names: Sequence[str]) -> 
         CodecMissingError: the package that decompresses a body is not installed.
     """
     decoder = _Decoder(names, None, "")
-    is_ordinary = records.fields["sys_flag"][chosen] & _NOT_ORDINARY == 0
+    is_ordinary = decoder.may_be_ordinary(records)[chosen]
     record = decoder.decode_records(
         records, [_WHOLE_LOG], 0, chosen[is_ordinary], chosen[~is_ordinary]
     )
@@ -193,9 +193,16 @@ class _Decoder:
         self._tags = tags
         self._namespace = namespace
         self._needs_properties = tags is not None or not _PROPERTY_COLUMNS.isdisjoint(names)
+        # Without the column, bodies are not inflated.
+        self._not_ordinary = _BATCHED | COMPRESSED if "body" in names else _BATCHED
         self._budget = DECOMPRESSED_TOTAL_MAX
         self.decoded = Decoded()
         self.stopped: dict[int, int] = {}
+
+    def may_be_ordinary(self, records: Records) -> Flags:
+        """Tell for each record whether its flags are those of an ordinary one."""
+        is_ordinary: Flags = records.fields["sys_flag"] & self._not_ordinary == 0
+        return is_ordinary
 
     def decode(self, answers: Sequence[Answer], first: int) -> None:
         """Decode the answers; `first` is the index of the first one among all."""
@@ -243,7 +250,7 @@ class _Decoder:
         may_be_in_range = (offsets < until) & ((offsets >= start) | (flags & INNER_BATCH > 0))
         is_readable = records.is_whole.copy()
         is_readable[is_readable] = _have_text_topics(records, np.flatnonzero(is_readable))
-        is_ordinary = is_readable & may_be_in_range & (flags & _NOT_ORDINARY == 0)
+        is_ordinary = is_readable & may_be_in_range & self.may_be_ordinary(records)
         ordinary = np.flatnonzero(is_ordinary)
         body_starts = records.body_starts[ordinary]
         body_ends = body_starts + fields["body_size"][ordinary]
@@ -405,6 +412,8 @@ class _OrdinaryRows:
         records, index = self.records, self.index
         if name in _INT_FIELDS:
             numbers = records.fields[_INT_FIELDS[name]][index]
+            if name == "sysFlag":
+                numbers &= ~COMPRESSED  # as of an inflated message
             return pa.array(numbers, COLUMNS[name].arrow_type)
         if name in _TIME_FIELDS:
             return _instants(records.fields[_TIME_FIELDS[name]][index])

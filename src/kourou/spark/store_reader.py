@@ -6,6 +6,7 @@ read up to the end that was durable when the read was planned (`kourou.store.too
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kourou.disk import Disk, OsDisk
 from kourou.errors import ConfigError, StoreUnusableError
+from kourou.model.topic import is_system_topic
 from kourou.protocol.record.layout import BLANK_BYTES, RECORD_START
 from kourou.spark.log_runs import LogRun, single_run, verified_run
 from kourou.spark.positions import Time
@@ -28,6 +30,7 @@ from kourou.spark.worker_errors import text_first
 from kourou.store.log.log_walk import LogPiece, PieceKind
 from kourou.store.paths import COMMITLOG
 from kourou.store.tools.log_parts import (
+    DeletedTopics,
     LogPart,
     LogPlan,
     missing_pieces,
@@ -62,7 +65,8 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         """Return one partition for each task; its value is a `LogPlan` with the task's parts.
 
         Raises:
-            ConfigError: storePath is no store directory.
+            ConfigError: storePath is no store directory, or storeTopics names another topic than
+                its own.
             StoreLockedError: a broker uses the store, and its durable end is unknown.
             StoreUnusableError: a file cannot be read.
         """
@@ -76,6 +80,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
                 begin_ms=begin_ms,
                 end_ms=None if end_ms is None else end_ms - 1,
             )
+        self._check_topics(plan.deleted)
         # Spark would turn an empty list into one partition with the value None.
         return [InputPartition(task) for task in pack_parts(plan, options.max_partitions) or [plan]]
 
@@ -93,6 +98,7 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
         begin_ms, end_ms = _time_bounds(self._options)
         store = self._options.store
         choice = RecordChoice(
+            topics=None if store.topics is None else frozenset(store.topics),
             deleted=None if store.include_deleted_topics else plan.deleted,
             include_system_topics=store.include_system_topics,
             begin_ms=begin_ms,
@@ -111,6 +117,19 @@ class StoreReader(DataSourceReader):  # type: ignore[misc]  # PySpark is Any to 
                             "spark_store.damaged path=%s position=%d bytes=%d problem=%s",
                             *(self._path, found.position, found.size, found.problem),
                         )
+
+    def _check_topics(self, deleted: DeletedTopics) -> None:
+        store = self._options.store
+        if deleted.existing is None or store.include_deleted_topics:
+            return  # any topic may have messages
+        for topic in store.topics or ():
+            if topic not in deleted.existing and not is_system_topic(topic):
+                near = difflib.get_close_matches(topic, deleted.existing, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ConfigError(
+                    f"storeTopics names {topic!r}, which the store does not have: {hint}Add "
+                    ".option('includeDeletedTopics', 'true') if it was deleted"
+                )
 
     @contextmanager
     def _disk(self, machine: str) -> Iterator[Disk]:

@@ -38,12 +38,14 @@ class RecordChoice:
     """The records of which a read has rows.
 
     Attributes:
+        topics: their topics; None for all.
         deleted: the deleted topics; None to include their messages.
         include_system_topics: also records that have no queue.
         begin_ms: lowest store time, epoch milliseconds.
         end_ms: the store time at which the read ends, excluded; None: no limit.
     """
 
+    topics: frozenset[str] | None = None
     deleted: DeletedTopics | None
     include_system_topics: bool = False
     begin_ms: int = 0
@@ -51,6 +53,8 @@ class RecordChoice:
 
     def shown_from(self, topic: str) -> int:
         """Return the position in the log from which records of the topic are shown."""
+        if self.topics is not None and topic not in self.topics:
+            return _NEVER
         is_system = is_system_topic(topic)
         if is_system and not self.include_system_topics:
             return _NEVER
