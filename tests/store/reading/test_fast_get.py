@@ -36,7 +36,7 @@ def test_the_fast_path_returns_the_same_as_the_general_path(seed: int) -> None:
     end, count = rig.store.reader.max_offset("T", 0), 0
 
     for _ in range(300):
-        at, most = dice.randrange(-1, end + 2), dice.choice((1, 3, 32, 64, 65))
+        at, most = dice.randrange(-1, end + 2), dice.choice((1, 3, 32, 256, 257))
         max_bytes = dice.choice((1, 1000, 1 << 20))
         found = rig.store.reader.get_fast("T", 0, at, most, max_bytes)
         if found is not None:
@@ -49,6 +49,24 @@ def test_the_fast_path_returns_the_same_as_the_general_path(seed: int) -> None:
             count += 1
 
     assert count > 50
+    rig.store.close(rig.now_ms)
+
+
+def test_large_reads_of_interleaved_queues_are_served() -> None:
+    rig = Rig(
+        config=replace(
+            CONFIG, commitlog_segment_bytes=1 << 22, consumequeue_file_bytes=ENTRY_BYTES * 1_000
+        )
+    )
+    for number in range(1_200):
+        rig.append(b"b" * 1_000, queue_id=number % 4)
+    rig.commit()
+
+    ordinary = rig.store.reader.get_resident("T", 0, GetRequest(3, 256, 1 << 20, None))
+    assert ordinary is not None
+    assert ordinary.plan.count == 256
+    assert fast(rig, 3, 256) == ordinary.body
+    assert fast(rig, 3, 257) is None
     rig.store.close(rig.now_ms)
 
 

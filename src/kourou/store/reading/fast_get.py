@@ -24,10 +24,10 @@ from kourou.store.queues.consumequeue import ConsumeQueue
 from kourou.store.queues.simple_queue import SimpleQueue
 from kourou.store.reading.get_plan import get_bytes_max
 
-_COUNT_MAX: Final = 64
-_SPAN_MAX: Final = 1 << 20
-"""The most bytes of the log from the first record to the last. For records further apart, each page
-would have to be checked for residency."""
+_COUNT_MAX: Final = 256
+"""The most messages: readers of whole topics, such as Spark, pull that many at once."""
+_SPAN_MAX: Final = 4 << 20
+"""The most bytes of the log from the first record to the last, which one residency check covers."""
 _BLOCK_ENTRIES: Final = 256
 _BLOCKS_MAX: Final = 512
 """The most cached blocks, one a queue, 5 KB each; the least recently read is dropped first."""
