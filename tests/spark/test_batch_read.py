@@ -211,3 +211,15 @@ def test_credentials_come_from_a_file_and_are_absent_from_plans(
     assert frame.count() == read(spark, namesrv, topic).count()
     plan = frame._jdf.queryExecution().toString()
     assert "s3cr3t-key" not in plan
+
+
+def test_actions_of_one_table_see_the_same_messages(
+    spark: SparkSession, namesrv: str, publish: Publish
+) -> None:
+    publish([Message("grown", b"1")])
+    before = read(spark, namesrv, "grown")
+    assert before.count() == 1
+    publish([Message("grown", b"2")])
+
+    assert before.count() == 1
+    assert read(spark, namesrv, "grown").count() == 2

@@ -6,18 +6,18 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kourou.errors import ConfigError, UsageError
 from kourou.spark.schema import COLUMNS, arrow_schema, ddl
 from kourou.spark.source import RocketMQDataSource
-from kourou.spark.stream_reader import StreamReader
 
 OPTIONS = {"nameServer": "localhost:9876", "topic": "orders"}
 SCHEMA = from_arrow_schema(arrow_schema(list(COLUMNS)))
 
 
-def stream_reader(**options: str) -> StreamReader:
+def stream_reader(**options: str) -> DataSourceStreamReader:
     return RocketMQDataSource({**OPTIONS, **options}).streamReader(SCHEMA)
 
 
@@ -57,8 +57,12 @@ def test_columns_may_be_left_out() -> None:
 
 
 def test_option_of_batch_reads_is_refused_for_a_stream() -> None:
-    with pytest.raises(ConfigError, match="endingOffsets"):
-        stream_reader(endingOffsets="latest")
+    reader = stream_reader(endingOffsets="latest")
+
+    for call in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(ConfigError, match="endingOffsets"):
+            call()
+    reader.stop()
 
 
 def test_pyspark_without_limits_for_python_streams_reads_batches_only(
@@ -71,7 +75,7 @@ def test_pyspark_without_limits_for_python_streams_reads_batches_only(
 
     source.reader(SCHEMA)
     with pytest.raises(UsageError, match=r"install pyspark>=4\.2, or use spark\.read"):
-        source.streamReader(SCHEMA)
+        source.streamReader(SCHEMA).initialOffset()
 
 
 def test_import_of_the_source_does_not_import_pandas_or_the_readers() -> None:

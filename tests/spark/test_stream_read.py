@@ -156,3 +156,16 @@ def test_deleted_messages_fail_the_stream_with_the_queue_and_a_remedy(
     stream.options["failOnDataLoss"] = "false"
     stream.run()
     assert stream.bodies() == sorted(bodies(40) + bodies(100, 103))
+
+
+def test_wrong_option_of_a_stream_is_named(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    publish(messages("refused", 1))
+    stream = Stream(spark, namesrv, "refused", tmp_path, endingOffsets="latest")
+
+    with pytest.raises(PySparkException) as refused:
+        stream.run()
+
+    assert "kourou.errors.ConfigError: endingOffsets " in str(refused.value)
+    assert "UnboundLocalError" not in str(refused.value)  # of Spark's planner, if a reader raises

@@ -43,8 +43,8 @@ def read_messages(
 ) -> DataFrame:
     """Return the selected messages.
 
-    Each action on the DataFrame determines the latest messages again; a pipeline therefore writes
-    or caches a table before it computes several results from it.
+    The first action on the DataFrame determines the latest messages. Each action pulls again; a
+    pipeline therefore writes or caches a table before it computes several results from it.
 
     Args:
         spark: the session.

@@ -7,13 +7,17 @@ second, so each is imported where it is created.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
-from kourou.errors import UsageError
+from kourou.errors import KourouError, UsageError
 from kourou.spark.body_format import read_columns
 from kourou.spark.read_options import ReadOptions, check_read_options, parse_read_options
 from kourou.spark.schema import Column, choose_columns, ddl
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
 class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to us
     """Data source for topics: `spark.read.format("rocketmq").option("nameServer", ...)...load()`.
 
-    `kourou.spark.options()` prints the options, `kourou.spark.schema` has the columns. Each action
-    on a DataFrame determines the end of the read again. With `.cache()`, or with numbers in
-    endingOffsets, several actions see the same messages.
+    `kourou.spark.options()` prints the options, `kourou.spark.schema` has the columns. Spark plans
+    a DataFrame once: its first action determines the end of the read, and later ones see the same
+    messages.
     """
 
     @classmethod
@@ -55,13 +59,18 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
 
         return BatchReader(options, columns)
 
-    @text_first
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of the columns of `schema` for a streaming query.
 
-        Raises:
-            UsageError: this version of PySpark cannot limit the batches of a Python source.
+        A wrong option, or a version of PySpark that cannot limit the batches of a Python source, is
+        reported by the first call of the reader, because Spark loses an error of this one.
         """
+        try:
+            return self._stream_reader(schema)
+        except KourouError as error:
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> StreamReader:
         try:
             from kourou.spark.stream_reader import StreamReader  # noqa: PLC0415
         except ImportError:
@@ -89,6 +98,33 @@ class RocketMQDataSource(DataSource):  # type: ignore[misc]  # PySpark is Any to
         if overwrite:
             refuse_overwrite(is_stream=True)
         return StreamWriter(parse_write_options(self.options, is_stream=True), _fields(schema))
+
+
+class RefusedStream(DataSourceStreamReader):  # type: ignore[misc]
+    """Reader of a stream that cannot be read: each call of the planner raises the reason.
+
+    If `streamReader` raises, Spark's planning process stops a reader that it does not have, and
+    reports the error of that instead.
+    """
+
+    def __init__(self, error: KourouError) -> None:
+        self._error = error
+
+    @text_first
+    def initialOffset(self) -> NoReturn:  # noqa: N802 - Spark's names
+        raise self._error
+
+    @text_first
+    def latestOffset(self) -> NoReturn:  # noqa: N802
+        raise self._error
+
+    @text_first
+    def partitions(self, start: object, end: object) -> NoReturn:  # noqa: ARG002
+        raise self._error
+
+    @text_first
+    def read(self, partition: object) -> NoReturn:  # noqa: ARG002
+        raise self._error
 
 
 def _columns_of(options: ReadOptions) -> dict[str, Column]:
