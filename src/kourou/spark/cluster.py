@@ -23,6 +23,7 @@ from kourou.client.pull_result import PullResult
 from kourou.client.retrying import Deadline
 from kourou.errors import (
     ConfigError,
+    GroupNotFoundError,
     KourouError,
     MalformedMessageError,
     NoRouteError,
@@ -109,6 +110,7 @@ class ClusterClient(Lifetime):
             pull_timeout_ms=timeout_ms,
             auto_commit=False,
         )
+        self._group = group
         self._timeout_ms = timeout_ms
         self._instance = ClientInstance(
             options.name_server, self._config, runtime, kind="Spark reader"
@@ -138,6 +140,7 @@ class ClusterClient(Lifetime):
         """Return the stored records of a queue from an offset on; see `QueueAccess.pull_raw`.
 
         Raises:
+            ConfigError: the broker does not have the group, and does not create groups.
             TransportError: no answer within the timeout.
             TopicNotFoundError: the topic was deleted, or created again since `topic_begin`.
             RemoteError: the broker refused.
@@ -158,6 +161,12 @@ class ClusterClient(Lifetime):
                 text = f"topic {queue.topic} does not exist"
                 raise TopicNotFoundError(ResponseCode.TOPIC_NOT_EXIST, text) from None
             raise
+        except GroupNotFoundError as error:
+            raise ConfigError(
+                f"consumerGroup is {self._group!r}, which broker {queue.broker_name!r} does not "
+                f"have (code {error.code}), and it creates no groups: name a group that it has, or "
+                f"run `kourou group create {self._group}`"
+            ) from error
 
     async def commit_offsets(
         self,
@@ -174,33 +183,9 @@ class ClusterClient(Lifetime):
                 self._access.commit_offset(*pair, topic_begins.get(broker_topic(pair[0])))
             ),
         )
-        _raise_first(answers)
-
-    async def advance_offsets(
-        self,
-        offsets: Mapping[MessageQueue, int],
-        topic_begins: Mapping[BrokerTopic, int],
-        latest: Mapping[MessageQueue, int],
-    ) -> None:
-        """Commit those of the offsets that are ahead of the group's; as `commit_offsets`.
-
-        Args:
-            offsets: the offsets to commit.
-            topic_begins: identities of the topics.
-            latest: ends of the queues, as far as known. A group that is beyond the end is set back:
-                the topic was created again.
-        """
-
-        async def advance(queue: MessageQueue, offset: int) -> None:
-            committed = await self._access.committed(queue)
-            if committed is not None:
-                end = max(latest.get(queue, committed), offset)
-                if offset <= committed <= end:
-                    return
-            begin = topic_begins.get(broker_topic(queue))
-            await self._access.commit_offset(queue, offset, begin)
-
-        _raise_first(await self._gather(offsets.items(), lambda pair: _or_error(advance(*pair))))
+        for error in answers:
+            if error is not None:
+                raise error
 
     async def view(
         self,
@@ -486,12 +471,6 @@ async def _or_error(call: Awaitable[object]) -> KourouError | None:
     except (TransportError, RemoteError) as error:
         return error
     return None
-
-
-def _raise_first(errors: Iterable[KourouError | None]) -> None:
-    for error in errors:
-        if error is not None:
-            raise error
 
 
 def _merged(views: Iterable[View]) -> View:
