@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from kourou import SubscriptionGroup
+from kourou.blocking import AdminClient
+from kourou.spark.sessions import local_session
 from kourou.testing.process import Serving, run_command
 from tests.interop import clients
 from tests.interop.clients import Client
@@ -19,6 +23,14 @@ CLIENTS = {
     "go": clients.go_client,
     "node": clients.node_client,
 }
+
+STRICT_OPTIONS = """
+autoCreateSubscriptionGroup=false
+enablePropertyFilter=true
+transactionTimeOut=1500
+transactionCheckInterval=1000
+transactionOpBatchInterval=200
+"""
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +65,28 @@ def kourou_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]
         yield serving
         assert serving.stop().code == 0
     assert run_command("store", "check", str(home / "store")).code == 0
+
+
+@pytest.fixture(scope="session")
+def strict_java(jars: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServer]:
+    """Run a Java broker that creates no groups, and has the default one of Spark's reads."""
+    server = start_java(jars, tmp_path_factory.mktemp("strict-java"), options=STRICT_OPTIONS)
+    try:
+        with AdminClient(server.namesrv_addr) as admin:
+            for group in ("kourou_spark", "interop-reader"):
+                admin.create_group(SubscriptionGroup(group))
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    session = local_session("kourou-interop", config={"spark.sql.warehouse.dir": warehouse})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="module", params=["java", "kourou"])

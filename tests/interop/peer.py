@@ -47,6 +47,8 @@ class JavaServer:
 
     namesrv_addr: str
     broker_addr: str
+    home: Path
+    broker_command: Sequence[str]
     processes: list[subprocess.Popen[bytes]]
 
     def kill(self) -> None:
@@ -54,6 +56,27 @@ class JavaServer:
         broker = self.processes[-1]
         broker.kill()
         broker.wait()
+
+    def start_broker(self) -> None:
+        """Start the broker, again after `kill`; return when it is registered."""
+        self._run(self.broker_command, "broker.conf", self.broker_addr)
+        log = self.home / "broker.conf.log"
+        deadline = time.monotonic() + START_SECONDS  # noqa: TID251 - a real process has real time
+        with AdminClient(self.namesrv_addr) as admin:
+            while not admin.cluster_info().brokers:
+                assert self.processes[-1].poll() is None, _printed(log)
+                assert time.monotonic() < deadline, (  # noqa: TID251
+                    f"the name server knows no broker after {START_SECONDS} s: {_printed(log)}"
+                )
+                time.sleep(0.05)  # noqa: TID251
+
+    def start_namesrv(self, command: Sequence[str]) -> None:
+        """Start the name server; return when it listens."""
+        self._run(command, "namesrv.conf", self.namesrv_addr)
+
+    def stop_broker(self) -> None:
+        """Terminate the broker and wait; kill it after a timeout."""
+        self._end(self.processes[-1], signal.SIGTERM)
 
     def stop(self) -> None:
         """Terminate both and wait; kill them after a timeout.
@@ -63,12 +86,28 @@ class JavaServer:
         for process in reversed(self.processes):
             is_namesrv = process is self.processes[0]
             is_done = is_namesrv and _archive(NAMESRV).exists()
-            process.send_signal(signal.SIGKILL if is_done else signal.SIGTERM)
-            try:
-                process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            self._end(process, signal.SIGKILL if is_done else signal.SIGTERM)
+
+    def _end(self, process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
+        process.send_signal(kind)
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _run(self, command: Sequence[str], conf: str, address: str) -> None:
+        """Start a server; return when it listens at `address`."""
+        path = self.home / f"{conf}.log"
+        with path.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "-c", str(self.home / conf)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "ROCKETMQ_HOME": str(self.home)},
+            )
+        self.processes.append(process)
+        _wait_for_port(int(address.rpartition(":")[2]), process, path)
 
 
 def start_java(
@@ -100,42 +139,27 @@ def start_java(
         "osPageCacheBusyTimeOutMills=30000\n"
         f"{options}"
     )
-    server = JavaServer(f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{broker_port}", [])
+
+    def command(memory: str, main: str) -> Sequence[str]:
+        return (
+            *("java", f"-Xms{memory}", f"-Xmx{memory}", *_fast(main), f"-Duser.home={home}"),
+            *("-cp", f"{jars}:{broker_classes()}", main),
+        )
+
+    server = JavaServer(
+        f"127.0.0.1:{namesrv_port}",
+        f"127.0.0.1:{broker_port}",
+        home,
+        command(heap, "Broker"),
+        [],
+    )
     try:
-        for memory, main, conf, port in (
-            ("128m", NAMESRV, "namesrv.conf", namesrv_port),
-            (heap, "Broker", "broker.conf", broker_port),
-        ):
-            command = (
-                *("java", f"-Xms{memory}", f"-Xmx{memory}", *_fast(main), f"-Duser.home={home}"),
-                *("-cp", f"{jars}:{broker_classes()}"),
-            )
-            with (home / f"{conf}.log").open("wb") as log:
-                process = subprocess.Popen(
-                    [*command, main, "-c", str(home / conf)],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "ROCKETMQ_HOME": str(home)},
-                )
-            server.processes.append(process)
-            _wait_for_port(port, process, home / f"{conf}.log")
-        _wait_for_broker(server, home / "broker.conf.log")
+        server.start_namesrv(command("128m", NAMESRV))
+        server.start_broker()
     except BaseException:
         server.stop()
         raise
     return server
-
-
-def _wait_for_broker(server: JavaServer, log: Path) -> None:
-    """Wait until the broker is registered, which happens after it listens."""
-    deadline = time.monotonic() + START_SECONDS  # noqa: TID251 - a real process has real time
-    with AdminClient(server.namesrv_addr) as admin:
-        while not admin.cluster_info().brokers:
-            assert server.processes[-1].poll() is None, _printed(log)
-            assert time.monotonic() < deadline, (  # noqa: TID251
-                f"the name server knows no broker after {START_SECONDS} s: {_printed(log)}"
-            )
-            time.sleep(0.05)  # noqa: TID251
 
 
 def _fast(main: str) -> Sequence[str]:

@@ -12,7 +12,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from kourou.clock import elapsed_s
 from kourou.errors import CodecMissingError, DataLossError
 from kourou.spark.body_format import BodyDecoder
 from kourou.spark.cluster import started_client
@@ -27,7 +26,6 @@ from kourou.spark.record_columns import (
     Stop,
     decode_answers,
 )
-from kourou.spark.task_reports import ReadCounts
 from kourou.spark.worker_errors import text_first
 
 log = logging.getLogger(__name__)
@@ -48,14 +46,11 @@ def tasks_of(ranges: Sequence[QueueRange], options: ReadOptions) -> list[InputPa
 
 @text_first
 def read_ranges(
-    ranges: Sequence[QueueRange],
-    options: ReadOptions,
-    columns: Sequence[str],
-    counts: ReadCounts | None = None,
+    ranges: Sequence[QueueRange], options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of the ranges as Arrow batches.
 
-    The event loop runs only while this waits for answers. `counts` is updated with each batch.
+    The event loop runs only while this waits for answers.
 
     Raises:
         DataLossError: messages were deleted since the plan or cannot be decoded, and
@@ -72,16 +67,8 @@ def read_ranges(
     puller = Puller(process.client, ranges, options)
     bodies = BodyDecoder(options.columns, columns)
     losses = Losses(is_error=options.fail_on_data_loss, is_filtered=options.is_filtered)
-    counts = ReadCounts() if counts is None else counts
     try:
-        while True:
-            started_s = elapsed_s()
-            pulled = run(puller.next_portion(BATCH_ROWS, BATCH_BYTES))
-            counts.waited_s += elapsed_s() - started_s
-            counts.pulls = puller.pulls
-            counts.pulled_bytes += sum(len(one.answer.raw) for one in pulled)
-            if not pulled:
-                return
+        while pulled := run(puller.next_portion(BATCH_ROWS, BATCH_BYTES)):
             decoded = decode_answers(
                 [one.answer for one in pulled],
                 bodies.record_names,
@@ -91,7 +78,6 @@ def read_ranges(
             puller.pull_again(losses.check(pulled, decoded))
             for batch in map(bodies.convert, decoded.batches):
                 if batch.num_rows:
-                    counts.rows += batch.num_rows
                     yield batch
     finally:
         # Also reached when Spark has enough rows (a limit) and closes this generator early.
