@@ -143,8 +143,11 @@ class Pipeline(Protocol):
         """Compute the tables and return the report."""
 
 
-def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> None:
+def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Report | None:
     """Run a pipeline, or explain it, in a session of its own, and print the result.
+
+    Returns:
+        The report; None if the pipeline was only explained.
 
     Raises:
         KourouError: the pipeline failed; the log of Spark's processes is kept and named.
@@ -180,6 +183,7 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Non
         log_file.unlink()
     if report is not None:
         _print_report(report, elapsed_s() - begun_s, settings)
+    return report
 
 
 def _print_plans(texts: dict[str, str], *, as_json: bool) -> None:
