@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from kourou.pipelines import audit
 from kourou.pipelines.ledger_parquet import ParquetLedger
 from kourou.pipelines.selection import Selection
 from kourou.pipelines.tables import Tables
+from kourou.protocol.trace_text import SentTrace, encode_trace
 from kourou.testing.process import Serving
 
 OFFLINE_GROUP = ("--broker-name", "broker-a", "--group", "billing")
@@ -144,10 +146,10 @@ def test_lost_and_repeated_messages_are_named(
 def test_store_directory_tells_what_retention_took(spark: SparkSession, tmp_path: Path) -> None:
     topic, ledger, store = "orders", tmp_path / "ledger", tmp_path / "store"
     config = tmp_path / "broker.conf"
-    config.write_text("mappedFileSizeCommitLog=1048576\n")
+    config.write_text("mappedFileSizeCommitLog=1 MiB\nmaxMessageSize=512 KiB\n")
 
     async def main(namesrv: str) -> list[str]:
-        messages = [Message(topic, b"x" * 400_000) for _ in range(8)]
+        messages = [Message(topic, Random(n).randbytes(400_000)) for n in range(8)]
         return await send(namesrv, messages, ParquetLedger(ledger))
 
     with Serving.start(store, "--config", str(config)) as serving:
@@ -169,6 +171,36 @@ def test_store_directory_tells_what_retention_took(spark: SparkSession, tmp_path
     verdicts = {row.msgId: row.verdict for row in rows}
     assert set(verdicts) == set(ids)
     assert [verdicts[one] for one in ids] == ["expired"] * 2 + ["stored"] * 6
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_traced_message_that_is_not_stored_is_unknown(spark: SparkSession, namesrv: str) -> None:
+    topic, traces = "t-traced-audit", "t-audit-traces"
+
+    def traced(msg_id: str) -> bytes:
+        sent = SentTrace(
+            at_ms=SystemClock().now_ms(), region="r", group="shop", msg_id=msg_id, topic=topic,
+            cost_ms=3, body_bytes=1,
+        )  # fmt: skip
+        return encode_trace(sent).encode()
+
+    async def main() -> str:
+        await create(namesrv, topic)
+        await create(namesrv, traces)
+        async with Producer("shop", namesrv) as producer:
+            stored = (await producer.send(Message(topic, b"1"))).msg_id
+            await producer.send(Message(traces, traced(stored) + traced("F" * 32)))
+        return stored
+
+    asyncio.run(main())
+
+    report = audit.run(spark, options(namesrv, topic, trace_topic=traces))
+
+    verdicts = {row["verdict"]: row["messages"] for row in report.tables[1].documents()}
+    assert verdicts == {"stored": 1, "unknown": 1}
+    assert report.tables[0].rows == []
+    assert "traces alone prove no loss" in report.notes[0]
 
 
 @pytest.mark.parametrize(
