@@ -325,7 +325,7 @@ def test_filter_may_be_sql() -> None:
 
 def test_filter_that_looks_like_sql_needs_its_type() -> None:
     """As a tag it would match no message, without an error."""
-    with pytest.raises(FilterSyntaxError, match=r"looks like SQL: add .*subExpressionType"):
+    with pytest.raises(ConfigError, match=r"looks like SQL: add .*subExpressionType"):
         batch(subExpression="price > 5")
 
     assert batch(subExpression="price > 5", subExpressionType="tags").tags == frozenset(
@@ -397,3 +397,22 @@ def test_any_text_is_accepted_or_refused_by_a_usage_error(name: str, text: str) 
         except UsageError:
             continue
         assert isinstance(options, ReadOptions)
+
+
+@pytest.mark.parametrize(
+    "name", ["maxPartitions", "failOnDataLoss", "startingOffsets", "startingTimestamp", "mode"]
+)
+def test_long_value_is_shown_in_part(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        batch(**{name: "(" * 5_000})
+
+    assert str(caught.value).startswith(name)
+    assert len(str(caught.value)) < 600
+
+
+def test_position_of_a_syntax_error_is_that_in_the_expression() -> None:
+    with pytest.raises(FilterSyntaxError) as caught:
+        batch(subExpression="a = = 1", subExpressionType="sql")
+
+    assert str(caught.value).count("(at character") == 1
+    assert caught.value.position == 4

@@ -37,7 +37,7 @@ def parse_instant(text: str, now_ms: int, option: str, words: str = "now") -> in
     at_ms = parse_absolute(word)
     if at_ms is None:
         raise UsageError(
-            f"{option} {text!r} is not a time: use {words}, a span such as -15m, -1h or -2d, "
+            f"{option} {text!r:.200} is not a time: use {words}, a span such as -15m, -1h or -2d, "
             "or a time such as 2025-01-31T12:00"
         )
     return at_ms
@@ -61,9 +61,9 @@ def parse_duration(text: str, option: str) -> int:
     """
     span = _SPAN.fullmatch(text.strip())
     if span is not None and _span_ms(span) == 0:
-        raise UsageError(f"{option} {text!r} has no length: omit the option")
+        raise UsageError(f"{option} {text!r:.200} has no length: omit the option")
     if span is None:
-        raise UsageError(f"{option} {text!r} is not a span: use 90s, 15m, 1h or 2d")
+        raise UsageError(f"{option} {text!r:.200} is not a span: use 90s, 15m, 1h or 2d")
     return _span_ms(span)
 
 

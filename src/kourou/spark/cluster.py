@@ -504,4 +504,4 @@ def _check_queues(source: TopicSource, view: View) -> None:
     absent = source.queues - view.bounds.keys()
     if absent:
         names = ", ".join(f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in sorted(absent))
-        raise ConfigError(f"{source.option} names queues that do not exist: {names}")
+        raise ConfigError(f"{source.option} names queues that do not exist: {names:.200}")

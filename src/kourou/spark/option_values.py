@@ -61,7 +61,7 @@ def parse_text(name: str, text: str, _now_ms: int) -> str:
 def parse_boolean(name: str, text: str, _now_ms: int) -> bool:
     """Return the value of `true` or `false`."""
     if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name} is {text!r}: expected true or false")
+        raise ConfigError(f"{name} is {text!r:.200}: expected true or false")
     return text.lower() == "true"
 
 
@@ -72,7 +72,9 @@ def integer(low: int, high: int) -> Parse:
         # The length comes first: Python refuses to convert thousands of digits.
         is_number = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
         if not (is_number and low <= int(text) <= high):
-            raise ConfigError(f"{name} is {text!r}: expected a whole number from {low} to {high}")
+            raise ConfigError(
+                f"{name} is {text!r:.200}: expected a whole number from {low} to {high}"
+            )
         return int(text)
 
     return parse
@@ -83,7 +85,7 @@ def parse_size(name: str, text: str, _now_ms: int) -> int:
     found = _SIZE.fullmatch(text)
     size = int(found[1]) * _SIZE_UNITS[found[2].lower()] if found else 0
     if not 1 <= size <= INT64_MAX:
-        raise ConfigError(f"{name} is {text!r}: expected bytes, such as 65536 or 64 MiB")
+        raise ConfigError(f"{name} is {text!r:.200}: expected bytes, such as 65536 or 64 MiB")
     return size
 
 
@@ -91,7 +93,9 @@ def parse_body_size(name: str, text: str, now_ms: int) -> int:
     """Return a limit of body sizes, in bytes."""
     size = parse_size(name, text, now_ms)
     if size > BODY_SIZE_LIMIT_BYTES:
-        raise ConfigError(f"{name} is {text!r}: at most {BODY_SIZE_LIMIT_BYTES} bytes are allowed")
+        raise ConfigError(
+            f"{name} is {text!r:.200}: at most {BODY_SIZE_LIMIT_BYTES} bytes are allowed"
+        )
     return size
 
 
@@ -99,7 +103,7 @@ def parse_compression(name: str, text: str, _now_ms: int) -> CompressionType | N
     """Return a compression type; None for `none`."""
     kinds = {"none": None} | {kind.name.lower(): kind for kind in CompressionType}
     if text.lower() not in kinds:
-        raise ConfigError(f"{name} is {text!r}: expected one of {', '.join(kinds)}")
+        raise ConfigError(f"{name} is {text!r:.200}: expected one of {', '.join(kinds)}")
     return kinds[text.lower()]
 
 
@@ -128,7 +132,7 @@ def choice(kind: type[_EnumT]) -> Parse:
             if text.lower() == str(member.value).lower():
                 return member
         values = ", ".join(str(member.value) for member in kind)
-        raise ConfigError(f"{name} is {text!r}: expected one of {values}")
+        raise ConfigError(f"{name} is {text!r:.200}: expected one of {values}")
 
     return parse
 
@@ -147,7 +151,7 @@ def parse_topics(name: str, text: str, _now_ms: int) -> tuple[str, ...]:
     for topic in topics:
         _named(name, check_topic, topic, within=text)
     if len(set(topics)) != len(topics):
-        raise ConfigError(f"{name} is {text!r}: it repeats a topic")
+        raise ConfigError(f"{name} is {text!r:.200}: it repeats a topic")
     return tuple(sorted(topics))
 
 
@@ -158,7 +162,7 @@ def parse_pattern(name: str, text: str, _now_ms: int) -> str:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ConfigError(f"{name} is {text!r}: not a regular expression ({error})") from None
+        raise ConfigError(f"{name} is {text!r:.200}: not a regular expression ({error})") from None
     return text
 
 

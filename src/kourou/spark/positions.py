@@ -117,7 +117,7 @@ class Positions:
             if found:
                 names = ", ".join(f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in sorted(found))
                 raise ConfigError(
-                    f"{self.option} {problem} {names}: name each queue once, "
+                    f"{self.option} {problem} {names:.200}: name each queue once, "
                     "-2 for earliest, -1 for latest"
                 )
 
@@ -151,7 +151,7 @@ def parse_offsets(option: str, text: str) -> Positions:
         # A bool is an int, but no offset.
         if type(value) is not int or not min(_EDGES) <= value <= _INT64_MAX:
             raise ConfigError(
-                f"{option}: {value!r} of {of_queue} is not an offset: expected 0 or more, "
+                f"{option}: {value!r:.200} of {of_queue} is not an offset: expected 0 or more, "
                 "-2 for earliest, -1 for latest"
             )
         return _EDGES.get(value) or Offset(value)
@@ -174,7 +174,7 @@ def parse_times_by_queue(option: str, text: str, now_ms: int) -> Positions:
             return Time(value)
         if not isinstance(value, str):
             raise ConfigError(
-                f"{option}: {value!r} of {of_queue} is not a time: expected epoch ms, or text "
+                f"{option}: {value!r:.200} of {of_queue} is not a time: expected epoch ms, or text "
                 'such as "2025-01-31T12:00" or "-1h"'
             )
         return Time(parse_instant(value, now_ms, f"{option} of {of_queue}"))
@@ -202,12 +202,12 @@ def parse_assignment(option: str, text: str) -> Mapping[str, Mapping[str, tuple[
     for topic, by_broker in _items(option, _load(option, text, "JSON"), shape):
         for broker_name, ids in _items(option, by_broker, shape):
             if not isinstance(ids, list) or not ids or not all(map(_is_queue_id, ids)):
-                raise ConfigError(f"{option}: {shape}, found {ids!r} instead of queue ids")
+                raise ConfigError(f"{option}: {shape}, found {ids!r:.200} instead of queue ids")
             if len(set(ids)) != len(ids):
-                raise ConfigError(f"{option}: {ids!r} of {broker_name!r} repeats a queue id")
+                raise ConfigError(f"{option}: {ids!r:.200} of {broker_name!r} repeats a queue id")
             assigned.setdefault(topic, {})[broker_name] = tuple(sorted(ids))
     if not assigned:
-        raise ConfigError(f"{option} is {text!r}: {shape}, found no queue")
+        raise ConfigError(f"{option} is {text!r:.200}: {shape}, found no queue")
     return assigned
 
 
@@ -225,11 +225,13 @@ def _by_queue(
     for topic, broker_name, by_id in _brokers(option, _load(option, text, forms), shape):
         for queue_id, value in _items(option, by_id, shape):
             if not _QUEUE_ID.fullmatch(queue_id):
-                raise ConfigError(f"{option}: {queue_id!r} of {broker_name!r} is not a queue id")
+                raise ConfigError(
+                    f"{option}: {queue_id!r:.200} of {broker_name!r} is not a queue id"
+                )
             queue = MessageQueue(topic, broker_name, int(queue_id))
             by_queue[queue] = parse(value, f"queue {queue_id} of {topic!r} on {broker_name!r}")
     if not by_queue:
-        raise ConfigError(f"{option} is {text!r}: {shape}, found no queue")
+        raise ConfigError(f"{option} is {text!r:.200}: {shape}, found no queue")
     return by_queue
 
 
@@ -244,7 +246,7 @@ def _load(option: str, text: str, forms: str) -> object:
         return json.loads(text, object_pairs_hook=_object_with_unique_keys)
     # RecursionError: thousands of brackets, one within the other.
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{option} is {text!r}: expected {forms} ({error})") from None
+        raise ConfigError(f"{option} is {text!r:.200}: expected {forms} ({error})") from None
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -256,7 +258,7 @@ def _object_with_unique_keys(pairs: list[tuple[str, object]]) -> dict[str, objec
 
 def _items(option: str, value: object, shape: str) -> list[tuple[str, object]]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{option}: {shape}, found {value!r} instead of an object")
+        raise ConfigError(f"{option}: {shape}, found {value!r:.200} instead of an object")
     return list(value.items())
 
 

@@ -311,9 +311,12 @@ def _filter(expression: str, type: ExpressionType | None) -> tuple[str, str]:  #
             return expression, SQL92_EXPRESSION
         parse_tags("", expression)
     except FilterSyntaxError as error:
-        raise FilterSyntaxError(f"subExpression is {expression!r:.200}: {error}") from None
-    if type is None and _is_sql(expression):
+        reason = str(error).rpartition(" (at character")[0]
         raise FilterSyntaxError(
+            f"subExpression is {expression!r:.200}: {reason}", error.position
+        ) from None
+    if type is None and _is_sql(expression):
+        raise ConfigError(
             f"subExpression is {expression!r:.200}, which looks like SQL: add "
             ".option('subExpressionType', 'sql'), or 'tags' if it is a tag"
         )
