@@ -239,6 +239,8 @@ def test_columns_of_a_read_follow_its_options() -> None:
     assert read_columns(ColumnOptions()) == COLUMNS
     omitted = ColumnOptions(include_body=False, include_properties=False)
     assert COLUMNS.keys() - read_columns(omitted).keys() == {"body", "properties"}
+    added = read_columns(ColumnOptions(include_offset_msg_id=True))
+    assert added.keys() - COLUMNS.keys() == {"offsetMsgId"}
 
 
 def test_decoded_body_has_the_type_of_its_schema() -> None:
@@ -256,9 +258,10 @@ def test_decoded_body_has_the_type_of_its_schema() -> None:
         choose_columns([("body", "binary", True)], columns)
 
 
-def test_corrupt_column_must_have_a_name_of_its_own() -> None:
+@pytest.mark.parametrize("name", ["topic", "offsetMsgId"])
+def test_corrupt_column_must_have_a_name_of_its_own(name: str) -> None:
     options = ColumnOptions(
-        body_format=BodyFormat.JSON, body_schema="id BIGINT", corrupt_column="topic"
+        body_format=BodyFormat.JSON, body_schema="id BIGINT", corrupt_column=name
     )
-    with pytest.raises(ConfigError, match="columnNameOfCorruptRecord is 'topic'"):
+    with pytest.raises(ConfigError, match=f"columnNameOfCorruptRecord is '{name}'"):
         read_columns(options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from kourou.client.administration.admin import AdminClient
 from kourou.model.message import Message
 from tests.spark.conftest import Publish
 
@@ -81,6 +83,21 @@ def test_columns_are_left_out_when_not_included(
 
     assert not {"body", "properties"} & set(frame.columns)
     assert frame.count() == len(frame.select("topic", "msgId").collect()) == 10
+
+
+def test_offset_message_ids_are_a_column_when_included(
+    spark: SparkSession, namesrv: str, topics: tuple[str, str]
+) -> None:
+    frame = read(spark, namesrv, topic=topics[0], includeOffsetMsgId="true")
+
+    async def look_up(text: str) -> bytes:
+        async with AdminClient(namesrv) as admin:
+            return (await admin.message_by_id(text)).body
+
+    rows = frame.select("offsetMsgId", "body").collect()
+    assert len({row.offsetMsgId for row in rows}) == 10
+    assert asyncio.run(look_up(rows[3].offsetMsgId)) == rows[3].body
+    assert "offsetMsgId" not in read(spark, namesrv, topic=topics[0]).columns
 
 
 def test_rows_of_a_task_are_limited(

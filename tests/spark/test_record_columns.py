@@ -30,12 +30,12 @@ from kourou.protocol.record.keys import message_count
 from kourou.protocol.record.layout import MAGIC_BLANK, RECORD_START
 from kourou.spark.property_columns import split_properties
 from kourou.spark.record_columns import BATCH_BYTES, Answer, Decoded, decode_answers
-from kourou.spark.schema import COLUMNS, arrow_schema, build_batch
+from kourou.spark.schema import ALL_COLUMNS, arrow_schema, build_batch
 from tests.golden_exchanges import exchanges
 from tests.store import golden
 
 QUEUE = MessageQueue("flights", "broker-a", 3)
-ALL = tuple(COLUMNS)
+ALL = tuple(ALL_COLUMNS)
 EVERY_OFFSET = (-(1 << 63), (1 << 63) - 1)
 V4, V6 = ("10.0.0.7", 50_000), ("2001:db8::7", 50_000)
 PROPERTIES = b"KEYS\x01order-1\x02WAIT\x01true\x02TAGS\x01UA\x02UNIQ_KEY\x017F0000\x02"
@@ -179,6 +179,7 @@ def assert_both_ways_agree(
         [PLAIN, replace(PLAIN, topic=b"t" * 200), PLAIN],
         [replace(PLAIN, born_host=born, store_host=V4) for born in (V4, V6, V4)],
         [replace(PLAIN, born_host=born, store_host=V6) for born in (V4, V6, V4)],
+        [replace(PLAIN, born_host=V6, store_host=store) for store in (V6, V4, V6, V4)],
         [replace(PLAIN, topic=topic) for topic in (b"a", b"b", b"%RETRY%g", "ä".encode())],
         [replace(PLAIN, body=b"")],
         [replace(PLAIN, body=bytes(range(256)) * 8)],
@@ -189,8 +190,8 @@ def assert_both_ways_agree(
         [],
     ],
     ids=[
-        "equal", "long topic", "addresses", "v6", "topics", "no body", "binary body", "unsealed",
-        "times", "flags", "sys flags", "nothing",
+        "equal", "long topic", "addresses", "v6", "brokers", "topics", "no body", "binary body",
+        "unsealed", "times", "flags", "sys flags", "nothing",
     ],
 )  # fmt: skip
 def test_ordinary_records_become_rows_without_message_objects(

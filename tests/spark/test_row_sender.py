@@ -12,9 +12,14 @@ from kourou.client.calls_send import encode_message
 from kourou.client.config import ProducerConfig
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.sending.encoded_producer import EncodedProducer
-from kourou.errors import FlushDiskTimeoutError, MessageIllegalError, NoRouteError
+from kourou.errors import (
+    FlushDiskTimeoutError,
+    MessageIllegalError,
+    NoRouteError,
+    TransportError,
+)
 from kourou.model.message import Message, MessageExt
-from kourou.spark.row_sender import RowSender, SendLimits
+from kourou.spark.row_sender import UNCONFIRMED_SENDS_MAX, RowSender, SendLimits
 from kourou.spark.sink_rows import SinkRow
 from kourou.spark.stamps import Stamps
 from kourou.testing.cluster import Cluster
@@ -30,6 +35,8 @@ def with_sender(
     batch: int = 10,
     in_flight: int = 40,
     brokers: int = 1,
+    rate_max: float | None = None,
+    resends: bool = True,
     **broker: Any,
 ) -> None:
     """Run `body` with a topic T of two queues on each broker."""
@@ -40,6 +47,8 @@ def with_sender(
         in_flight_messages_max=in_flight,
         in_flight_bytes_max=32_768,
         timeout_ms=30_000,
+        unconfirmed_sends_max=UNCONFIRMED_SENDS_MAX if resends else 1,
+        rate_max=rate_max,
     )
 
     async def main() -> None:
@@ -47,7 +56,11 @@ def with_sender(
             async with cluster.admin() as admin:
                 await admin.create_topic("T", queues=2)
             producer = EncodedProducer(
-                "spark", cluster.namesrv_addr, config=config, runtime=cluster.runtime
+                "spark",
+                cluster.namesrv_addr,
+                config=config,
+                resends=resends,
+                runtime=cluster.runtime,
             )
             async with producer:
                 sender = RowSender(producer, config, limits, Stamps("w", 0, 3))
@@ -207,3 +220,72 @@ def test_an_absent_topic_is_refused_and_not_created() -> None:
             assert "Absent" not in await admin.topic_list()
 
     with_sender(body)
+
+
+@pytest.mark.parametrize(("rate", "count"), [(50.0, 200), (0.5, 5), (2_000.0, 1_000)])
+def test_a_rate_is_never_exceeded_and_is_used_up(rate: float, count: int) -> None:
+    async def body(cluster: Cluster, producer: EncodedProducer, sender: RowSender) -> None:
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        await sender.add(rows(producer, count // 2))
+        await asyncio.sleep(100)  # Spark computes the next rows
+        resumed_s = now_s()
+        await sender.add(rows(producer, count - count // 2))
+        await sender.finish()
+
+        messages = await stored(cluster)
+        times_ms = sorted(message.store_at_ms for message in messages)
+        burst = max(1, rate / 10)
+        for begin_ms in range(times_ms[0], times_ms[-1], 500):
+            in_second = sum(begin_ms <= at_ms < begin_ms + 1_000 for at_ms in times_ms)
+            assert in_second <= rate + 2 * burst
+        assert len(messages) == count
+        assert now_s() - resumed_s == pytest.approx(
+            (count - count // 2) / rate, abs=burst / rate + 1
+        )
+        assert resumed_s - began_s == pytest.approx(100 + count // 2 / rate, abs=burst / rate + 1)
+
+    with_sender(body, rate_max=rate)
+
+
+def test_without_resends_a_lost_answer_fails_and_no_copy_is_stored() -> None:
+    async def body(cluster: Cluster, producer: EncodedProducer, sender: RowSender) -> None:
+        await sender.add(rows(producer, 10))
+        cluster.flusher().stall()
+        adding = asyncio.create_task(sender.add(rows(producer, 10)))
+        await asyncio.sleep(1)  # the broker has the messages, and waits for its disk
+        await cluster.kill_broker()
+        with pytest.raises(TransportError, match=r"rows 0 to 9 of partition 3"):
+            await adding
+        await cluster.restart_broker()
+
+        copies = numbers(await stored(cluster))
+        assert sorted(copies) in (sorted([*range(10)] * 2), [*range(10)])
+        assert sender.sent.rows == 10
+
+    with_sender(body, resends=False)
+
+
+def test_without_resends_an_answer_other_than_send_ok_fails_at_once() -> None:
+    async def body(cluster: Cluster, producer: EncodedProducer, sender: RowSender) -> None:
+        cluster.flusher().stall()
+        with pytest.raises(FlushDiskTimeoutError, match="FLUSH_DISK_TIMEOUT to 1 send:"):
+            await sender.add(rows(producer, 10))
+        cluster.flusher().release()
+
+        assert sorted(numbers(await stored(cluster))) == [*range(10)]
+
+    with_sender(body, resends=False)
+
+
+def test_without_resends_a_broker_that_is_not_reached_is_tried_again() -> None:
+    async def body(cluster: Cluster, producer: EncodedProducer, sender: RowSender) -> None:
+        await cluster.kill_broker()
+        adding = asyncio.create_task(sender.add(rows(producer, 10)))
+        await asyncio.sleep(3)
+        await cluster.restart_broker()
+        await adding
+
+        assert sorted(numbers(await stored(cluster))) == [*range(10)]
+
+    with_sender(body, resends=False)

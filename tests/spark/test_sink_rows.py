@@ -112,6 +112,26 @@ def test_the_option_topic_overrides_the_column() -> None:
     assert [row.outgoing.topic for row in rows] == ["T", "T"]
 
 
+def test_a_copy_has_reserved_properties_and_is_sent_alone() -> None:
+    pairs = pa.array([[("RETRY_TOPIC", "orders")], None], pa.map_(pa.string(), pa.string()))
+    batch = pa.record_batch({"body": [b"1", b"2"], "systemProperties": pairs})
+
+    copy, other = rows_of(batch, format_of(BODY, ("systemProperties", "map<string,string>")))
+
+    assert properties(copy)["RETRY_TOPIC"] == "orders"
+    assert (copy.is_alone, other.is_alone) == (True, False)
+    assert "RETRY_TOPIC" not in properties(other)
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TRAN_MSG", "TIMER_DELIVER_MS", "UNIQ_KEY", "color"])
+def test_properties_of_a_delivery_are_not_copied(name: str) -> None:
+    pairs = pa.array([[(name, "1")]], pa.map_(pa.string(), pa.string()))
+    batch = pa.record_batch({"body": [b"1"], "systemProperties": pairs})
+
+    with pytest.raises(InvalidMessageError, match=f"row 0 .*: systemProperties has {name}"):
+        rows_of(batch, format_of(BODY, ("systemProperties", "map<string,string>")))
+
+
 def test_key_column_replaces_the_position_in_the_stamp() -> None:
     batch = pa.record_batch({"id": [17], "body": [b"1"]})
 

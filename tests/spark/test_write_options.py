@@ -35,6 +35,8 @@ def test_every_option_of_a_write_is_read() -> None:
             "sendTimeoutMs": "3000",
             "compressType": "ZSTD",
             "producerGroup": "loaders",
+            "delivery": "atmostonce",
+            "maxRatePerPartition": "0.5",
             "namespace": "prod",
             "useTls": "true",
         },
@@ -48,6 +50,7 @@ def test_every_option_of_a_write_is_read() -> None:
     assert options.key_column == "id"
     assert options.max_message_bytes == 65536
     assert options.producer_group == "loaders"
+    assert (options.is_resending, options.rate_max) == (False, 0.5)
     assert (options.client.namespace, options.client.use_tls) == ("prod", True)
 
 
@@ -56,6 +59,10 @@ def test_stream_has_a_checkpoint_and_no_write_id() -> None:
     options = parse_write_options({"nameServer": "n:1", "checkpointLocation": "/c"}, is_stream=True)
 
     assert options.write_id is None
+    assert options.is_resending
+    stream = {"nameServer": "n:1", "delivery": "atMostOnce"}
+    with pytest.raises(ConfigError, match="delivery applies to batch writes"):
+        parse_write_options(stream, is_stream=True)
     with pytest.raises(ConfigError, match="writeId applies to batch writes, not to streaming"):
         parse_write_options(LEAST, is_stream=True)
 
@@ -70,6 +77,8 @@ def test_stream_has_a_checkpoint_and_no_write_id() -> None:
         ({**LEAST, "writeId": "a b"}, "writeId is 'a b': expected 1 to 100 letters"),
         ({**LEAST, "maxMessageBytes": "1 GiB"}, "maxMessageBytes is '1 GiB': at most"),
         ({**LEAST, "batchSize": "0"}, "batchSize is '0': expected a whole number from 1"),
+        ({**LEAST, "delivery": "once"}, "delivery is 'once': expected one of atLeastOnce"),
+        ({**LEAST, "maxRatePerPartition": "0"}, "maxRatePerPartition is '0': expected messages a"),
         ({**LEAST, "secretKey": "s3cr3t"}, "unknown option 'secretkey': keys are not accepted"),
     ],
 )

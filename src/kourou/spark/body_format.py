@@ -32,7 +32,7 @@ from kourou.errors import ConfigError, MalformedMessageError
 from kourou.spark.body_schema import parse_body_schema, spark_ddl, spark_type
 from kourou.spark.option_table import BadBodyMode
 from kourou.spark.read_options import ColumnOptions
-from kourou.spark.schema import COLUMNS, Column, arrow_schema
+from kourou.spark.schema import ALL_COLUMNS, COLUMNS, OFFSET_MSG_ID, Column, arrow_schema
 
 BODY: Final = "body"
 _POSITION: Final = ("topic", "brokerName", "queueId", "queueOffset")
@@ -53,11 +53,13 @@ def read_columns(options: ColumnOptions) -> dict[str, Column]:
         del columns[BODY]
     if not options.include_properties:
         del columns["properties"]
+    if options.include_offset_msg_id:
+        columns[OFFSET_MSG_ID.name] = OFFSET_MSG_ID
     if options.body_schema is not None:
         kind = parse_body_schema(options.body_schema)
         columns[BODY] = Column(BODY, spark_type(kind), kind, ddl_type=spark_ddl(kind))
     if options.corrupt_column is not None:
-        if options.corrupt_column in COLUMNS:
+        if options.corrupt_column in ALL_COLUMNS:
             raise ConfigError(
                 f"columnNameOfCorruptRecord is {options.corrupt_column!r}, which is the name of "
                 "another column: choose a different one"

@@ -56,6 +56,13 @@ class BadBodyMode(Enum):
     FAIL = "failFast"
 
 
+class Delivery(Enum):
+    """Treatment of rows whose send may have stored them."""
+
+    AT_LEAST_ONCE = "atLeastOnce"
+    AT_MOST_ONCE = "atMostOnce"
+
+
 BATCH: Final = frozenset((Scope.BATCH,))
 STREAM: Final = frozenset((Scope.STREAM,))
 STORE: Final = frozenset((Scope.STORE,))
@@ -362,6 +369,11 @@ _COLUMN_ROWS: Final = (
         "`false` omits the column `properties`.",
     ),
     Option(
+        "includeOffsetMsgId", "columns.include_offset_msg_id", values.parse_boolean, "false", READS,
+        "`true` adds the column `offsetMsgId`: the id by which a broker finds a stored message, "
+        "made of its address and the position in its log.",
+    ),
+    Option(
         "bodyFormat", "columns.body_format", values.choice(BodyFormat), None, READS,
         "`json` decodes the bodies while they are read, into a column `body` of type `bodySchema`.",
     ),
@@ -389,6 +401,15 @@ _WRITE_ROWS: Final = (
         "keyColumn", "key_column", values.parse_text, None, WRITES,
         "Column that identifies a row within its batch, for a plan whose rows come in another "
         "order when a task is repeated.",
+    ),
+    Option(
+        "delivery", "delivery", values.choice(Delivery), "atLeastOnce", frozenset((Scope.WRITE,)),
+        "`atMostOnce` never sends a row again that may be stored: a send without an answer, an "
+        "answer other than SEND_OK, and a repeated task then fail the write.",
+    ),
+    Option(
+        "maxRatePerPartition", "rate_max", values.parse_rate, None, WRITES,
+        "Maximum number of messages that a task sends in a second, such as `200` or `0.5`.",
     ),
     Option(
         "batchSize", "batch_size", values.integer(1, 1024), "256", WRITES,

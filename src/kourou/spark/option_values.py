@@ -36,6 +36,9 @@ WRITE_ID_CHARS_MAX: Final = 100
 
 _WRITE_ID: Final = re.compile(rf"[\w.@/-]{{1,{WRITE_ID_CHARS_MAX}}}", re.ASCII)
 _EnumT = TypeVar("_EnumT", bound=Enum)
+RATE_MIN: Final = 0.01
+RATE_MAX: Final = 10_000_000
+_RATE: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]{1,19}) ?(|KiB|MiB|GiB|TiB)", re.IGNORECASE)
 _SIZE_UNITS: Final = {"": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4}
 _MILLISECONDS: Final = re.compile(r"([0-9]{1,15}) ?(?:ms)?")
@@ -78,6 +81,16 @@ def integer(low: int, high: int) -> Parse:
         return int(text)
 
     return parse
+
+
+def parse_rate(name: str, text: str, _now_ms: int) -> float:
+    """Return a number of messages a second."""
+    rate = float(text) if _RATE.fullmatch(text) else 0.0
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise ConfigError(
+            f"{name} is {text!r}: expected messages a second, {RATE_MIN} to {RATE_MAX:,}"
+        )
+    return rate
 
 
 def parse_size(name: str, text: str, _now_ms: int) -> int:

@@ -48,9 +48,16 @@ _NUMBERS: Final = (
 _HEAD_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
 _HOST_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
 """Sizes of a head and of the producer's address with its port in it, by `HOST_FLAGS`."""
+_STORE_HOSTS_AT: Final = np.zeros(HOST_FLAGS + 1, np.int64)
+_STORE_HOST_SIZES: Final = np.zeros(HOST_FLAGS + 1, np.int64)
+"""First byte and size of the broker's address with its port in a head, by `HOST_FLAGS`."""
 for _flags, _type in _HEAD_TYPES.items():
+    _STORE_HOSTS_AT[_flags] = _type.fields["store_address"][1]  # type: ignore[index]
+    _STORE_HOST_SIZES[_flags] = _type["store_address"].itemsize + _type["store_port"].itemsize
     _HEAD_SIZES[_flags] = _type.itemsize
     _HOST_SIZES[_flags] = _type["born_address"].itemsize + _type["born_port"].itemsize
+_HEX_DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_POSITION: Final = np.dtype(">i8")
 BORN_HOST: Final = _HEAD_TYPES[0].fields["born_address"][1]  # type: ignore[index]
 """The first byte of the producer's address in any head."""
 MARGIN_BYTES: Final = HEAD_BYTES_MAX
@@ -153,6 +160,22 @@ class Records:
         parts = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
         return np.fromiter(map(unmasked_crc32, parts), np.int64, len(starts)) & CRC_MASK
 
+    def offset_msg_ids(self, index: Integers) -> pa.StringArray:
+        """Return the offset message ids of records (`kourou.model.msgid`)."""
+        host_flags = self.fields["sys_flag"][index] & HOST_FLAGS
+        hosts_at = self.starts[index] + _STORE_HOSTS_AT[host_flags]
+        sizes = _STORE_HOST_SIZES[host_flags]
+        columns, rows = [], []
+        for size in np.unique(sizes).tolist():
+            chosen = np.flatnonzero(sizes == size)
+            hosts = _windows(self.data, np.dtype(f"V{size}"))[hosts_at[chosen]]
+            positions = self.fields["physical_offset"][index[chosen]].astype(_POSITION)
+            columns.append(_hex_column(hosts, positions))
+            rows.append(chosen)
+        if len(columns) == 1:
+            return columns[0]
+        return pa.concat_arrays(columns).take(pa.array(np.argsort(np.concatenate(rows))))
+
     def texts(
         self, starts: Integers, sizes: Integers, decode: Callable[[bytes], str]
     ) -> pa.StringArray:
@@ -190,6 +213,17 @@ def _read_heads(data: bytes, starts: Integers) -> tuple[dict[str, Integers], Int
             for name in _NUMBERS:
                 fields[name][chosen] = heads[name]
     return fields, host_flags
+
+
+def _hex_column(*numbers: npt.NDArray[np.generic]) -> pa.StringArray:
+    """Return the bytes of the numbers of each row, one after the other, as hexadecimal texts."""
+    rows = [one.view(np.uint8).reshape(len(one), -1) for one in numbers]
+    codes = np.concatenate(rows, axis=1)
+    digits = _HEX_DIGITS[np.stack((codes >> 4, codes & 15), axis=2)]
+    offsets = np.arange(len(codes) + 1, dtype=np.int32) * np.int32(2 * codes.shape[1])
+    return pa.StringArray.from_buffers(
+        len(codes), pa.py_buffer(offsets), pa.py_buffer(digits.tobytes())
+    )
 
 
 def _windows(data: bytes, kind: np.dtype[np.void]) -> npt.NDArray[np.void]:

@@ -96,7 +96,7 @@ class TopicSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnOptions:
-    """Columns that a read omits, and the decoding of bodies.
+    """Columns that a read omits or adds, and the decoding of bodies.
 
     Attributes:
         body_schema: Spark's DDL; given if and only if `body_format` is.
@@ -105,6 +105,7 @@ class ColumnOptions:
 
     include_body: bool = True
     include_properties: bool = True
+    include_offset_msg_id: bool = False
     body_format: BodyFormat | None = None
     body_schema: str | None = None
     mode: BadBodyMode = BadBodyMode.PERMISSIVE

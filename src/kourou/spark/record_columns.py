@@ -39,7 +39,14 @@ from kourou.protocol.record.keys import message_count
 from kourou.remoting.network import format_address
 from kourou.spark.property_columns import Integers, PropertyColumns, split_properties
 from kourou.spark.pulled_records import BORN_HOST, Flags, Records
-from kourou.spark.schema import COLUMNS, INSTANT, INSTANT_MAX_MS, arrow_schema, build_batch
+from kourou.spark.schema import (
+    COLUMNS,
+    INSTANT,
+    INSTANT_MAX_MS,
+    OFFSET_MSG_ID,
+    arrow_schema,
+    build_batch,
+)
 
 BATCH_ROWS: Final = 500
 """Number of rows that completes an Arrow batch; measured faster than 2,000 and more."""
@@ -427,6 +434,8 @@ class _OrdinaryRows:
         if name == "brokerName":
             brokers = pa.array([answer.queue.broker_name for answer in self.answers], pa.string())
             return brokers.take(pa.array(records.answer[index]))
+        if name == OFFSET_MSG_ID.name:
+            return records.offset_msg_ids(index)
         if name == "bornHost":
             starts = records.starts[index] + BORN_HOST
             return records.texts(starts, records.host_sizes[index], _decode_host)

@@ -28,6 +28,9 @@ from kourou.protocol.message_batch import entry_size
 from kourou.spark.sink_rows import SinkRow
 from kourou.spark.stamps import Stamps
 
+BURST_S: Final = 0.1
+"""Time in whose messages a limited rate is sent at once, in one batch."""
+
 UNCONFIRMED_SENDS_MAX: Final = 3
 """Sends of messages that are stored, but not with SEND_OK: each stores another copy."""
 
@@ -48,6 +51,8 @@ class SendLimits:
         in_flight_messages_max: maximum messages without an answer.
         in_flight_bytes_max: maximum size of their requests in bytes.
         timeout_ms: for all tries of one request.
+        unconfirmed_sends_max: maximum sends of messages that are stored without SEND_OK.
+        rate_max: maximum messages a second; None: no limit.
     """
 
     batch_messages_max: int
@@ -55,6 +60,15 @@ class SendLimits:
     in_flight_messages_max: int
     in_flight_bytes_max: int
     timeout_ms: int
+    unconfirmed_sends_max: int = UNCONFIRMED_SENDS_MAX
+    rate_max: float | None = None
+
+    @property
+    def burst_messages_max(self) -> int:
+        """Maximum messages of one request that the rate allows."""
+        if self.rate_max is None:
+            return self.batch_messages_max
+        return min(self.batch_messages_max, max(1, int(self.rate_max * BURST_S)))
 
 
 @dataclass(slots=True)
@@ -82,6 +96,25 @@ class SentRows:
     unconfirmed: int = 0
 
 
+class Pace:
+    """Delays messages so that their rate does not exceed a limit, on the event loop's clock.
+
+    Messages that come late leave no claim to a higher rate afterwards.
+    """
+
+    def __init__(self, rate_max: float) -> None:
+        self._rate_max = rate_max
+        self._free_at_s = 0.0
+
+    async def wait(self, messages: int) -> None:
+        """Wait until this number of messages may be sent at once."""
+        now_s = asyncio.get_running_loop().time()
+        at_s = max(self._free_at_s, now_s)
+        self._free_at_s = at_s + messages / self._rate_max
+        if at_s > now_s:
+            await asyncio.sleep(at_s - now_s)
+
+
 class RowSender:
     """Sends rows by a producer; used as a context, so that no request is left behind.
 
@@ -95,6 +128,7 @@ class RowSender:
         self._producer = producer
         self._config = config
         self._limits = limits
+        self._pace = None if limits.rate_max is None else Pace(limits.rate_max)
         self._stamps = stamps
         self._open: dict[_Key, _Batch] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
@@ -134,7 +168,7 @@ class RowSender:
                 batch = self._open[key] = _Batch()
             batch.rows.append(row)
             batch.size += size
-            if len(batch.rows) >= self._limits.batch_messages_max:
+            if len(batch.rows) >= self._limits.burst_messages_max:
                 await self._send_open(key)
         await self._wait_below(0, 0)
 
@@ -184,6 +218,8 @@ class RowSender:
             max(0, limits.in_flight_messages_max - count),
             max(0, limits.in_flight_bytes_max - batch.size),
         )
+        if self._pace is not None:
+            await self._pace.wait(count)
         self._messages += count
         self._bytes += batch.size
         before = None if queue is None else self._last.get(queue)
@@ -245,13 +281,14 @@ class RowSender:
             KourouError: as `EncodedProducer.send`.
         """
         deadline = Deadline(self._limits.timeout_ms)
-        for number in range(1, UNCONFIRMED_SENDS_MAX + 1):
+        sends_max = self._limits.unconfirmed_sends_max
+        for number in range(1, sends_max + 1):
             left_ms = max(1, int(deadline.remaining_s() * 1000))
             receipts = await self._producer.send(outgoing, queue=queue, timeout_ms=left_ms)
             if receipts[0].status is SendStatus.SEND_OK:
                 return
             self.sent.unconfirmed += len(receipts)
-            if number == UNCONFIRMED_SENDS_MAX or deadline.remaining_s() <= _UNCONFIRMED_DELAY_S:
+            if number == sends_max or deadline.remaining_s() <= _UNCONFIRMED_DELAY_S:
                 raise _unconfirmed(receipts[0], number)
             await asyncio.sleep(_UNCONFIRMED_DELAY_S)
 
@@ -269,6 +306,6 @@ def _unconfirmed(receipt: SendReceipt, sends: int) -> RemoteError:
     return RemoteError.from_response(
         receipt.status,
         f"broker {receipt.queue.broker_name} has stored the messages, but answered "
-        f"{receipt.status.name} to {sends} sends: mend its disk or replica, then run the job "
-        "again; kourou.spark.dedup removes the copies",
+        f"{receipt.status.name} to {sends} send{'s' if sends > 1 else ''}: mend its disk or "
+        "replica, then run the job again; kourou.spark.dedup removes the copies",
     )

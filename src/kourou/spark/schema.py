@@ -17,6 +17,10 @@
     bornTimestamp    timestamp            by the producer's clock
     storeTimestamp   timestamp            by the broker's
 
+The option includeOffsetMsgId adds one more column, which few reads need:
+
+    offsetMsgId      string               address of the broker and position in its log
+
 A read of a store directory has three more columns:
 
     commitLogOffset  bigint               position of the record, or of a corrupt range, in the log
@@ -102,7 +106,7 @@ def choose_columns(
 
 def arrow_schema(names: Sequence[str], columns: Mapping[str, Column] | None = None) -> pa.Schema:
     """Return the Arrow schema that Spark expects for these columns."""
-    known = COLUMNS if columns is None else columns
+    known = ALL_COLUMNS if columns is None else columns
     return pa.schema([(name, known[name].arrow_type) for name in names])
 
 
@@ -111,7 +115,7 @@ def build_batch(messages: Sequence[MessageExt], names: Sequence[str]) -> pa.Reco
     arrays = [
         _properties(messages)
         if name == "properties"
-        else pa.array(map(COLUMNS[name].value, messages), COLUMNS[name].arrow_type)
+        else pa.array(map(ALL_COLUMNS[name].value, messages), ALL_COLUMNS[name].arrow_type)
         for name in names
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(names))
@@ -158,6 +162,13 @@ def _columns() -> tuple[Column, ...]:
 
 COLUMNS: Final = {column.name: column for column in _columns()}
 """The columns by name, in the order of the schema."""
+
+OFFSET_MSG_ID: Final = Column("offsetMsgId", "string", pa.string(), attrgetter("offset_msg_id"))
+"""The column that the option includeOffsetMsgId adds. It identifies a stored message, except that
+the messages of a batch that is stored as one record share it."""
+
+ALL_COLUMNS: Final = {**COLUMNS, OFFSET_MSG_ID.name: OFFSET_MSG_ID}
+"""All columns that are decoded from messages, by name."""
 
 STORE_COLUMNS: Final = {
     column.name: column

@@ -1,15 +1,16 @@
 """Rows as messages: the columns that the sink accepts, and the messages of Arrow batches. Pure.
 
-    column         Spark type               content
-    body           binary or string         required, not null; a string is sent as UTF-8
-    topic          string                   the destination; the option topic overrides it
-    tags           string                   one tag
-    keys           array<string> or string  index keys; a string is one key
-    properties     map<string,string>       user properties
-    shardingKey    string                   rows with one key are sent to one queue, in their order
-    deliverTime    timestamp or bigint      delivery time; bigint: epoch milliseconds
-    flag           int                      a number for the consumer
-    msgId          string                   the unique id to send, to copy messages; null: a new one
+    column            Spark type               content
+    body              binary or string         required, not null; a string is sent as UTF-8
+    topic             string                   the destination; the option topic overrides it
+    tags              string                   one tag
+    keys              array<string> or string  index keys; a string is one key
+    properties        map<string,string>       user properties
+    shardingKey       string                   rows with one key are sent to one queue, in order
+    deliverTime       timestamp or bigint      delivery time; bigint: epoch milliseconds
+    flag              int                      a number for the consumer
+    msgId             string                   the unique id of a copy; null: a new one
+    systemProperties  map<string,string>       reserved properties of a copy, not of its delivery
 
 Except for body, all columns may be missing or null. A row that cannot be sent fails the write; the
 error names the row.
@@ -42,8 +43,14 @@ SINK_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "deliverTime": ("timestamp", "bigint"),
     "flag": ("int",),
     "msgId": ("string",),
+    "systemProperties": ("map<string,string>",),
 }
 """The columns by name, with the Spark types that each may have."""
+
+COPIED_PROPERTIES: Final = (
+    names.RESERVED - set(names.DELIVERY_PROPERTIES) - {names.KEYS, names.TAGS, names.UNIQ_KEY}
+)
+"""Reserved properties that a copy may have: they do not describe a delivery, and have no column."""
 
 _KEY_TYPES: Final = ("string", "tinyint", "smallint", "int", "bigint")
 
@@ -72,7 +79,8 @@ class SinkRow(NamedTuple):
         number: the row's number in its partition.
         outgoing: the encoded message.
         sharding_key: selects the queue; None: any queue.
-        is_alone: the message cannot be part of a batch, because it has a delivery time.
+        is_alone: the message cannot be part of a batch, because it has a delivery time, or
+            reserved properties that may not be allowed there.
     """
 
     number: int
@@ -190,7 +198,8 @@ def _sink_row(
     next_id: Callable[[], str],
 ) -> SinkRow:
     """Return one row; `values` are those of the columns of `SINK_COLUMNS` and the key."""
-    topic, body, tags, keys, properties, sharding_key, deliver_at_ms, flag, msg_id, key = values
+    topic, body, tags, keys, properties, *rest = values
+    sharding_key, deliver_at_ms, flag, msg_id, system_properties, key = rest
     if topic not in checked_topics:
         _check_destination(topic)
         checked_topics.add(topic)
@@ -224,7 +233,21 @@ def _sink_row(
         flag=flag or 0,
         deliver_at_ms=deliver_at_ms or 0,
     )
-    return SinkRow(number, encode_message(message, msg_id), sharding_key, bool(deliver_at_ms))
+    outgoing = encode_message(message, msg_id, _copied_properties(system_properties))
+    is_alone = bool(deliver_at_ms or system_properties)
+    return SinkRow(number, outgoing, sharding_key, is_alone)
+
+
+def _copied_properties(pairs: Sequence[tuple[str, str]] | None) -> dict[str, str]:
+    copied = dict(pairs or ())
+    for name, value in copied.items():
+        if name not in COPIED_PROPERTIES:
+            raise InvalidMessageError(
+                f"systemProperties has {name}, which is not a reserved property that copies keep: "
+                "use a column of its own, or properties"
+            )
+        check_text(f"the value of property {name}", value)
+    return copied
 
 
 def _check_destination(topic: str | None) -> None:

@@ -9,15 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kourou.client.config import ProducerConfig
+from kourou.client.config import RETRY_RESPONSE_CODES, ProducerConfig
 from kourou.clock import SystemClock
+from kourou.protocol.codes import ResponseCode
 from kourou.protocol.compression import CompressionType
 from kourou.spark.connection import ConnectionOptions
-from kourou.spark.option_table import WRITES, Scope, parse_texts
+from kourou.spark.option_table import WRITES, Delivery, Scope, parse_texts
 from kourou.spark.option_values import missing
 
 COMPRESS_OVER_BYTES: Final = 4_096
 """Smaller bodies are not compressed, and stay in batches, which are never compressed."""
+
+REFUSED_BEFORE_STORING: Final = frozenset(
+    (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY)
+)
+"""Response codes of a broker that has certainly stored nothing, and may accept another try."""
 
 _OF_SPARK: Final = frozenset(("checkpointlocation",))
 """Options of Spark's own that it passes to the sink of a stream, in lower case."""
@@ -36,12 +42,19 @@ class WriteOptions:
     topic: str | None
     write_id: str | None
     key_column: str | None
+    rate_max: float | None
     batch_size: int
     max_message_bytes: int
     compression: CompressionType | None
     send_max_in_flight: int
     send_timeout_ms: int
     producer_group: str
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+    @property
+    def is_resending(self) -> bool:
+        """Whether rows are sent again that may be stored already."""
+        return self.delivery is Delivery.AT_LEAST_ONCE
 
     def producer_config(self) -> ProducerConfig:
         """Return the settings of a producer in this process; reads the credentials.
@@ -49,8 +62,10 @@ class WriteOptions:
         Raises:
             CredentialsError: the file or the environment does not hold both keys.
         """
+        codes = RETRY_RESPONSE_CODES if self.is_resending else REFUSED_BEFORE_STORING
         return ProducerConfig(
             **self.client.settings(),
+            retry_response_codes=codes,
             max_message_size_bytes=self.max_message_bytes,
             compress_body_over_bytes=None if self.compression is None else COMPRESS_OVER_BYTES,
             compress_type=self.compression or CompressionType.ZLIB,

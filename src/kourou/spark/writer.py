@@ -22,8 +22,8 @@ from pyspark.sql.datasource import (
 
 from kourou.client.config import ProducerConfig
 from kourou.client.sending.encoded_producer import EncodedProducer
-from kourou.errors import InternalError, NoRouteError, UsageError
-from kourou.spark.row_sender import RowSender, SendLimits, SentRows
+from kourou.errors import InternalError, JobFailedError, NoRouteError, UsageError
+from kourou.spark.row_sender import UNCONFIRMED_SENDS_MAX, RowSender, SendLimits, SentRows
 from kourou.spark.sink_rows import RowFormat, row_format, sink_rows
 from kourou.spark.stamps import Stamps
 from kourou.spark.worker_errors import text_first
@@ -148,7 +148,12 @@ def _format(options: WriteOptions, fields: Iterable[tuple[str, str]]) -> RowForm
 
 
 def _producer(options: WriteOptions, config: ProducerConfig) -> EncodedProducer:
-    return EncodedProducer(options.producer_group, options.client.name_server, config=config)
+    return EncodedProducer(
+        options.producer_group,
+        options.client.name_server,
+        config=config,
+        resends=options.is_resending,
+    )
 
 
 async def _check_topic(options: WriteOptions, topic: str) -> None:
@@ -178,6 +183,11 @@ def _send_all(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, row_format: RowFormat, task: _Task
 ) -> TaskReport:
     """Send all rows; the event loop runs only between the reads from Spark."""
+    if task.attempt and not options.is_resending:
+        raise JobFailedError(
+            f"the task of partition {task.stamps.partition} is repeated, and delivery is "
+            "atMostOnce: some of its rows may be stored"
+        )
     if task.attempt:  # rows that the first attempt has sent are stored twice
         log.warning(
             "spark_task.repeated attempt=%d partition=%d batch=%d write=%s",
@@ -190,6 +200,8 @@ def _send_all(
         in_flight_messages_max=options.send_max_in_flight,
         in_flight_bytes_max=IN_FLIGHT_BYTES_MAX,
         timeout_ms=options.send_timeout_ms,
+        unconfirmed_sends_max=UNCONFIRMED_SENDS_MAX if options.is_resending else 1,
+        rate_max=options.rate_max,
     )
     with asyncio.Runner() as runner:
         run = runner.get_loop().run_until_complete  # runner.run would set signal handlers

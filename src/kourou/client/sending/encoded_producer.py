@@ -23,14 +23,15 @@ class EncodedProducer(Lifetime):
 
     A `Producer` encodes and checks each message and draws its unique id. Here the caller does so
     (`kourou.client.calls_send`), and can therefore send the same messages again under the same ids.
-    Delivery is at least once, with the retries of a `Producer`. A topic without a route is refused,
-    never created.
+    Delivery is at least once, with the retries of a `Producer`, unless `resends` is false. A topic
+    without a route is refused, never created.
 
     Args:
         group: identifies the producer in the client lists of brokers.
         namesrv_addr: as in `Producer`.
         config: limits, timeouts and credentials; `auto_create_topic` and `linger_ms` have no
             effect.
+        resends: send messages again whose answer did not arrive, which may store them twice.
         runtime: network, clock and randomness, for tests; None: those of the system.
 
     Raises:
@@ -43,11 +44,13 @@ class EncodedProducer(Lifetime):
         namesrv_addr: str | None,
         *,
         config: ProducerConfig,
+        resends: bool = True,
         runtime: Runtime | None = None,
     ) -> None:
         check_client_group(group)
         self._group = group
         self._config = config
+        self._resends = resends
         runtime = runtime or Runtime.system()
         self._instance = ClientInstance(
             namesrv_addr, config, runtime, kind="producer", producer_group=group
@@ -62,7 +65,14 @@ class EncodedProducer(Lifetime):
             ClosedError: the producer was started before.
         """
         self._instance.start()
-        self._sender = Sender(self._instance, self._group, self._config, SendHooks(()), self._ids)
+        self._sender = Sender(
+            self._instance,
+            self._group,
+            self._config,
+            SendHooks(()),
+            self._ids,
+            resends=self._resends,
+        )
 
     async def close(self) -> None:
         """Disconnect. Sends in progress fail with a `TransportError`; await them before."""

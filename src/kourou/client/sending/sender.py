@@ -24,7 +24,7 @@ from kourou.client.sending.queue_choice import QueueChoice, RoundRobins, check_q
 from kourou.client.sending.send_hooks import SendAttempt, SendHooks, SendOutcome
 from kourou.client.sending.send_plans import SendPlans, vip_address
 from kourou.client.sending.send_stats import SendStats
-from kourou.errors import ClosedError, KourouError
+from kourou.errors import ClosedError, ConnectionLostError, KourouError, RequestTimeoutError
 from kourou.model.msgid import UniqueIdGenerator
 from kourou.model.queue import MessageQueue
 from kourou.protocol.codes import ResponseCode
@@ -90,8 +90,12 @@ class Sender:
         config: ProducerConfig,
         hooks: SendHooks,
         ids: UniqueIdGenerator,
+        *,
+        resends: bool = True,
     ) -> None:
+        """Create the sender; `resends`: also after a try that may have stored the message."""
         self._instance = instance
+        self._resends = resends
         self._group = group
         self._config = config
         self._hooks = hooks
@@ -275,6 +279,8 @@ class Sender:
         tries.last = error
         if self._instance.is_closed:
             raise error  # no try can succeed any more
+        if not self._resends and isinstance(error, (ConnectionLostError, RequestTimeoutError)):
+            raise error
         if error.refresh_route:
             self._instance.routes.refresh_soon(tries.outgoing.topic)
 
