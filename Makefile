@@ -51,7 +51,7 @@ fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
 soak: $(READY) ## kill Spark jobs in mid-batch; send a million mutated frames while a healthy client runs (15 minutes)
-	$(BIN)/pytest -q tests/spark/kills -p no:randomly
+	$(BIN)/pytest -q tests/spark/kills tests/pipelines/kills -p no:randomly
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
 torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos (90 minutes; TORTURE="--only flips", SEED=1)

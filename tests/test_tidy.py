@@ -21,7 +21,6 @@ SHARDS = {
     "kourou.broker.transactions.transaction_config": "a section of the configuration, as timers'",
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
-    "kourou.model.redrive": "a pure rule, for jobs of Spark as well as for administrators",
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
     "kourou.properties_file": "a file format",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",

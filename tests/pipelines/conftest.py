@@ -10,13 +10,20 @@ from pyspark.sql import SparkSession
 
 from kourou.client.administration.admin import AdminClient
 from kourou.client.config import ProducerConfig
+from kourou.client.consuming.acknowledging.redelivery import DeadLetter
+from kourou.client.consuming.consumer_config import PushConsumerConfig
+from kourou.client.consuming.push_consumer import PushConsumer
 from kourou.client.sending.producer import Producer
-from kourou.model.message import Message
+from kourou.model.group import ConsumeFromWhere
+from kourou.model.message import Message, MessageExt
 from kourou.spark.sessions import local_session
 from kourou.testing.process import Serving
 
 Publish = Callable[[Sequence[Message]], list[str]]
 """Function that creates the topic with two queues, sends the messages, and returns their ids."""
+
+Reject = Callable[[str, str, int], None]
+"""Function that has a group reject a number of messages of a topic, which become dead letters."""
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +43,28 @@ def publish(namesrv: str) -> Publish:
             return [(await future).msg_id for future in futures]
 
     return lambda messages: asyncio.run(send(messages))
+
+
+@pytest.fixture(scope="session")
+def reject(namesrv: str) -> Reject:
+    async def consume(topic: str, group: str, count: int) -> None:
+        enough = asyncio.Event()
+        refused: list[str] = []
+
+        async def refuse(message: MessageExt) -> None:
+            refused.append(message.msg_id)
+            if len(refused) == count:
+                enough.set()
+            raise DeadLetter(f"no account {message.body.decode()}")
+
+        config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+        consumer = PushConsumer(group, namesrv, config=config)
+        consumer.subscribe(topic)
+        consumer.listen(refuse)
+        async with consumer, asyncio.timeout(60):
+            await enough.wait()
+
+    return lambda topic, group, count: asyncio.run(consume(topic, group, count))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -62,30 +61,6 @@ def test_each_run_archives_the_messages_since_the_last_and_a_killed_run_none_twi
     }
     table = ds.dataset(directory, format="parquet", partitioning="hive").to_table()
     assert sorted(map(int, table.column("body").to_pylist())) == list(range(40))
-
-
-def test_archived_messages_are_sent_again_under_their_unique_ids(
-    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
-) -> None:
-    sent = [
-        Message("t-lost", b"%d" % n, keys=[f"k-{n}"], tags="a", properties={"n": str(n)})
-        for n in range(5)
-    ]
-    ids = publish(sent)
-    publish([Message("t-restored", b"other")])
-    directory = str(tmp_path / "archive")
-    selection = Selection(name_server=namesrv, topics=("t-lost",))
-    archive.run(spark, archive.Options(selection=selection, directory=directory))
-
-    archive.restorable(archive.read_archive(spark, directory)).write.format("rocketmq").options(
-        nameServer=namesrv, topic="t-restored", writeId="restore-1"
-    ).mode("append").save()
-
-    found = read_messages(spark, replace(selection, topics=("t-restored",)))
-    rows = {row.msgId: row for row in found.where("tags = 'a'").collect()}
-    assert rows.keys() == set(ids)
-    assert {row.properties["n"] for row in rows.values()} == {str(n) for n in range(5)}
-    assert [row["keys"] for _, row in sorted(rows.items())] == [[f"k-{n}"] for n in range(5)]
 
 
 def test_an_empty_archive_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,17 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
-from kourou import (
-    ConsumeFromWhere,
-    DeadLetter,
-    Message,
-    MessageExt,
-    Producer,
-    PushConsumer,
-    PushConsumerConfig,
-)
+from kourou.model.message import Message
 from kourou.pipelines import dead_letters
 from kourou.pipelines.selection import Selection
+from tests.pipelines.conftest import Publish, Reject
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -94,31 +86,11 @@ def test_dead_letters_of_one_cause_are_one_row_with_the_latest_samples(
     assert accounts.lastAt - accounts.firstAt == timedelta(seconds=4)
 
 
-async def kill(namesrv: str, topic: str, group: str, count: int) -> None:
-    """Make a group reject messages of a topic."""
-    refused = 0
-    enough = asyncio.Event()
-
-    async def refuse(message: MessageExt) -> None:
-        nonlocal refused
-        refused += 1
-        if refused == count:
-            enough.set()
-        raise DeadLetter(f"no account {message.body.decode()}")
-
-    config = PushConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
-    async with Producer("killers", namesrv) as producer:
-        for n in range(count):
-            await producer.send(Message(topic, b"%d" % n))
-    consumer = PushConsumer(group, namesrv, config=config)
-    consumer.subscribe(topic)
-    consumer.listen(refuse)
-    async with consumer, asyncio.timeout(60):
-        await enough.wait()
-
-
-def test_real_dead_letters_are_grouped_by_their_reason(spark: SparkSession, namesrv: str) -> None:
-    asyncio.run(kill(namesrv, "t-dying", "t-billing", 4))
+def test_real_dead_letters_are_grouped_by_their_reason(
+    spark: SparkSession, namesrv: str, publish: Publish, reject: Reject
+) -> None:
+    publish([Message("t-dying", b"%d" % n) for n in range(4)])
+    reject("t-dying", "t-billing", 4)
     selection = Selection(name_server=namesrv, topics=("%DLQ%t-billing",))
 
     report = dead_letters.run(spark, dead_letters.Options(selection=selection))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 
-from kourou.errors import ConfigError, CredentialsError, UsageError
+from kourou.errors import ConfigError, CredentialsError, JobFailedError, UsageError
 from kourou.protocol.compression import CompressionType
 from kourou.spark.write_options import parse_write_options
+from kourou.spark.writer import BatchWriter
 
 LEAST = {"nameServer": "localhost:9876", "writeId": "load-1"}
 
@@ -109,3 +111,20 @@ def test_bodies_are_compressed_only_on_request() -> None:
 
     assert plain.compress_body_over_bytes is None
     assert options.producer_config().compress_body_over_bytes == 4_096
+
+
+@pytest.mark.parametrize("delivery", ["atMostOnce", "atLeastOnce"])
+def test_a_repeated_task_sends_nothing_if_its_rows_may_be_stored(
+    delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TaskContext()
+    task._attemptNumber, task._partitionId = 1, 3
+    monkeypatch.setattr(TaskContext, "_taskContext", task)
+    options = parse_write_options({**LEAST, "delivery": delivery}, is_stream=False)
+    writer = BatchWriter(options, [("body", "binary"), ("topic", "string")])
+
+    if delivery == "atLeastOnce":
+        assert writer.write(iter([])).attempt == 1
+        return
+    with pytest.raises(JobFailedError, match="the task of partition 3 is repeated"):
+        writer.write(iter([]))

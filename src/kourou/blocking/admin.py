@@ -65,6 +65,7 @@ class AdminClient(Blocking[AsyncAdminClient]):
     dead_letters = blocking_method(AsyncAdminClient.dead_letters)
     redrive = blocking_method(AsyncAdminClient.redrive)
     redrive_all = blocking_method(AsyncAdminClient.redrive_all)
+    redriven_offsets = blocking_method(AsyncAdminClient.redriven_offsets)
 
     # Clients
     consume_directly = blocking_method(AsyncAdminClient.consume_directly)

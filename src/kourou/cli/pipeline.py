@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kourou.cli import pipeline_audit, pipeline_copies, pipeline_measures
+from kourou.cli import pipeline_audit, pipeline_copies, pipeline_measures, pipeline_sends
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -15,3 +15,4 @@ app = typer.Typer(
 app.add_typer(pipeline_measures.app)
 app.add_typer(pipeline_copies.app)
 app.add_typer(pipeline_audit.app)
+app.add_typer(pipeline_sends.app)

@@ -196,7 +196,7 @@ def dead_letters(
 
     for group in groups or ():
         check_group(group)
-    topics = sorted(_dead_letter_topics(groups, settings.namesrv, timeout))
+    topics = sorted(dead_letter_topics(groups, settings.namesrv, timeout))
     if not topics:
         print_stderr("there are no dead letters" + (f" of {', '.join(groups)}" if groups else ""))
         return
@@ -204,7 +204,7 @@ def dead_letters(
     run_pipeline(pipeline, pipeline.Options(selection=selection, rows=settings.rows), settings)
 
 
-def _dead_letter_topics(groups: Sequence[str] | None, namesrv: str, timeout: float) -> set[str]:
+def dead_letter_topics(groups: Sequence[str] | None, namesrv: str, timeout: float) -> set[str]:
     """Return the dead-letter topics that exist: the first dead letter of a group creates one."""
     present = AdminSession(namesrv, timeout).run(lambda admin: admin.topic_list())
     found = {topic for topic in present if topic.startswith(DLQ_PREFIX)}

@@ -80,6 +80,8 @@ DLQ_REASON: Final = "KOUROU_DLQ_REASON"
 """Kourou's own, of a dead letter: the reason why its last delivery failed, in one line."""
 REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 """Kourou's own, of a redriven message: the offset message id of its dead letter."""
+REPLAYED_FROM: Final = "KOUROU_REPLAYED_FROM"
+"""Kourou's own, of a replayed message: the offset message id of the original."""
 SPARK_ID: Final = "KOUROU_SPARK_ID"
 """Kourou's own, of a message that a Spark job sent: identifies its row (`kourou.spark.stamps`)."""
 

@@ -18,11 +18,9 @@ from typing import Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from kourou.client.consuming.consumer_config import PullConsumerConfig
 from kourou.client.consuming.pull_consumer import PullConsumer
-from kourou.model.properties import RESERVED
 from kourou.model.queue import MessageQueue
 from kourou.pipelines.archive_files import (
     STAGED_SCHEMA,
@@ -206,16 +204,3 @@ _STAGED: Final = pa.schema(
         *((name, pa.int64()) for name in ("start", "until", "rows", "bytes")),
     ]
 )
-
-
-def restorable(messages: DataFrame) -> DataFrame:
-    """Return archived messages as rows for `df.write.format("rocketmq")`, to send them again.
-
-    The unique id, keys, tag, body and user properties remain. Properties of the system describe an
-    earlier delivery: a delay, a timer, a transaction, retries or the origin.
-
-    Args:
-        messages: rows of `read_archive`, or of a read of topics.
-    """
-    kept = F.map_filter("properties", lambda key, _: ~key.isin(*sorted(RESERVED)))
-    return messages.select("topic", "msgId", "body", "tags", "keys", kept.alias("properties"))

@@ -16,6 +16,7 @@ from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kourou import errors
@@ -32,6 +33,7 @@ from kourou.spark.sessions import local_session, register
 
 _RAISED: Final = re.compile(r"\bkourou\.errors\.(\w+): ([^\n]*)")
 _CONDITION: Final = re.compile(r"^\[[A-Z_.0-9]+\] ")
+_ERROR_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _KINDS: Final = (
     *(UsageError, NoRouteError, ConnectFailedError, ConnectionLostError, RequestTimeoutError),
 )
@@ -65,29 +67,41 @@ def spark_session(name: str, cores: int, *, log_file: Path | None = None) -> Ite
 def translated_errors() -> Iterator[None]:
     """Raise errors of Spark as errors of Kourou, in one line; Spark's own is the cause.
 
+    PySpark logs the same errors as JSON with Java's traceback; that is switched off meanwhile.
+
     Raises:
         KourouError: as raised in a worker or in the planning of a read.
         JobFailedError: another failure of the job.
     """
+    loggers = [PySparkLogger.getLogger(name) for name in _ERROR_LOGGERS]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     except (PySparkException, Py4JError) as error:
         raise translate(str(error)) from error
+    finally:
+        for logger in loggers:
+            logger.disabled = False
 
 
 def translate(text: str) -> KourouError:
     """Return the error of Kourou that an error text of Spark contains, tracebacks included."""
     found = _RAISED.findall(text)
     if not found:
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        first = _CONDITION.sub("", lines[0]) if lines else "without a reason"
-        return JobFailedError(f"the Spark job failed: {first}")
+        return JobFailedError(f"the Spark job failed: {first_line(text)}")
     name, message = found[-1]
     raised = getattr(errors, name, KourouError)
     for kind in _KINDS:
         if issubclass(raised, kind):
             return kind(message)
     return JobFailedError(message)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of an error text of Spark, without the name of its condition."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _CONDITION.sub("", lines[0]).rstrip(";") if lines else "without a reason"
 
 
 def new_log_file() -> Path:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kourou.errors import UsageError
 from kourou.pipelines.event_time import stored_ms
-from kourou.spark.schema import COLUMNS, ddl
+from kourou.spark.schema import ALL_COLUMNS, COLUMNS, OFFSET_MSG_ID, ddl
 
 POSITION: Final = ("topic", "brokerName", "queueId", "queueOffset")
 """The columns that identify a stored message."""
@@ -49,7 +49,8 @@ def read_messages(
     Args:
         spark: the session.
         selection: the messages.
-        columns: the needed columns of the source, which reads no others; empty: all.
+        columns: the needed columns of the source, which reads no others; empty: all but
+            offsetMsgId.
 
     Raises:
         UsageError: no topic is selected.
@@ -61,8 +62,9 @@ def read_messages(
     read = [*names, *({"storeTimestamp"} - set(names))]
     frames = [
         spark.read.format("rocketmq")
-        .schema(ddl({name: COLUMNS[name] for name in read}))
+        .schema(ddl({name: ALL_COLUMNS[name] for name in read}))
         .options(**selection.options)
+        .option("includeOffsetMsgId", str(OFFSET_MSG_ID.name in read).lower())
         .option("subExpression", selection.tags)
         .option("nameServer", selection.name_server)
         .option("topic", topic)

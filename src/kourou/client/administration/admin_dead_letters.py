@@ -260,6 +260,21 @@ class DeadLetterAdmin(MessageAdmin):
             done += await self._redrive_queue(group, backlog, report, to_topic=to_topic)
         return done
 
+    async def redriven_offsets(self, group: str) -> dict[MessageQueue, int]:
+        """Return for each queue of the dead-letter topic the offset up to which all are redriven.
+
+        `redrive_all` has processed the dead letters before that offset.
+
+        Raises:
+            TransportError: a broker with dead letters did not answer.
+        """
+        check_group(group)
+        return {
+            queue: await self._redriven_until(server, queue)
+            for queue, server in await self._dead_queues(group)
+            if server is not None
+        }
+
     async def _backlog(self, server: Server, queue: MessageQueue) -> _Backlog:
         """Return the dead letters of the queue that are to be processed."""
         pool, address, timeout_s = server.pool, server.address, server.timeout_s
