@@ -77,13 +77,15 @@ async def create_topic(namesrv: str) -> None:
         await admin.create_topic("orders", queues=4)
 
 
-def read(spark: SparkSession, namesrv: str, *, is_stream: bool = False) -> DataFrame:
+def read(
+    spark: SparkSession, namesrv: str, *, is_stream: bool = False, starting: str = "earliest"
+) -> DataFrame:
     """Return the topic as a DataFrame."""
     source = (spark.readStream if is_stream else spark.read).format("rocketmq")
     return (
         source.option("nameServer", namesrv)
         .option("topic", "orders")
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", starting)
         .load()
     )
 
@@ -154,11 +156,11 @@ def compare(spark: SparkSession, serving: Serving, count: int, rounds: int, work
     print(f"of the ceiling: noop {noop / ceiling:.2f}, Parquet {files / files_ceiling:.2f}")
 
 
-def first_batch(namesrv: str) -> Iterator[pa.RecordBatch]:
-    """Yield the topic's batches, read in this process."""
+def first_batch(namesrv: str, rows: int = 1_000) -> Iterator[pa.RecordBatch]:
+    """Yield batches with the first rows of the first queue, read in this process."""
     options = parse_read_options({"nameServer": namesrv, "topic": "orders"}, is_stream=False)
     queue = MessageQueue("orders", BROKER, 0)
-    return read_ranges([QueueRange(queue, 0, 1_000)], options, tuple(COLUMNS))
+    return read_ranges([QueueRange(queue, 0, rows)], options, tuple(COLUMNS))
 
 
 def main() -> None:
