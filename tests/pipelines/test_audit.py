@@ -123,19 +123,20 @@ def test_lost_and_repeated_messages_are_named(
 
     lost, again = asyncio.run(main())
 
-    report = audit.run(
-        spark, options(namesrv, topic, ledger="t-lossy-ledger"), Tables(str(tmp_path))
-    )
+    args = ("audit", topic, "--ledger", "t-lossy-ledger", "--settle", "0s", "--out", str(tmp_path))
+    done = CliRunner().invoke(app, ["pipeline", *args, "--json"], env={"KOUROU_NAMESRV": namesrv})
 
-    found = {str(row["msg_id"]): row for row in report.tables[0].documents()}
+    assert done.exit_code == 1, done.output
+    report = json.loads(done.stdout)
+    found = {row["msg_id"]: row for row in report["tables"]["findings"]}
     assert {one: row["finding"] for one, row in found.items()} == {
         **dict.fromkeys(lost, "lost"),
         again: "duplicate",
     }
-    assert "acknowledged at broker-a/" in str(found[lost[0]]["cause"])
-    assert "another program copied it" in str(found[again]["cause"])
-    assert (report.metrics["lost"], report.metrics["duplicate"]) == (4, 1)
-    assert report.metrics["stored_copies"] == 2
+    assert "acknowledged at broker-a/" in found[lost[0]]["cause"]
+    assert "another program copied it" in found[again]["cause"]
+    assert (report["metrics"]["lost"], report["metrics"]["duplicate"]) == (4, 1)
+    assert report["metrics"]["stored_copies"] == 2
     [row] = spark.read.parquet(f"{tmp_path}/messages").where(f"msgId = '{again}'").collect()
     assert len(row.positions) == 2
     assert spark.read.parquet(f"{tmp_path}/findings").count() == 5
