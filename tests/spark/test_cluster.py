@@ -279,6 +279,28 @@ def test_commit_of_a_group_shows_its_progress() -> None:
     run_virtual(main())
 
 
+def test_advance_moves_the_group_forwards_only_unless_it_is_beyond_the_end() -> None:
+    async def main() -> None:
+        async with cluster_of("orders") as cluster, client_of(cluster) as client:
+            await send(cluster, "orders", 3)
+            async with cluster.pull_consumer("spark") as consumer:
+                seen: list[int | None] = []
+                for ends, latest in (
+                    ({Q0: 2, Q1: 0}, {Q0: 3}),
+                    ({Q0: 1}, {Q0: 3}),
+                    ({Q0: 1}, {}),
+                    ({Q0: 3}, {}),
+                    ({Q0: 1}, {Q0: 2}),  # the queue was made again
+                ):
+                    await client.advance_offsets(ends, {}, latest)
+                    seen.append(await consumer.committed(Q0))
+
+                assert seen == [2, 2, 2, 3, 1]
+                assert await consumer.committed(Q1) == 0
+
+    run_virtual(main())
+
+
 def test_pulls_of_a_task_continue_after_a_restart_of_the_broker() -> None:
     async def main() -> list[bytes]:
         async with cluster_of("orders") as cluster, client_of(cluster) as client:

@@ -24,6 +24,7 @@ PRINTED: Final = {
     "Read a topic": "|  eu|    2|\n|  us|    1|",
     "Read JSON bodies": "|  eu|     10.00|\n|  us|      5.00|",
     "Read a topic as a stream": "3 messages",
+    "Progress and metrics": "0 messages behind; 3 rows read",
     "Write": "2 rows written",
     "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }

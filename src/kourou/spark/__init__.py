@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from kourou.spark.option_listing import options
     from kourou.spark.sessions import local_session as session
     from kourou.spark.sessions import register
+    from kourou.spark.tracking import track
 
-__all__ = ["dedup", "options", "register", "session"]
+__all__ = ["dedup", "options", "register", "session", "track"]
 
 _HOMES: Final = MappingProxyType(
     {
@@ -30,6 +31,7 @@ _HOMES: Final = MappingProxyType(
         "options": ("kourou.spark.option_listing", "options"),
         "register": ("kourou.spark.sessions", "register"),
         "session": ("kourou.spark.sessions", "local_session"),
+        "track": ("kourou.spark.tracking", "track"),
     }
 )
 """Public name to the module that defines it, and its name there."""

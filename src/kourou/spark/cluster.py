@@ -183,9 +183,33 @@ class ClusterClient(Lifetime):
                 self._access.commit_offset(*pair, topic_begins.get(broker_topic(pair[0])))
             ),
         )
-        for error in answers:
-            if error is not None:
-                raise error
+        _raise_first(answers)
+
+    async def advance_offsets(
+        self,
+        offsets: Mapping[MessageQueue, int],
+        topic_begins: Mapping[BrokerTopic, int],
+        latest: Mapping[MessageQueue, int],
+    ) -> None:
+        """Commit those of the offsets that are ahead of the group's; as `commit_offsets`.
+
+        Args:
+            offsets: the offsets to commit.
+            topic_begins: identities of the topics.
+            latest: ends of the queues, as far as known. A group that is beyond the end is set back:
+                the topic was created again.
+        """
+
+        async def advance(queue: MessageQueue, offset: int) -> None:
+            committed = await self._access.committed(queue)
+            if committed is not None:
+                end = max(latest.get(queue, committed), offset)
+                if offset <= committed <= end:
+                    return
+            begin = topic_begins.get(broker_topic(queue))
+            await self._access.commit_offset(queue, offset, begin)
+
+        _raise_first(await self._gather(offsets.items(), lambda pair: _or_error(advance(*pair))))
 
     async def view(
         self,
@@ -471,6 +495,12 @@ async def _or_error(call: Awaitable[object]) -> KourouError | None:
     except (TransportError, RemoteError) as error:
         return error
     return None
+
+
+def _raise_first(errors: Iterable[KourouError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 def _merged(views: Iterable[View]) -> View:

@@ -113,6 +113,9 @@ class Puller:
 
     Pulls are sent and answers received only while `next_portion` runs. The next pulls are sent
     before it returns, so that the broker works while the caller does.
+
+    Attributes:
+        pulls: number of requests sent.
     """
 
     def __init__(self, client: Source, ranges: Iterable[QueueRange], options: ReadOptions) -> None:
@@ -123,6 +126,7 @@ class Puller:
         self._topic_begins = {one.queue: one.topic_begin for one in self._waiting}
         self._cursors: list[_Cursor] = []
         self._in_flight = 0
+        self.pulls = 0
 
     def pull_again(self, ranges: Iterable[QueueRange]) -> None:
         """Pull the rests of answers that could not be decoded to their ends, before all else."""
@@ -204,9 +208,11 @@ class Puller:
             topic_begin=self._topic_begins[queue],
         )
         try:
+            self.pulls += 1
             result = await pull()
             if result.status not in _PROGRESS:
                 # Perhaps from a slave that does not have the newest messages yet.
+                self.pulls += 1
                 result = await pull(master_only=True)
         except _GONE as error:
             return str(error)

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from kourou.clock import elapsed_s
 from kourou.errors import CodecMissingError, DataLossError
 from kourou.spark.body_format import BodyDecoder
 from kourou.spark.cluster import started_client
@@ -26,6 +27,7 @@ from kourou.spark.record_columns import (
     Stop,
     decode_answers,
 )
+from kourou.spark.task_reports import ReadCounts
 from kourou.spark.worker_errors import text_first
 
 log = logging.getLogger(__name__)
@@ -46,11 +48,14 @@ def tasks_of(ranges: Sequence[QueueRange], options: ReadOptions) -> list[InputPa
 
 @text_first
 def read_ranges(
-    ranges: Sequence[QueueRange], options: ReadOptions, columns: Sequence[str]
+    ranges: Sequence[QueueRange],
+    options: ReadOptions,
+    columns: Sequence[str],
+    counts: ReadCounts | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of the ranges as Arrow batches.
 
-    The event loop runs only while this waits for answers.
+    The event loop runs only while this waits for answers. `counts` is updated with each batch.
 
     Raises:
         DataLossError: messages were deleted since the plan or cannot be decoded, and
@@ -67,8 +72,16 @@ def read_ranges(
     puller = Puller(process.client, ranges, options)
     bodies = BodyDecoder(options.columns, columns)
     losses = Losses(is_error=options.fail_on_data_loss, is_filtered=options.is_filtered)
+    counts = ReadCounts() if counts is None else counts
     try:
-        while pulled := run(puller.next_portion(BATCH_ROWS, BATCH_BYTES)):
+        while True:
+            started_s = elapsed_s()
+            pulled = run(puller.next_portion(BATCH_ROWS, BATCH_BYTES))
+            counts.waited_s += elapsed_s() - started_s
+            counts.pulls = puller.pulls
+            counts.pulled_bytes += sum(len(one.answer.raw) for one in pulled)
+            if not pulled:
+                return
             decoded = decode_answers(
                 [one.answer for one in pulled],
                 bodies.record_names,
@@ -78,6 +91,7 @@ def read_ranges(
             puller.pull_again(losses.check(pulled, decoded))
             for batch in map(bodies.convert, decoded.batches):
                 if batch.num_rows:
+                    counts.rows += batch.num_rows
                     yield batch
     finally:
         # Also reached when Spark has enough rows (a limit) and closes this generator early.

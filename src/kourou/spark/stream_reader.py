@@ -29,8 +29,10 @@ from kourou.spark.limits import Sample, TriggerLimits
 from kourou.spark.planning import name_of
 from kourou.spark.range_reader import read_ranges, tasks_of
 from kourou.spark.read_options import ReadOptions
+from kourou.spark.report_channel import reported
 from kourou.spark.stream_offsets import StreamOffset, ranges_of
 from kourou.spark.stream_planning import TriggerState, View, plan_batch
+from kourou.spark.stream_progress import reported_latest
 from kourou.spark.worker_errors import text_first
 
 _T = TypeVar("_T")
@@ -86,8 +88,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the ends of all queues as of the last plan, for Spark's progress report."""
-        ends = self._planning().latest_ends
-        return StreamOffset(until=ends).to_json() if ends else None
+        ends, options = self._planning().latest_ends, self._options
+        return reported_latest(ends, options.commit_group, options.client) if ends else None
 
     @text_first
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -101,7 +103,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows as Arrow batches; raises as `read_ranges`."""
-        return read_ranges(partition.value, self._options, self._columns)
+        with reported() as counts:
+            yield from read_ranges(partition.value, self._options, self._columns, counts)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark's checkpoint has the offsets, and the last batch is never reported."""

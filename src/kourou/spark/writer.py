@@ -26,6 +26,7 @@ from kourou.errors import InternalError, JobFailedError, NoRouteError, UsageErro
 from kourou.spark.row_sender import UNCONFIRMED_SENDS_MAX, RowSender, SendLimits, SentRows
 from kourou.spark.sink_rows import RowFormat, row_format, sink_rows
 from kourou.spark.stamps import Stamps
+from kourou.spark.task_reports import BATCH_ID, QUERY_ID
 from kourou.spark.worker_errors import text_first
 from kourou.spark.write_options import WriteOptions
 
@@ -36,10 +37,6 @@ BATCH_BYTES_MAX: Final = 256 * 1024
 
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Maximum size of the requests of a task that wait for answers."""
-
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties that Spark sets for the tasks of a streaming query."""
 
 
 @dataclass
@@ -106,9 +103,9 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # PySpar
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Send the rows of one partition of a batch; as `BatchWriter.write`."""
         context = _context()
-        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise InternalError(f"Spark has not set {_QUERY_ID} and {_BATCH_ID} for the task")
+            raise InternalError(f"Spark has not set {QUERY_ID} and {BATCH_ID} for the task")
         task = _Task(Stamps(query, int(batch), context.partitionId()), context.attemptNumber())
         return _send_all(iterator, self._options, self._format, task)
 
