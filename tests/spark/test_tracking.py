@@ -185,6 +185,7 @@ def test_tracker_that_stops_in_mid_batch_and_a_callback_that_fails_harm_nothing(
 def test_second_call_returns_the_running_tracker(spark: SparkSession, observed: Observed) -> None:
     with kourou.spark.track(spark) as tracker:
         assert kourou.spark.track(spark, on_progress=observed) is tracker
+        assert tracker.port is not None
         assert kourou.spark.track(spark, port=tracker.port) is tracker
         with pytest.raises(UsageError, match=r"port is 1, but .* tracked on port \d+ .* stop\(\)"):
             kourou.spark.track(spark, port=1)
@@ -198,9 +199,6 @@ def test_second_call_returns_the_running_tracker(spark: SparkSession, observed: 
     assert "kourou-spark-tracker" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_session_of_spark_connect_is_refused() -> None:
-    class Remote:
-        """A session without a JVM in this process."""
-
-    with pytest.raises(UsageError, match="Spark Connect"):
-        kourou.spark.track(Remote())
+def test_other_objects_than_sessions_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"track\(\) has 'spark', and needs a SparkSession"):
+        kourou.spark.track("spark")

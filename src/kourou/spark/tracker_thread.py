@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -24,30 +25,33 @@ class TrackerThread:
     """An event loop in a daemon thread; the methods are for other threads.
 
     Args:
-        address: address and token for the workers; port 0 means any free one.
+        address: address and token for the workers; port 0 means any free one. None: no receiver.
         bind_host: address or name to listen on.
 
     Attributes:
-        address: the address with its port.
+        address: the address with its port; None without a receiver.
 
     Raises:
         ConfigError: the port cannot be bound.
     """
 
-    def __init__(self, address: ReceiverAddress, bind_host: str) -> None:
+    def __init__(self, address: ReceiverAddress | None = None, bind_host: str = "") -> None:
         self._reports = ReportTable()
         self._commits = GroupCommits()
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_closed = False
-        try:
-            self._receiver = ReportReceiver(
-                self._loop, bind_host, address.port, address.token, self._reports.add
-            )
-        except BaseException:
-            self._loop.close()
-            raise
-        self.address = ReceiverAddress(address.host, self._receiver.port, address.token)
+        self._receiver: ReportReceiver | None = None
+        self.address: ReceiverAddress | None = None
+        if address is not None:
+            try:
+                self._receiver = ReportReceiver(
+                    self._loop, bind_host, address.port, address.token, self._reports.add
+                )
+            except BaseException:
+                self._loop.close()
+                raise
+            self.address = replace(address, port=self._receiver.port)
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="kourou-spark-tracker", daemon=True
         )
@@ -57,7 +61,8 @@ class TrackerThread:
         """Return the totals of a batch's tasks, once; None if none reported."""
 
         def take() -> TaskTotals | None:
-            self._receiver.drain()  # tasks send their reports before Spark reports the batch
+            if self._receiver is not None:
+                self._receiver.drain()  # tasks report before Spark reports the batch
             return self._reports.take(UUID(query_id), batch_id)
 
         return self._call(take)
@@ -88,7 +93,8 @@ class TrackerThread:
         self._loop.close()
 
     async def _close(self, timeout_s: float) -> None:
-        self._receiver.close()
+        if self._receiver is not None:
+            self._receiver.close()
         await self._commits.close(timeout_s)
 
     def _call(self, function: Callable[[], _T]) -> _T | None:

@@ -35,8 +35,10 @@ EVENTS_TIMEOUT_S: Final = 10.0
 _QUERIES_MAX: Final = 1_000
 """Number of queries whose progress is held; the one that was started first is forgotten first."""
 
-_SESSION_ERRORS: Final = (Py4JError, PySparkException, OSError, AttributeError, AssertionError)
-"""Errors of PySpark's calls on a session that was stopped."""
+_SESSION_ERRORS: Final = (
+    Py4JError, PySparkException, OSError, AttributeError, AssertionError, ValueError,
+)  # fmt: skip
+"""Errors of PySpark's calls on a session that was stopped, of Spark Connect's too."""
 
 
 class Tracker:
@@ -47,21 +49,26 @@ class Tracker:
 
     def __init__(self, spark: SparkSession, on_progress: Callback | None, port: int) -> None:
         self._spark = spark
-        host = spark.conf.get("spark.driver.host")
-        address = ReceiverAddress(host, port, secrets.token_bytes(TOKEN_BYTES))
-        self._thread = TrackerThread(
-            address, bind_host=spark.conf.get("spark.driver.bindAddress", host)
-        )
+        if _is_remote(spark):
+            self._thread = TrackerThread()
+        else:
+            host = spark.conf.get("spark.driver.host")
+            self._thread = TrackerThread(
+                ReceiverAddress(host, port, secrets.token_bytes(TOKEN_BYTES)),
+                bind_host=spark.conf.get("spark.driver.bindAddress", host),
+            )
+            spark.conf.set(RECEIVER_SETTING, str(self._thread.address))
+        self._key = _key(spark)
         self._events = _Events(self._thread, on_progress)
         spark.streams.addListener(self._events)
-        spark.conf.set(RECEIVER_SETTING, str(self._thread.address))
         with _lock:
-            _trackers[str(self._thread.address)] = self
+            _trackers[self._key] = self
 
     @property
-    def port(self) -> int:
-        """UDP port of the receiver of task reports."""
-        return self._thread.address.port
+    def port(self) -> int | None:
+        """UDP port of the receiver of task reports; None with Spark Connect."""
+        address = self._thread.address
+        return None if address is None else address.port
 
     def latest(self, query: object) -> StreamProgress | None:
         """Return the progress at the end of a query's last batch; None before the first one.
@@ -87,14 +94,13 @@ class Tracker:
 
         Queries continue. A second call does nothing.
         """
-        setting = str(self._thread.address)
         with _lock:
-            if _trackers.pop(setting, None) is None:
+            if _trackers.pop(self._key, None) is None:
                 return
         self._await_ended(None)
         try:
             self._spark.streams.removeListener(self._events)
-            if self._spark.conf.get(RECEIVER_SETTING, None) == setting:
+            if not _is_remote(self._spark) and _key(self._spark) == self._key:
                 self._spark.conf.unset(RECEIVER_SETTING)
         except _SESSION_ERRORS as error:
             log.debug("spark_session.missed reason=%s", error)
@@ -122,7 +128,7 @@ class Tracker:
 
 
 _trackers: Final[dict[str, Tracker]] = {}
-"""Running trackers by the value of RECEIVER_SETTING in their sessions."""
+"""Running trackers by `_key` of their sessions."""
 
 _lock: Final = threading.RLock()
 
@@ -132,26 +138,29 @@ def track(spark: SparkSession, *, on_progress: Callback | None = None, port: int
 
     Each finished batch has a `StreamProgress`, from `Tracker.latest` and `on_progress`, and an
     entry in the log; its end is committed for the option commitGroup. The totals of its tasks are
-    known for queries that are started afterwards. A second call returns the running tracker.
+    known for queries that are started afterwards, except with Spark Connect. A second call returns
+    the running tracker.
 
     Args:
-        spark: a session that runs in this program.
+        spark: the session.
         on_progress: called with each progress, in the thread of Spark's listeners, which it must
             not block; replaces that of an earlier call.
         port: UDP port on which executors reach this program; 0: any free one.
 
     Raises:
-        UsageError: the session is one of Spark Connect, or is tracked on another port already.
+        UsageError: the session is tracked on another port already, or is one of Spark Connect,
+            which has no port.
         ConfigError: the port cannot be used.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if not callable(getattr(getattr(spark, "conf", None), "set", None)):
+        raise UsageError(f"track() has {spark!r:.200}, and needs a SparkSession")
+    if port and _is_remote(spark):
         raise UsageError(
-            f"track() has a session of {type(spark).__module__}, and needs one that runs in this "
-            "program: queries of Spark Connect run in its server, where tasks and listeners "
-            "cannot reach this program"
+            f"port is {port}, but tasks do not report to a program that uses Spark Connect, which "
+            "is not the driver: omit port"
         )
     with _lock:
-        tracker = _trackers.get(spark.conf.get(RECEIVER_SETTING, None) or "")
+        tracker = _trackers.get(_key(spark))
         if tracker is None:
             return Tracker(spark, on_progress, port)
     if port not in (0, tracker.port):
@@ -162,6 +171,21 @@ def track(spark: SparkSession, *, on_progress: Callback | None = None, port: int
     if on_progress is not None:
         tracker.replace_callback(on_progress)
     return tracker
+
+
+def _is_remote(spark: object) -> bool:
+    """Whether a session is one of Spark Connect, whose driver is another program."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _key(spark: SparkSession) -> str:
+    """Return a text that identifies the session while it is tracked.
+
+    Several objects of PySpark may stand for one session, but they have its settings.
+    """
+    if _is_remote(spark):
+        return str(spark.session_id)
+    return spark.conf.get(RECEIVER_SETTING, None) or ""
 
 
 @dataclass(slots=True)
