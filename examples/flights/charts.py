@@ -40,10 +40,10 @@ def charts_of(history: History, report: dict[str, Any]) -> list[Chart]:
         history: the counts of the run.
         report: the report of the Spark job.
     """
-    days: dict[str, Points] = {airport: [] for airport in AIRPORTS}
-    for row in report["days"]:
+    weeks: dict[str, Points] = {airport: [] for airport in AIRPORTS}
+    for row in report["weeks"]:
         if row["delay_minutes"] is not None:
-            days[row["origin"]].append((row["day_ms"], row["delay_minutes"]))
+            weeks[row["origin"]].append((row["week_ms"], row["delay_minutes"]))
     carriers = {
         row["carrier"]: row["delay_minutes"]
         for row in report["carriers"]
@@ -67,7 +67,7 @@ def charts_of(history: History, report: dict[str, Any]) -> list[Chart]:
                 "Spark": _lag(history.acknowledged, history.streamed),
             },
         ),
-        Lines(title="Mean delay at departure by day", unit="minutes", series=days),
+        Lines(title="Mean delay at departure by week", unit="minutes", series=weeks),
         Bars(title="Mean delay at departure by carrier", unit="minutes", bars=carriers),
     ]
 

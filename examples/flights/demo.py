@@ -253,7 +253,9 @@ def main() -> int:
     if not 1 <= rows <= FLIGHTS_TOTAL:
         parser.error(f"--rows is {rows}: allowed are 1 to {FLIGHTS_TOTAL}")
     console = Console()
-    # SIGTERM is handled like Ctrl-C, so that all processes are stopped.
+    # SIGTERM is handled like Ctrl-C, so that all processes are stopped. Shells start background
+    # jobs with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)

@@ -127,7 +127,7 @@ class BatchPrinter(StreamingQueryListener):  # type: ignore[misc]
 
 
 def report(flights: DataFrame) -> dict[str, Any]:
-    """Return the counts, the routes with the longest mean delay, and delays by day and carrier."""
+    """Return the counts, the routes with the longest mean delay, and delays by week and carrier."""
     delay = F.mean("dep_delay").alias("delay_minutes")
     routes = flights.groupBy("origin", "dest").agg(
         F.count("dep_delay").alias("departed"),
@@ -135,12 +135,12 @@ def report(flights: DataFrame) -> dict[str, Any]:
         F.mean("wind_speed").alias("wind_mph"),
         F.mean("visib").alias("visibility_miles"),
     )
-    day = F.unix_millis(F.date_trunc("day", "time_hour")).alias("day_ms")
+    week = F.unix_millis(F.date_trunc("week", "time_hour")).alias("week_ms")
     return {
         "flights": flights.count(),
         "with_weather": flights.where("temp IS NOT NULL").count(),
         "worst": rows_of(routes.orderBy(F.desc_nulls_last("delay_minutes")).limit(WORST_ROUTES)),
-        "days": rows_of(flights.groupBy("origin", day).agg(delay).orderBy("day_ms")),
+        "weeks": rows_of(flights.groupBy("origin", week).agg(delay).orderBy("week_ms")),
         "carriers": rows_of(flights.groupBy("carrier").agg(delay).orderBy(F.desc("delay_minutes"))),
     }
 

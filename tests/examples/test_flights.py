@@ -204,9 +204,9 @@ def test_chart_page_shows_the_lag_behind_the_producer_and_the_delays() -> None:
     history.add(2_000, 50, 40, 0)
     history.add(3_000, 50, 52, 52)  # two messages were stored twice
     report = {
-        "days": [
-            {"origin": "EWR", "day_ms": 0, "delay_minutes": 7.5},
-            {"origin": "LGA", "day_ms": 0, "delay_minutes": None},
+        "weeks": [
+            {"origin": "EWR", "week_ms": 0, "delay_minutes": 7.5},
+            {"origin": "LGA", "week_ms": 0, "delay_minutes": None},
         ],
         "carriers": [{"carrier": "UA", "delay_minutes": 4.0}],
     }

@@ -6,7 +6,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kourou.pipelines.charts import BARS_MAX, SERIES_MAX, Bars, Chart, Lines, nice_step, page
+from kourou.pipelines.charts import (
+    BACKGROUNDS,
+    BARS_MAX,
+    COLOURS,
+    SERIES_MAX,
+    Bars,
+    Chart,
+    Lines,
+    page,
+)
 
 
 class Collector(HTMLParser):
@@ -29,19 +38,28 @@ class Collector(HTMLParser):
         assert self.open.pop() == tag
 
 
+class TextCollector(HTMLParser):
+    """Collects the texts of pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.is_text = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.is_text = tag == "text"
+
+    def handle_data(self, data: str) -> None:
+        if self.is_text:
+            self.texts.append(data)
+            self.is_text = False
+
+
 def elements(*charts: Chart) -> list[tuple[str, dict[str, str | None]]]:
     collector = Collector()
     collector.feed(page("Test", charts))
     assert not collector.open
     return collector.seen
-
-
-@pytest.mark.parametrize(
-    ("at_least", "step"),
-    [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (4, 5), (7, 10), (120, 200), (0.0012, 0.002)],
-)
-def test_steps_of_the_axis_are_round(at_least: float, step: float) -> None:
-    assert nice_step(at_least) == pytest.approx(step)
 
 
 def test_each_point_of_a_line_is_drawn_within_the_picture() -> None:
@@ -93,7 +111,140 @@ def test_charts_show_a_limited_number_of_series_and_name_the_rest() -> None:
 
     tags = [tag for tag, _ in elements(*charts)]
     text = page("Test", charts)
-    assert tags.count("polyline") == SERIES_MAX
+    assert tags.count("circle") == SERIES_MAX
     assert tags.count("rect") == BARS_MAX
     assert "(3 more are not shown)" in text
-    assert "(2 more are not shown)" in text
+    assert "2 more are not shown" in text
+
+
+def drawn(*charts: Chart) -> list[dict[str, str | None]]:
+    """Return the attributes of the paths of lines, without those of the legend."""
+    return [
+        values
+        for tag, values in elements(*charts)
+        if tag == "path" and "line" in (values.get("class") or "") and "stroke" not in values
+    ]
+
+
+def test_lines_with_the_largest_values_are_shown() -> None:
+    series = {f"topic-{n}": [(1, float(n))] for n in range(SERIES_MAX + 1)}
+
+    text = page("Test", [Lines(title="Many", unit="x", series=series)])
+
+    assert ">topic-0<" not in text
+    assert text.index(">topic-1<") < text.index(f">topic-{SERIES_MAX}<")
+
+
+def test_line_of_many_points_has_a_few_for_each_pixel_and_keeps_its_extremes() -> None:
+    points = [(n, float(n % 7)) for n in range(50_000)]
+    points[30_000] = (30_000, 1_000.0)
+
+    [line] = drawn(Lines(title="Rate", unit="x", series={"orders": points}))
+
+    heights = [float(point.split()[1]) for point in (line["d"] or "")[1:].split("L")]
+    assert len(heights) < 4_000
+    assert [round(height) for height in heights].count(12) == 1  # the top of the picture
+
+
+def test_line_is_interrupted_where_points_are_missing() -> None:
+    points = [(at, 1.0) for at in (0, 10, 20, 100, 110, 300)]
+
+    paths = drawn(Lines(title="Latency", unit="ms", series={"orders": points}, gap_ms=10))
+
+    assert [(one["d"] or "").count("L") for one in paths] == [2, 1, 0]
+
+
+def test_single_points_between_gaps_are_visible_in_a_long_line() -> None:
+    points = [*((at, 1.0) for at in range(500)), (5_000, 1.0)]
+
+    found = elements(Lines(title="Lag", unit="x", series={"orders": points}, gap_ms=10))
+
+    assert [tag for tag, _ in found].count("circle") == 1
+
+
+def test_dashed_line_has_the_colour_of_the_line_before_it() -> None:
+    points = [(0, 1.0), (1, 2.0)]
+    names = ("orders p50", "orders p99", "payments p50", "payments p99")
+    chart = Lines(
+        title="Latency", unit="ms", series=dict.fromkeys(names, points), dashed=names[1::2]
+    )
+
+    keys = [values for tag, values in elements(chart) if tag == "path" and values.get("stroke")]
+
+    first, second = COLOURS[:2]
+    assert [(one["stroke"], one["class"]) for one in keys] == [
+        (first, "line"),
+        (first, "line dashed"),
+        (second, "line"),
+        (second, "line dashed"),
+    ]
+
+
+def test_axis_of_lines_of_very_different_size_is_logarithmic() -> None:
+    wide = Lines(title="Rate", unit="x", series={"a": [(1, 90_000.0)], "b": [(1, 3.0), (2, 0.0)]})
+    near = Lines(title="Rate", unit="x", series={"a": [(1, 90_000.0)], "b": [(1, 3_000.0)]})
+
+    assert "logarithmic" in page("Test", [wide])
+    assert "logarithmic" not in page("Test", [near])
+    heights = [float(values["cy"] or -1) for tag, values in elements(wide) if tag == "circle"]
+    assert heights[0] < heights[1] < heights[2] <= 300
+
+
+def test_texts_stay_within_the_picture() -> None:
+    day_ms = 86_400_000
+    points = [(day_ms * n, 1_234_567_890_123.0 * n) for n in range(30)]
+    label = "a long name " * 20
+    charts = (
+        Lines(title="Bytes", unit="bytes", series={label: points}),
+        Bars(title="Bytes", unit="bytes", bars={label: 1.0}),
+    )
+
+    found = [values for tag, values in elements(*charts) if tag == "text"]
+
+    parser = TextCollector()
+    parser.feed(page("Test", charts))
+    assert len(parser.texts) == len(found) > 10
+    for values, text in zip(found, parser.texts, strict=True):
+        at, width = float(values["x"] or 0), 7 * len(text)
+        begin = {"start": at, "middle": at - width / 2, "end": at - width}
+        anchor = values["text-anchor"] or ""
+        assert begin[anchor] >= 0
+        assert begin[anchor] + width <= 900
+
+
+def test_bars_of_negative_values_extend_to_the_left() -> None:
+    found = elements(Bars(title="Delay", unit="minutes", bars={"late": 30.0, "early": -10.0}))
+
+    late, early = (values for tag, values in found if tag == "rect")
+    zero = float(late["x"] or 0)
+    assert float(early["x"] or 0) + float(early["width"] or 0) == pytest.approx(zero, abs=0.2)
+    assert float(late["width"] or 0) == pytest.approx(3 * float(early["width"] or 0), rel=0.01)
+
+
+def test_zero_has_no_bar() -> None:
+    found = elements(Bars(title="Copies", unit="messages", bars={"some": 5.0, "none": 0.0}))
+
+    assert [values["width"] for tag, values in found if tag == "rect"][1] == "0.0"
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in channels
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+@pytest.mark.parametrize("colour", COLOURS)
+def test_colours_are_legible_on_both_backgrounds(colour: str, background: str) -> None:
+    """The ratio for graphics of WCAG 2.1, success criterion 1.4.11."""
+    dark, light = sorted((luminance(colour), luminance(background)))
+
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def test_notes_are_below_the_title() -> None:
+    text = page("Pipeline lag", [], ["3 samples failed: no server answered"])
+
+    assert text.index("<h1>") < text.index("<p>3 samples failed: no server answered</p>")

@@ -37,6 +37,7 @@ def topic(publish: Publish) -> str:
     [
         (("throughput",), "TOPIC"),
         (("throughput", "orders", "--plot", "rates.pdf"), "FILE.html"),
+        (("throughput", "orders", "--plot", "absent/rates.html"), "directory absent"),
         (("throughput", "orders", "--window", "soon"), "--window"),
         (("throughput", "orders", "--clock", "sun"), "store or born"),
         (("throughput", "or ders"), "or ders"),

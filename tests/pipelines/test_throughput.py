@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from kourou.model.message import Message
 from kourou.pipelines import throughput
@@ -81,6 +81,29 @@ def test_by_store_time_a_wrong_clock_is_in_its_window_and_in_no_percentile(
 
     assert (row.messages, row.ahead, row.late) == (2, 0, 0)
     assert (row.latencyP50Ms, row.latencyMaxMs) == (2_000, 2_000)
+
+
+def test_charts_show_windows_without_messages_as_zero_and_without_latency() -> None:
+    rows = [
+        Row(
+            windowStart=NOON + timedelta(minutes=minute),
+            topic="orders",
+            messagesPerSecond=5.0,
+            latencyP50Ms=2,
+            latencyP99Ms=9,
+        )
+        for minute in (0, 1, 3, 9)
+    ]
+
+    rates, latencies = throughput.charts(rows, 60_000)
+
+    first_ms = rates.series["orders"][0][0]
+    assert [((at - first_ms) // 60_000, rate) for at, rate in rates.series["orders"]] == [
+        *[(0, 5.0), (1, 5.0), (2, 0.0), (3, 5.0), (4, 0.0), (8, 0.0), (9, 5.0)]
+    ]
+    assert [len(points) for points in latencies.series.values()] == [4, 4]
+    assert latencies.gap_ms == 60_000
+    assert latencies.dashed == ["orders p99"]
 
 
 def test_a_real_topic_is_counted_written_and_plotted(

@@ -91,12 +91,14 @@ def shared_options(
 
     Raises:
         PackageMissingError: PySpark is not installed.
-        UsageError: `--plot` names no page.
+        UsageError: `--plot` names no page, or one in a directory that does not exist.
     """
     if find_spec("pyspark") is None:
         raise PackageMissingError("kourou pipeline", "pyspark", "spark,java")
     if plot is not None and plot.suffix not in (".html", ".htm"):
         raise UsageError(f"--plot {plot} is not a page: name a file FILE.html")
+    if plot is not None and not plot.parent.is_dir():
+        raise UsageError(f"--plot {plot}: the directory {plot.parent} does not exist; create it")
     return Settings(
         rows=rows,
         out=out,
@@ -162,9 +164,12 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Rep
 
     log_file = None if os.environ.get(TRACEBACK_VARIABLE) else new_log_file()
     begun_s = elapsed_s()
-    name = f"kourou {getattr(pipeline, '__name__', '').rpartition('.')[2]}"
+    name = getattr(pipeline, "__name__", "").rpartition(".")[2].replace("_", "-")
     try:
-        with spark_session(name, settings.cores, log_file=log_file) as spark, translated_errors():
+        with (
+            spark_session(f"kourou {name}", settings.cores, log_file=log_file) as spark,
+            translated_errors(),
+        ):
             if settings.explain:
                 plans = Plans()
                 pipeline.tables(spark, options, plans)
@@ -182,7 +187,7 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Rep
     if log_file is not None:
         log_file.unlink()
     if report is not None:
-        _print_report(report, elapsed_s() - begun_s, settings)
+        _print_report(name, report, elapsed_s() - begun_s, settings)
     return report
 
 
@@ -194,12 +199,16 @@ def _print_plans(texts: dict[str, str], *, as_json: bool) -> None:
         output.print_line(f"Table {name}:\n{text}\n")
 
 
-def _print_report(report: Report, seconds: float, settings: Settings) -> None:
+def _print_report(name: str, report: Report, seconds: float, settings: Settings) -> None:
     from kourou.pipelines.charts import page  # noqa: PLC0415
     from kourou.pipelines.report import words  # noqa: PLC0415
 
+    counts = ", ".join(
+        f"{value:,} {metric.replace('_', ' ')}" for metric, value in report.metrics.items()
+    )
     if settings.plot is not None:
-        settings.plot.write_text(page(settings.plot.stem, report.charts), encoding="utf-8")
+        text = page(f"Pipeline {name}", report.charts, [counts, *report.notes])
+        settings.plot.write_text(text, encoding="utf-8")
     if settings.as_json:
         output.print_json(
             {
@@ -213,16 +222,13 @@ def _print_report(report: Report, seconds: float, settings: Settings) -> None:
         return
     for table in report.tables:
         output.print_table(
-            [words(name).upper() for name in table.columns],
+            [words(column).upper() for column in table.columns],
             [list(map(_cell, row)) for row in table.rows],
         )
         if table.total > len(table.rows):
             left = output.counted(table.total - len(table.rows), "more row")
             print_stderr(f"{left}: use --rows {table.total}, or --out for all columns")
         output.print_line("")
-    counts = ", ".join(
-        f"{value:,} {name.replace('_', ' ')}" for name, value in report.metrics.items()
-    )
     output.print_line(f"{counts}; {seconds:.1f} s")
     for note in report.notes:
         print_stderr(note)

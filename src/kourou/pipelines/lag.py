@@ -49,6 +49,8 @@ _SAMPLE: Final = pa.schema(
 RETENTION_KEY: Final = "fileReservedTime"
 """The broker's setting of its retention time, in hours."""
 _PLOTTED_MAX: Final = 20_000
+_GAP_SAMPLES: Final = 10
+"""Number of missing samples from which on the line of a chart is interrupted."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -250,7 +252,7 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
         tables=(shown,),
         metrics={"samples": taken, "failed_samples": failed, "expiring": expiring},
         notes=[f"{failed} samples failed: no server answered"] if failed else [],
-        charts=(_chart("Lag", "messages", history, "lag"),),
+        charts=(_chart(history, options.every_ms),),
     )
 
 
@@ -269,8 +271,9 @@ async def _retentions(admin: AdminClient, fixed_ms: int | None) -> Callable[[str
     return found.get
 
 
-def _chart(title: str, unit: str, rows: Sequence[Any], column: str) -> Lines:
+def _chart(rows: Sequence[Any], every_ms: int) -> Lines:
     series: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        series.setdefault(f"{row.group} {row.topic}", []).append((epoch_ms(row.at), row[column]))
-    return Lines(title=title, unit=unit, series=series)
+        series.setdefault(f"{row.group} {row.topic}", []).append((epoch_ms(row.at), row.lag))
+    # Between earlier runs, and while no server answered, the lag is not known.
+    return Lines(title="Lag", unit="messages", series=series, gap_ms=_GAP_SAMPLES * every_ms)

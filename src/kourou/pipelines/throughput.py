@@ -127,7 +127,7 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
         tables=(shown,),
         metrics={name: int(totals[name]) for name in _TOTALS},
         notes=notes,
-        charts=_charts(latest[::-1]),
+        charts=charts(latest[::-1], options.window_ms),
     )
 
 
@@ -138,16 +138,33 @@ def _percentile(value: Column, share: int) -> Column:
     return F.percentile_approx(value, share / 100).alias(f"latencyP{share}Ms")
 
 
-def _charts(rows: Sequence[Any]) -> tuple[Lines, ...]:
+def charts(rows: Sequence[Any], window_ms: int) -> tuple[Lines, Lines]:
+    """Return the charts of rate and latency.
+
+    A window without messages has the rate 0 and no latency.
+
+    Args:
+        rows: the windows in the order of time, rows of the table `windows`.
+        window_ms: length of a window.
+    """
     rates: dict[str, list[tuple[int, float]]] = {}
     latencies: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         at_ms = epoch_ms(row.windowStart)
-        rates.setdefault(row.topic, []).append((at_ms, row.messagesPerSecond))
+        rate = rates.setdefault(row.topic, [])
+        if rate and rate[-1][0] + window_ms < at_ms:
+            rate += [(at, 0.0) for at in sorted({rate[-1][0] + window_ms, at_ms - window_ms})]
+        rate.append((at_ms, row.messagesPerSecond))
         if row.latencyP50Ms is not None:
             latencies.setdefault(f"{row.topic} p50", []).append((at_ms, row.latencyP50Ms))
             latencies.setdefault(f"{row.topic} p99", []).append((at_ms, row.latencyP99Ms))
     return (
         Lines(title="Rate", unit="messages per second", series=rates),
-        Lines(title="Latency from producer to store", unit="milliseconds", series=latencies),
+        Lines(
+            title="Latency from producer to store",
+            unit="milliseconds",
+            series=latencies,
+            dashed=[name for name in latencies if name.endswith(" p99")],
+            gap_ms=window_ms,
+        ),
     )
