@@ -22,6 +22,7 @@ SHARDS = {
     "kourou.client.consuming.watching.topic_watch": "a loop of its own, beside a long consumer",
     "kourou.console.exposition": "imported only if prometheus_client is installed",
     "kourou.pipelines.ledger_parquet": "a destination for producers, which do not have Spark",
+    "kourou.pipelines.stream_metrics": "pure, beside the queries that it measures",
     "kourou.properties_file": "a file format",
     "kourou.spark.batch_reader": "beside the stream reader, which needs a newer PySpark",
     "kourou.spark.duplicates": "a public function, which the package imports on first use",

@@ -47,7 +47,8 @@ def batch(
 
 
 def staged(archive: Archive, number: int, *batches: pa.RecordBatch, attempt: int = 0) -> Manifest:
-    return Manifest(number, placed(stage(batches, archive.staging, f"{number}-{attempt}")))
+    files = stage(batches, archive.staging, f"{number}-{attempt}", archive.offsets())
+    return Manifest(number, placed(files))
 
 
 def stored(archive: Archive) -> list[int]:
@@ -88,8 +89,6 @@ def test_files_are_divided_by_topic_hour_and_queue(archive: Archive) -> None:
         ("%RETRY%g", "broker-a", 0): 4,
     }
     assert archive.next_batch() == 1
-    assert archive.has(0)
-    assert not archive.has(1)
 
 
 def test_a_batch_with_mixed_queues_is_divided(archive: Archive) -> None:
@@ -149,8 +148,35 @@ def test_a_crash_after_the_journal_is_completed(
     restarted = Archive(str(archive.root))
     restarted.recover()
     assert stored(restarted) == [1, 2, 3]
-    assert restarted.has(0)
+    assert restarted.next_batch() == 1
     assert not restarted.staging.exists()
+
+
+def test_a_repeated_batch_adds_only_what_is_not_archived(archive: Archive) -> None:
+    archive.commit(staged(archive, 0, batch([3, 4, 7]), batch([1], queue_id=1)))
+    archive.compact(below_bytes=1 << 20)
+    number = archive.next_batch()
+
+    assert not staged(archive, number, batch([3, 4, 7]), batch([0, 1], queue_id=1)).files
+    repeated = staged(
+        archive, number, batch([4, 7, 8, 9]), batch([2], queue_id=1), batch([1], topic="b")
+    )
+    archive.commit(repeated)
+
+    assert [(file.topic, file.queueId, file.start, file.until) for file in repeated.files] == [
+        ("b", 0, 1, 2),
+        ("orders", 0, 8, 10),
+        ("orders", 1, 2, 3),
+    ]
+    assert stored(archive) == [1, 1, 2, 3, 4, 7, 8, 9]
+
+
+def test_a_file_has_the_store_time_of_its_last_message(archive: Archive) -> None:
+    archive.commit(staged(archive, 0, batch([5_000, 9_000]), batch([7_000])))
+
+    [file] = archive.last_files().values()
+
+    assert (file.until, file.lastStoredMs) == (9_001, 9)
 
 
 def test_recovery_repeats_without_effect(archive: Archive) -> None:

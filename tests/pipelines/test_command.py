@@ -44,13 +44,17 @@ def topic(publish: Publish) -> str:
         (("dedup", "orders", "--by", "ids"), "property:NAME"),
         (("dedup", "orders", "--within", "0s"), "--within"),
         (("lag", "--every", "x"), "--every"),
+        (("throughput", "orders", "--follow", "--new"), "omit one"),
+        (("throughput", "orders", "--new", "--every", "1s"), "--every is given without --follow"),
+        (("archive", "orders", "--into", "x", "--follow", "--every", "0s"), "--every"),
     ],
 )
 def test_wrong_usage_is_named_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], text: str
 ) -> None:
     for commands in (pipeline_copies, pipeline_measures):
-        monkeypatch.setattr(commands, "run_pipeline", None)  # a call would fail
+        monkeypatch.setattr(commands, "run_stream_or_batch", None)  # a call would fail
+    monkeypatch.setattr(pipeline_measures, "run_pipeline", None)
 
     done = run(*args)
 
@@ -146,7 +150,7 @@ def test_errors_of_spark_are_one_line_with_the_exit_code_of_their_kind(
 def test_a_cluster_without_dead_letters_of_a_group_needs_no_spark(
     namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_measures, "run_pipeline", None)
+    monkeypatch.setattr(pipeline_measures, "run_stream_or_batch", None)
 
     done = run("dead-letters", "t-healthy", namesrv=namesrv)
 

@@ -24,6 +24,21 @@ kourou.errors.{error}: {text}
 SQLSTATE: 38000"""
 
 
+def test_an_error_in_the_function_of_a_batch_is_named() -> None:
+    text = """\
+[STREAM_FAILED] Query [id = 2c2b] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] \
+An error occurred in the user provided function. Reason: Traceback (most recent call last):
+  File "program.py", line 7, in write
+OSError: [Errno 28] No space left on device
+
+=== Streaming Query ===
+java.lang.IllegalStateException: closed"""
+
+    assert str(translate(text)) == (
+        "the Spark job failed: OSError: [Errno 28] No space left on device"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

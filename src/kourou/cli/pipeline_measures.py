@@ -22,8 +22,10 @@ from kourou.cli.pipeline_run import (
     Topics,
     event_time,
     run_pipeline,
+    run_stream_or_batch,
     select,
     with_shared_options,
+    with_stream_options,
 )
 from kourou.model.instants import parse_duration
 from kourou.model.topic import DLQ_PREFIX, TRACE_TOPIC, check_group, check_topic, dlq_topic
@@ -37,16 +39,21 @@ The latency is that from the producer's clock to the broker's. Windows are by st
 --clock born by the producers' clocks: then messages whose clock is more than 10 minutes ahead, and
 those stored later than --lateness after their birth, are in no window and are counted.
 
+With --follow or --new, a window is written once, when messages that are --lateness younger than
+its end have arrived (with --clock born, twice that and 10 minutes). A later message of the window,
+for example of a broker that was away, is counted as late. The next run in DIR continues.
+
 \b
 Examples:
   kourou pipeline throughput orders --from -1h
   kourou pipeline throughput orders payments --window 10s --plot rates.html
   kourou pipeline throughput orders --clock born --lateness 5m --out rates
+  kourou pipeline throughput orders --follow --lateness 10s --out live-rates
 """
 
 
 @app.command(help=THROUGHPUT_HELP, short_help="Rates, sizes and latencies by windows of time.")
-@with_shared_options
+@with_stream_options
 def throughput(
     topics: Topics,
     *,
@@ -56,8 +63,12 @@ def throughput(
     tags: Tags = "*",
     clock: ByClock = "store",
     lateness: Annotated[
-        str, typer.Option(metavar="SPAN", help="With --clock born: the largest delay.")
-    ] = "10m",
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="With --clock born or a stream: the largest delay. [default: 1m; 10m with born]",
+        ),
+    ] = None,
     settings: Settings,
 ) -> None:
     """Print the windows."""
@@ -67,10 +78,10 @@ def throughput(
         selection=select(settings.namesrv, topics, start, end, tags),
         window_ms=parse_duration(window, "--window"),
         clock=event_time(clock),
-        lateness_ms=parse_duration(lateness, "--lateness"),
+        lateness_ms=None if lateness is None else parse_duration(lateness, "--lateness"),
         rows=settings.rows,
     )
-    run_pipeline(pipeline, options, settings)
+    run_stream_or_batch(pipeline, options, settings)
 
 
 TRACE_HELP: Final = """\
@@ -81,15 +92,19 @@ The steps are send, delivery, consume and total, by topic, group and client. Cli
 only with enable_trace (in Java enableTrace). --stored-in reads a topic too, for the exact time at
 which its messages were stored. With --out, `spans` has one row for each delivery.
 
+With --follow or --new, the spans of a message are written when no trace of it was stored for
+--within. Later traces of it form spans of their own. The next run in DIR continues.
+
 \b
 Examples:
   kourou pipeline trace --from -1h
   kourou pipeline trace --stored-in orders --out traces --plot latency.html
+  kourou pipeline trace --new --out traces-so-far
 """
 
 
 @app.command(help=TRACE_HELP, short_help="Latency of each step of messages, from their traces.")
-@with_shared_options
+@with_stream_options
 def trace(
     *,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="The trace topic.")] = TRACE_TOPIC,
@@ -97,6 +112,9 @@ def trace(
         list[str] | None,
         typer.Option("--stored-in", metavar="TOPIC", help="Read store times; repeatable."),
     ] = None,
+    within: Annotated[
+        str, typer.Option(metavar="SPAN", help="In a stream: time in which a message is traced.")
+    ] = "10m",
     start: StoredSince = "earliest",
     end: StoredUntil = "now",
     settings: Settings,
@@ -109,9 +127,10 @@ def trace(
     options = pipeline.Options(
         selection=select(settings.namesrv, (topic,), start, end),
         stored_in=tuple(stored_in or ()),
+        within_ms=parse_duration(within, "--within"),
         rows=settings.rows,
     )
-    run_pipeline(pipeline, options, settings)
+    run_stream_or_batch(pipeline, options, settings)
 
 
 LAG_HELP: Final = """\
@@ -172,15 +191,20 @@ Show the dead letters of each GROUP by cause, the most frequent first; without G
 A cause is the original topic, the group and the reason without its numbers, ids and quoted values.
 REASON is given by Kourou's consumers only. SAMPLES are positions for `kourou dlq show`.
 
+With --follow or --new, the next run in DIR continues. Without GROUP, a run reads the groups that
+have dead letters when it starts; those of a group whose first one comes later are read by the next
+run, from that first one on.
+
 \b
 Examples:
   kourou pipeline dead-letters
   kourou pipeline dead-letters billing --from -1d --plot causes.html
+  kourou pipeline dead-letters --new --out letters
 """
 
 
 @app.command("dead-letters", help=DEAD_LETTERS_HELP, short_help="Dead letters by cause.")
-@with_shared_options
+@with_stream_options
 def dead_letters(
     groups: Annotated[
         list[str] | None, typer.Argument(metavar="[GROUP]...", show_default=False)
@@ -201,7 +225,8 @@ def dead_letters(
         print_stderr("there are no dead letters" + (f" of {', '.join(groups)}" if groups else ""))
         return
     selection = select(settings.namesrv, topics, start, end)
-    run_pipeline(pipeline, pipeline.Options(selection=selection, rows=settings.rows), settings)
+    options = pipeline.Options(selection=selection, is_of_all_groups=not groups, rows=settings.rows)
+    run_stream_or_batch(pipeline, options, settings)
 
 
 def dead_letter_topics(groups: Sequence[str] | None, namesrv: str, timeout: float) -> set[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, get_type_hints
 
 import typer
 
@@ -21,15 +22,24 @@ from kourou.cli.options import (
     topics_to_complete,
 )
 from kourou.cli.start_time import Start, parse_span
+from kourou.cli.transport import client_namespace, client_tls
 from kourou.clock import SystemClock, elapsed_s
 from kourou.errors import PackageMissingError, UsageError
 from kourou.model.host import NAMESRV_DEFAULT
+from kourou.model.instants import parse_duration
 from kourou.model.topic import check_topic
+from kourou.remoting.tls import TlsClientConfig
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from kourou.pipelines.report import Report
     from kourou.pipelines.selection import Selection
+    from kourou.pipelines.streams import QuerySink, Streaming
     from kourou.pipelines.tables import Tables
+
+EVERY_MS: Final = 10_000
+"""Default interval of the batches of a stream: each batch writes files of its own."""
 
 Topics = Annotated[
     list[str],
@@ -52,6 +62,19 @@ Explain = Annotated[
 Cores = Annotated[
     int, typer.Option("--cores", metavar="N", min=1, help="The number of tasks at once.")
 ]
+Follow = Annotated[bool, typer.Option("--follow", help="Run as a stream, until Ctrl-C.")]
+New = Annotated[
+    bool,
+    typer.Option("--new", help="Run as a stream, on what came since the last run."),
+]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every",
+        metavar="SPAN",
+        help="With --follow: interval of the batches. [default: 10s; archives 1m]",
+    ),
+]
 ByClock = Annotated[
     str,
     typer.Option(
@@ -63,8 +86,24 @@ ByClock = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamMode:
+    """The values of the options of a pipeline that runs as a stream.
+
+    Attributes:
+        every_ms: None: the default of the pipeline.
+    """
+
+    follow: bool
+    every_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The values of the options that all pipelines share."""
+    """The values of the options that all pipelines share.
+
+    Attributes:
+        stream: None: the pipeline runs as a batch job.
+    """
 
     rows: int
     out: str | None
@@ -74,6 +113,7 @@ class Settings:
     cores: int
     namesrv: str
     as_json: bool
+    stream: StreamMode | None = None
 
 
 def shared_options(
@@ -111,19 +151,53 @@ def shared_options(
     )
 
 
+def stream_options(
+    *, follow: Follow = False, new: New = False, every: Every = None
+) -> StreamMode | None:
+    """Return the values, None for a batch job; the parameters declare the options of streams.
+
+    Raises:
+        UsageError: the options exclude each other.
+    """
+    if follow and new:
+        raise UsageError("--follow and --new are given: --follow also reads what is new; omit one")
+    if every is not None and not follow:
+        raise UsageError("--every is given without --follow: add it, or omit --every")
+    if not (follow or new):
+        return None
+    every_ms = None if every is None else parse_duration(every, "--every")
+    return StreamMode(follow=follow, every_ms=every_ms)
+
+
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `settings` of a command by the options of `shared_options`."""
+    return _with_options(command, None)
+
+
+def with_stream_options(command: Callable[..., None]) -> Callable[..., None]:
+    """As `with_shared_options`, with the options of `stream_options` too."""
+    return _with_options(command, stream_options)
+
+
+def _with_options(
+    command: Callable[..., None], stream: Callable[..., StreamMode | None] | None
+) -> Callable[..., None]:
     shared = _parameters(shared_options)
+    streamed = [] if stream is None else _parameters(stream)
     own = [one for one in _parameters(command) if one.name != "settings"]
 
     @wraps(command)
     def run(**values: Any) -> None:  # noqa: ANN401
         settings = shared_options(**{one.name: values.pop(one.name) for one in shared})
+        if stream is not None:
+            mode = stream(**{one.name: values.pop(one.name) for one in streamed})
+            settings = replace(settings, stream=mode)
         command(**values, settings=settings)
 
+    declared = [*own, *streamed, *shared]
     del run.__wrapped__  # typer would read its signature
-    run.__signature__ = Signature([*own, *shared])  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in [*own, *shared]}
+    run.__signature__ = Signature(declared)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in declared}
     return run
 
 
@@ -145,6 +219,19 @@ class Pipeline(Protocol):
         """Compute the tables and return the report."""
 
 
+class StreamingPipeline(Pipeline, Protocol):
+    """A module of `kourou.pipelines` that also runs as a stream."""
+
+    def queries(self, spark: Any, options: Any, sink: QuerySink, /) -> None:  # noqa: ANN401
+        """Add the streaming queries."""
+
+    def check(self, options: Any, streaming: Streaming, /) -> None:  # noqa: ANN401
+        """Refuse before Spark starts what `stream` would refuse."""
+
+    def stream(self, spark: Any, options: Any, streaming: Streaming, /) -> Report:  # noqa: ANN401
+        """Run the queries and return the report."""
+
+
 def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Report | None:
     """Run a pipeline, or explain it, in a session of its own, and print the result.
 
@@ -154,13 +241,101 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Rep
     Raises:
         KourouError: the pipeline failed; the log of Spark's processes is kept and named.
     """
+    from kourou.pipelines.tables import Plans, Tables  # noqa: PLC0415
+
+    def explain(spark: SparkSession) -> dict[str, str]:
+        plans = Plans()
+        pipeline.tables(spark, options, plans)
+        return dict(plans.texts())
+
+    def run(spark: SparkSession) -> Report:
+        tables = Tables(settings.out, overwrite=settings.overwrite)
+        return pipeline.run(spark, options, tables)
+
+    return _run(pipeline, settings, explain, run)
+
+
+def run_stream_or_batch(
+    pipeline: StreamingPipeline,
+    options: object,
+    settings: Settings,
+    *,
+    every_ms: int = EVERY_MS,
+    has_out: bool = True,
+) -> None:
+    """As `run_pipeline`, as a stream if the settings say so.
+
+    Args:
+        pipeline: the module.
+        options: its options.
+        settings: the shared options.
+        every_ms: default interval of the batches of a stream that is followed.
+        has_out: the tables are written to `--out`.
+
+    Raises:
+        UsageError: `--out` is missing, or the directory is that of another stream.
+        KourouError: as `run_pipeline`.
+    """
+    mode = settings.stream
+    if mode is None:
+        run_pipeline(pipeline, options, settings)
+        return
+    from kourou.pipelines.streams import Streaming, StreamPlans  # noqa: PLC0415
+
+    if has_out and settings.out is None and not settings.explain:
+        name = "--follow" if mode.follow else "--new"
+        raise UsageError(
+            f"{name} is given without --out DIR, which has the tables and the progress"
+        )
+    streaming = Streaming(
+        directory=settings.out or "",
+        follow=mode.follow,
+        every_ms=every_ms if mode.every_ms is None else mode.every_ms,
+        overwrite=settings.overwrite,
+        on_progress=_print_progress if sys.stderr.isatty() else None,
+    )
+    if not settings.explain:
+        pipeline.check(options, streaming)
+
+    def explain(spark: SparkSession) -> dict[str, str]:
+        plans = StreamPlans()
+        pipeline.queries(spark, options, plans)
+        return dict(plans.texts())
+
+    def run(spark: SparkSession) -> Report:
+        try:
+            return pipeline.stream(spark, options, streaming)
+        finally:
+            if streaming.on_progress is not None:
+                sys.stderr.write(_LINE_START)
+
+    _run(pipeline, settings, explain, run)
+
+
+_LINE_START: Final = "\r\x1b[K"
+"""Control characters that empty the last line of a terminal."""
+
+
+def _print_progress(counts: Mapping[str, int | float]) -> None:
+    """Replace the last line of the terminal."""
+    text = f"{counts['read']:,} messages read in {counts['batches']:,} batches; Ctrl-C ends"
+    sys.stderr.write(f"{_LINE_START}{text}")
+    sys.stderr.flush()
+
+
+def _run(
+    pipeline: Pipeline,
+    settings: Settings,
+    explain: Callable[[SparkSession], dict[str, str]],
+    compute: Callable[[SparkSession], Report],
+) -> Report | None:
+    """Explain or compute in a session, and print and return the result."""
     # Only here, because the import of PySpark takes half a second.
     from kourou.pipelines.jobs import (  # noqa: PLC0415
         new_log_file,
         spark_session,
         translated_errors,
     )
-    from kourou.pipelines.tables import Plans, Tables  # noqa: PLC0415
 
     log_file = None if os.environ.get(TRACEBACK_VARIABLE) else new_log_file()
     begun_s = elapsed_s()
@@ -171,13 +346,10 @@ def run_pipeline(pipeline: Pipeline, options: object, settings: Settings) -> Rep
             translated_errors(),
         ):
             if settings.explain:
-                plans = Plans()
-                pipeline.tables(spark, options, plans)
-                _print_plans(dict(plans.texts()), as_json=settings.as_json)
+                _print_plans(explain(spark), as_json=settings.as_json)
                 report = None
             else:
-                tables = Tables(settings.out, overwrite=settings.overwrite)
-                report = pipeline.run(spark, options, tables)
+                report = compute(spark)
     except BaseException as error:
         if log_file is not None and log_file.stat().st_size and not isinstance(error, UsageError):
             print_stderr(f"the log of Spark's processes is {log_file}")
@@ -203,17 +375,16 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
     from kourou.pipelines.charts import page  # noqa: PLC0415
     from kourou.pipelines.report import words  # noqa: PLC0415
 
-    counts = ", ".join(
-        f"{value:,} {metric.replace('_', ' ')}" for metric, value in report.metrics.items()
-    )
     if settings.plot is not None:
-        text = page(f"Pipeline {name}", report.charts, [counts, *report.notes])
+        notes = [_counted(report.metrics), *report.notes]
+        text = page(f"Pipeline {name}", report.charts, notes)
         settings.plot.write_text(text, encoding="utf-8")
     if settings.as_json:
         output.print_json(
             {
                 "tables": {table.name: table.documents() for table in report.tables},
                 "metrics": {**report.metrics, "seconds": round(seconds, 3)},
+                **({"stream": dict(report.stream)} if report.stream else {}),
                 "notes": list(report.notes),
                 "out": settings.out,
                 "plot": None if settings.plot is None else str(settings.plot),
@@ -229,13 +400,19 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
             left = output.counted(table.total - len(table.rows), "more row")
             print_stderr(f"{left}: use --rows {table.total}, or --out for all columns")
         output.print_line("")
-    output.print_line(f"{counts}; {seconds:.1f} s")
+    output.print_line(f"{_counted(report.metrics)}; {seconds:.1f} s")
+    if report.stream:
+        output.print_line(f"This run: {_counted(report.stream)}")
     for note in report.notes:
         print_stderr(note)
     if settings.out is not None:
         output.print_line(f"Parquet: {settings.out}")
     if settings.plot is not None:
         output.print_line(f"Charts: {settings.plot}")
+
+
+def _counted(counts: Mapping[str, int | float]) -> str:
+    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())
 
 
 def _cell(value: object) -> object:
@@ -261,7 +438,33 @@ def select(namesrv: str, topics: Sequence[str], start: str, end: str, tags: str 
     begin, until_ms = parse_span(start, end, SystemClock().now_ms())
     since_ms = None if isinstance(begin, Start) else begin
     return Selection(
-        name_server=namesrv, topics=tuple(topics), since_ms=since_ms, until_ms=until_ms, tags=tags
+        name_server=namesrv,
+        topics=tuple(topics),
+        since_ms=since_ms,
+        until_ms=until_ms,
+        tags=tags,
+        options=_connection_options(),
+    )
+
+
+def _connection_options() -> dict[str, str]:
+    """Return the options of reads that the environment gives to all commands.
+
+    Raises:
+        UsageError: a variable has no option.
+    """
+    namespace, tls = client_namespace(), client_tls()
+    found = {"namespace": namespace} if namespace else {}
+    if tls is None:
+        return found
+    if tls != TlsClientConfig(trust_cert_path=tls.trust_cert_path):
+        raise UsageError(
+            "pipelines read KOUROU_TLS_ENABLE and KOUROU_TLS_TRUST_CERT_PATH only: unset the other "
+            "variables KOUROU_TLS_*"
+        )
+    found["useTls"] = "true"
+    return (
+        found if tls.trust_cert_path is None else {**found, "tlsCaFile": str(tls.trust_cert_path)}
     )
 
 

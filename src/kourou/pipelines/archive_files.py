@@ -3,14 +3,17 @@
     DIRECTORY/topic=orders/hour=2026010112/broker-a-0-1200-1450.parquet
     DIRECTORY/_manifests/00000007.json         the files of batch 7, and the offsets after it
     DIRECTORY/_staging/                        files of a batch that is not complete
+    DIRECTORY/_checkpoint/                     of a running stream; of no use to the next run
     DIRECTORY/_lock                            held by the run that writes
 
 A file contains the messages of one queue and hour (of store time, UTC); its name has the broker,
 the queue, the first offset and the offset after the last one. Tasks write into `_staging`. The
 journal `_staging/00000007.json` then commits the batch: its files are moved into place, and the
 journal becomes the manifest. After a crash, `recover` completes a batch with a journal and deletes
-the files of one without, so that a repeated batch stores nothing twice. Readers ignore names that
-begin with `_`. `DIRECTORY` is on a file system that the driver and all executors share.
+the files of one without. The offsets of the manifests alone tell what is archived: messages below
+them are skipped, so that a repeated batch stores nothing twice, and batch runs, streams and
+compactions can follow each other in any order. Readers ignore names that begin with `_`.
+`DIRECTORY` is on a file system that the driver and all executors share.
 
 `compact` joins small files: its manifest adds new files and replaces the old ones, which are moved
 to `_replaced` until the next compaction, for readers that have opened them.
@@ -22,9 +25,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,13 +36,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kourou.errors import StoreLockedError, UsageError
-from kourou.file_locks import FileLocks
+from kourou.errors import UsageError
+from kourou.pipelines.directories import exclusive
 
 MANIFESTS, STAGING, REPLACED = "_manifests", "_staging", "_replaced"
-LOCK: Final = "_lock"
+LOCK, CHECKPOINT = "_lock", "_checkpoint"
 VERSION: Final = 1
-_LOCKS: Final = FileLocks()
 
 _OPEN_FILES_MAX: Final = 64
 """Maximum number of files that a task writes at once; the one written least recently is closed."""
@@ -52,8 +55,11 @@ _NULL_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 
 STAGED_SCHEMA: Final = (
     "staged STRING, topic STRING, hour STRING, brokerName STRING, queueId INT, start BIGINT, "
-    "until BIGINT, rows BIGINT, bytes BIGINT"
+    "until BIGINT, rows BIGINT, bytes BIGINT, lastStoredMs BIGINT"
 )
+
+Queue = tuple[str, str, int]
+"""Topic, broker name, queue id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class ArchivedFile:
         staged: name of the file in the staging directory until the batch is complete.
         start, until: first offset, and the offset after the last one.
         bytes: size of the file.
+        lastStoredMs: store time of the message before `until`, epoch ms; None in archives of
+            earlier versions, and in files that a compaction wrote.
     """
 
     path: str
@@ -77,6 +85,7 @@ class ArchivedFile:
     until: int
     rows: int
     bytes: int
+    lastStoredMs: int | None = None  # noqa: N815
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +142,34 @@ class Archive:
                 "and all executors share"
             )
         self.root = Path(directory).expanduser().absolute()
+        self._read: dict[str, Manifest] = {}
 
     @property
     def staging(self) -> Path:
         """The directory of files that are not part of the archive yet."""
         return self.root / STAGING
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    @property
+    def checkpoint(self) -> Path:
+        """The directory that Spark requires of a stream; each run starts with an empty one."""
+        return self.root / CHECKPOINT
+
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the archive's lock: two runs at once would delete each other's staged files.
 
         Raises:
             UsageError: another run holds it.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        try:
-            unlock = _LOCKS.acquire(str(self.root / LOCK))
-        except StoreLockedError:
-            raise UsageError(f"{self.root} is used by another run: wait for its end") from None
-        try:
-            yield
-        finally:
-            unlock()
+        return exclusive(self.root, self.root / LOCK)
 
     def manifests(self) -> list[Manifest]:
         """Return the manifests, sorted by batch."""
-        return [
-            Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
-            for path in sorted((self.root / MANIFESTS).glob("*.json"))
-        ]
+        paths = sorted((self.root / MANIFESTS).glob("*.json"))
+        for path in paths:
+            if path.name not in self._read:  # a manifest never changes
+                text = path.read_text(encoding="utf-8")
+                self._read[path.name] = Manifest.from_json(text, str(path))
+        return [self._read[path.name] for path in paths]
 
     def files(self) -> list[ArchivedFile]:
         """Return the files of the archive that no compaction replaced."""
@@ -175,18 +183,19 @@ class Archive:
         """Return the number of the batch after the last one."""
         return max((manifest.batch for manifest in self.manifests()), default=-1) + 1
 
-    def offsets(self) -> dict[tuple[str, str, int], int]:
-        """Return (topic, broker, queue id) -> offset after the last archived message."""
-        found: dict[tuple[str, str, int], int] = {}
+    def last_files(self) -> dict[Queue, ArchivedFile]:
+        """Return for each queue the file that was written with its last archived message."""
+        found: dict[Queue, ArchivedFile] = {}
         for manifest in self.manifests():
             for file in manifest.files if not manifest.replaces else ():
                 key = (file.topic, file.brokerName, file.queueId)
-                found[key] = max(found.get(key, 0), file.until)
+                if key not in found or found[key].until < file.until:
+                    found[key] = file
         return found
 
-    def has(self, batch: int) -> bool:
-        """Return whether the batch is complete."""
-        return self._manifest_path(batch).exists()
+    def offsets(self) -> dict[Queue, int]:
+        """Return for each queue the offset after its last archived message."""
+        return {queue: file.until for queue, file in self.last_files().items()}
 
     def recover(self) -> None:
         """Complete batches that were committed, and delete the files of the others."""
@@ -308,6 +317,10 @@ def placed(rows: Iterable[Mapping[str, Any]]) -> tuple[ArchivedFile, ...]:
     return tuple(sorted(files, key=lambda file: file.path))
 
 
+_Key = tuple[str, str, str, int]
+"""Topic, hour, broker name, queue id."""
+
+
 @dataclass(slots=True)
 class _OpenFile:
     """A staged file that a task writes."""
@@ -317,20 +330,30 @@ class _OpenFile:
 
 
 def stage(
-    batches: Iterable[pa.RecordBatch], directory: Path, unique: str
+    batches: Iterable[pa.RecordBatch],
+    directory: Path,
+    unique: str,
+    archived: Mapping[Queue, int] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     """Write the messages of one task into staged files; yield a row of `STAGED_SCHEMA` for each.
+
+    A message whose offset is below that in `archived` is skipped.
 
     Args:
         batches: the messages, with all columns of the source; of each queue in order of offsets.
         directory: the staging directory.
         unique: text that no other task, and no other attempt of this task, has.
+        archived: offset after the last archived message of each queue.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    open_files: dict[tuple[object, ...], _OpenFile] = {}
+    open_files: dict[_Key, _OpenFile] = {}
     count = 0
     for batch in batches:
-        for key, part in _divided(batch):
+        for key, rows in _divided(batch):
+            topic, _, broker_name, queue_id = key
+            part = _from_offset(rows, archived.get((topic, broker_name, queue_id), 0))
+            if not part.num_rows:
+                continue
             file = open_files.pop(key, None)
             if file is None:
                 if len(open_files) >= _OPEN_FILES_MAX:
@@ -342,7 +365,8 @@ def stage(
             first, last = (pc.min_max(part.column("queueOffset"))[name].as_py() for name in _ENDS)
             row = file.row
             row["start"] = first if row["start"] is None else min(row["start"], first)
-            row["until"] = max(row["until"], last + 1)
+            if last >= row["until"]:
+                row["until"], row["lastStoredMs"] = last + 1, _stored_ms(part, last)
             row["rows"] += part.num_rows
     for file in open_files.values():
         yield _closed(file, directory)
@@ -351,7 +375,18 @@ def stage(
 _ENDS: Final = ("min", "max")
 
 
-def _divided(batch: pa.RecordBatch) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
+def _from_offset(rows: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    return rows.filter(pc.greater_equal(rows.column("queueOffset"), start)) if start else rows
+
+
+def _stored_ms(rows: pa.RecordBatch, offset: int) -> int | None:
+    """Return the store time of the message at the offset, which is one of the rows."""
+    at = pc.index(rows.column("queueOffset"), offset).as_py()
+    stored_us = rows.column("storeTimestamp")[at].cast(pa.int64()).as_py()
+    return None if stored_us is None else int(stored_us) // 1000
+
+
+def _divided(batch: pa.RecordBatch) -> Iterator[tuple[_Key, pa.RecordBatch]]:
     """Yield (topic, hour, broker, queue id) and the rows of each; without the column `topic`."""
     hours = pc.strftime(batch.column("storeTimestamp"), "%Y%m%d%H").fill_null(_NULL_HOUR)
     keys = pa.RecordBatch.from_arrays(
@@ -361,17 +396,21 @@ def _divided(batch: pa.RecordBatch) -> Iterator[tuple[tuple[object, ...], pa.Rec
     rest = batch.drop_columns(["topic"])
     distinct = pa.Table.from_batches([keys]).group_by(keys.schema.names).aggregate([])
     if distinct.num_rows == 1:
-        yield tuple(distinct.to_pylist()[0].values()), rest
+        yield _key(distinct.to_pylist()[0]), rest
         return
     for row in distinct.to_pylist():
         masks = [pc.equal(keys.column(name), pa.scalar(value)) for name, value in row.items()]
         mask = masks[0]
         for one in masks[1:]:
             mask = pc.and_(mask, one)
-        yield tuple(row.values()), rest.filter(mask)
+        yield _key(row), rest.filter(mask)
 
 
-def _opened(key: tuple[object, ...], schema: pa.Schema, directory: Path, name: str) -> _OpenFile:
+def _key(row: Mapping[str, Any]) -> _Key:
+    return row["topic"], row["hour"], row["brokerName"], row["queueId"]
+
+
+def _opened(key: _Key, schema: pa.Schema, directory: Path, name: str) -> _OpenFile:
     topic, hour, broker_name, queue_id = key
     writer = pq.ParquetWriter(directory / name, schema, compression="zstd")
     row = {
@@ -384,6 +423,7 @@ def _opened(key: tuple[object, ...], schema: pa.Schema, directory: Path, name: s
         "until": 0,
         "rows": 0,
         "bytes": 0,
+        "lastStoredMs": None,
     }
     return _OpenFile(writer, row)
 

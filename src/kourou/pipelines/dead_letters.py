@@ -6,7 +6,7 @@ none: their dead letters are grouped by topic and group only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,8 +15,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark p
 from kourou.model import properties as names
 from kourou.model.topic import DLQ_PREFIX
 from kourou.pipelines.charts import Bars
+from kourou.pipelines.directories import StreamDirectory
 from kourou.pipelines.report import Report, first_rows
-from kourou.pipelines.selection import POSITION, Selection, read_messages
+from kourou.pipelines.selection import (
+    POSITION,
+    Selection,
+    read_message_stream,
+    read_messages,
+    selected,
+)
+from kourou.pipelines.streams import QuerySink, Streaming, TableRun
 from kourou.pipelines.tables import Tables
 
 COLUMNS: Final = (*POSITION, "msgId", "properties", "reconsumeTimes", "storeTimestamp")
@@ -41,10 +49,13 @@ class Options:
 
     Attributes:
         selection: the dead-letter topics, and the span in which the messages died.
+        is_of_all_groups: the topics are those of all groups, so a stream accepts further ones when
+            it is continued.
         rows: maximum number of printed rows.
     """
 
     selection: Selection
+    is_of_all_groups: bool = False
     rows: int = 20
 
 
@@ -118,19 +129,63 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
     """Group the dead letters and return the most frequent causes."""
     with output or Tables() as kept:
         kept.check("letters", "causes")
-        found, grouped = tables(spark, options, kept)
-        shown = first_rows(
-            "causes",
-            grouped,
-            ("group", "topic", "messages", "firstAt", "lastAt", "reason", "samples"),
-            (F.desc("messages"), "group", "topic", "fingerprint"),
-            options.rows,
-        )
-        counts = found.agg(
-            F.count(F.lit(1)).alias("messages"),
-            F.count_distinct("group").alias("groups"),
-            F.count_if(F.col("reason").isNull()).alias("without_reason"),
-        ).collect()[0]
+        return report(*tables(spark, options, kept), options)
+
+
+def directory(options: Options, streaming: Streaming) -> StreamDirectory:
+    """Return the directory of the stream; raises as `StreamDirectory`."""
+    definition = {"pipeline": "dead-letters", **selected(options.selection)}
+    if options.is_of_all_groups:
+        definition["TOPIC"] = "those of all groups"
+    return StreamDirectory(streaming.directory, definition, ("letters",))
+
+
+def check(options: Options, streaming: Streaming) -> None:
+    """Refuse before Spark starts what `stream` would refuse; raises as `stream`."""
+    directory(options, streaming).check(overwrite=streaming.overwrite)
+
+
+def queries(spark: SparkSession, options: Options, sink: QuerySink) -> None:
+    """Add the query of the table `letters`."""
+    sink.append("letters", letters(read_message_stream(spark, options.selection, COLUMNS)))
+
+
+def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Report:
+    """Append the dead letters, and return the most frequent causes.
+
+    No letter is late: they are in no window.
+
+    Raises:
+        UsageError: as `directory`, and as `StreamDirectory.held`.
+        KourouError: the stream failed.
+    """
+    with TableRun(spark, streaming, directory(options, streaming)) as run_, Tables() as kept:
+        queries(spark, options, run_)
+        counts = run_.wait()
+        found = kept.cache(run_.table("letters"))
+        return replace(report(found, causes(found), options), stream=counts)
+
+
+def report(found: DataFrame, grouped: DataFrame, options: Options) -> Report:
+    """Return the most frequent causes.
+
+    Args:
+        found: the dead letters.
+        grouped: their causes.
+        options: the number of rows.
+    """
+    shown = first_rows(
+        "causes",
+        grouped,
+        ("group", "topic", "messages", "firstAt", "lastAt", "reason", "samples"),
+        (F.desc("messages"), "group", "topic", "fingerprint"),
+        options.rows,
+    )
+    counts = found.agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.count_distinct("group").alias("groups"),
+        F.count_if(F.col("reason").isNull()).alias("without_reason"),
+    ).collect()[0]
     notes = []
     if counts.without_reason:
         notes.append(

@@ -3,10 +3,14 @@
 A message is a duplicate if the same key was kept at most `within_ms` before it, by store time; so
 the first of each key is kept, as by Spark's `dropDuplicatesWithinWatermark`. Messages without a key
 are all kept and counted.
+
+A stream keeps the message of a key that arrives first. Its state forgets a key when the watermark
+has passed `within_ms` after it, so duplicates up to about twice as late are removed too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +19,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark p
 
 from kourou.errors import UsageError
 from kourou.pipelines.charts import Bars
+from kourou.pipelines.directories import StreamDirectory
 from kourou.pipelines.event_time import AHEAD, EventTime, with_event_time
 from kourou.pipelines.report import Report, first_rows
-from kourou.pipelines.selection import POSITION, Selection, read_messages
+from kourou.pipelines.selection import (
+    POSITION,
+    Selection,
+    read_message_stream,
+    read_messages,
+    selected,
+)
+from kourou.pipelines.streams import QuerySink, Streaming, TableRun, late_notes
 from kourou.pipelines.tables import Tables
 
 PROPERTY_PREFIX: Final = "property:"
@@ -66,8 +78,7 @@ def marked(messages: DataFrame, options: Options) -> DataFrame:
         messages: rows with all columns of the source.
         options: the key and the time.
     """
-    timed = with_event_time(messages, options.clock, _UNBOUNDED_MS)
-    keyed = timed.withColumn("dedupKey", key_column(options.key))
+    keyed = _keyed(messages, options)
     place = F.struct(F.unix_millis("eventTime").alias("at"), *POSITION)
     has_key = F.col("dedupKey").isNotNull() & F.col("setAside").isNull()
     groups = (
@@ -82,6 +93,45 @@ def marked(messages: DataFrame, options: Options) -> DataFrame:
     ).select(*(F.col(f"place.{name}") for name in POSITION), F.lit(True).alias("found"))
     joined = keyed.join(duplicates, list(POSITION), "left")
     return joined.withColumn("isDuplicate", F.coalesce("found", F.lit(False))).drop("found")
+
+
+def first_arrivals(messages: DataFrame, options: Options) -> DataFrame:
+    """Return the messages of a stream that arrive first of their key, and those without a key.
+
+    The metric `ahead` counts the messages that are set aside.
+
+    Args:
+        messages: rows with all columns of the source.
+        options: the key and the time, which is required.
+
+    Raises:
+        UsageError: the time is not given.
+    """
+    within_ms = _required_within_ms(options)
+    is_ahead = F.col("setAside") == AHEAD
+    counted = _keyed(messages, options).observe("setAside", F.count_if(is_ahead).alias("ahead"))
+    # A message without a key is a duplicate of none.
+    own = F.when(F.col("dedupKey").isNull(), F.concat_ws("/", *POSITION))
+    return (
+        counted.where(F.col("setAside").isNull())
+        .withColumn("ownKey", own)
+        .withWatermark("eventTime", f"{within_ms} milliseconds")
+        .dropDuplicatesWithinWatermark(["topic", "dedupKey", "ownKey"])
+        .drop("dedupKey", "ownKey", "setAside", "eventTime")
+    )
+
+
+def _required_within_ms(options: Options) -> int:
+    if options.within_ms is None:
+        raise UsageError(
+            "--within is required with --follow and --new: a stream cannot hold all keys for ever"
+        )
+    return options.within_ms
+
+
+def _keyed(messages: DataFrame, options: Options) -> DataFrame:
+    timed = with_event_time(messages, options.clock, _UNBOUNDED_MS)
+    return timed.withColumn("dedupKey", key_column(options.key))
 
 
 def unique(found: DataFrame) -> DataFrame:
@@ -135,11 +185,6 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
             "without_key": once.where(key_column(options.key).isNull()).count(),
             **counts.asDict(),
         }
-    notes = []
-    if metrics["ahead"]:
-        notes.append(f"{metrics['ahead']:,} messages are set aside: their clocks are ahead")
-    if metrics["without_key"]:
-        notes.append(f"{metrics['without_key']:,} messages have no key and are all kept")
     bars = {
         f"{row['topic']} {row['dedup_key']}": float(str(row["duplicates"]))
         for row in shown.documents()
@@ -147,9 +192,69 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
     return Report(
         tables=(shown,),
         metrics=metrics,
-        notes=notes,
+        notes=_notes(metrics),
         charts=(Bars(title="Duplicates by key", unit="messages", bars=bars),),
     )
+
+
+def directory(options: Options, streaming: Streaming) -> StreamDirectory:
+    """Return the directory of the stream; raises as `first_arrivals` and `StreamDirectory`."""
+    definition = {
+        "pipeline": "dedup",
+        **selected(options.selection),
+        "--by": options.key,
+        "--within": f"{_required_within_ms(options)} ms",
+        "--clock": options.clock.value,
+    }
+    return StreamDirectory(streaming.directory, definition, ("messages",))
+
+
+def check(options: Options, streaming: Streaming) -> None:
+    """Refuse before Spark starts what `stream` would refuse; raises as `stream`."""
+    directory(options, streaming).check(overwrite=streaming.overwrite)
+
+
+def queries(spark: SparkSession, options: Options, sink: QuerySink) -> None:
+    """Add the query of the table `messages`."""
+    messages = read_message_stream(spark, options.selection, skew_ms=options.within_ms)
+    sink.append("messages", first_arrivals(messages, options))
+
+
+def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Report:
+    """Append the messages once, and return their numbers by topic.
+
+    There is no table of duplicates: their number is that of this run.
+
+    Raises:
+        UsageError: as `directory`, and as `StreamDirectory.held`.
+        KourouError: the stream failed.
+    """
+    with TableRun(spark, streaming, directory(options, streaming)) as run_, Tables() as kept:
+        queries(spark, options, run_)
+        counts = {"ahead": 0, **run_.wait(), "duplicates": run_.duplicates()}
+        once = kept.cache(run_.table("messages"))
+        by_topic = once.groupBy("topic").agg(
+            F.count(F.lit(1)).alias("messages"),
+            F.count_if(key_column(options.key).isNull()).alias("withoutKey"),
+            F.min("storeTimestamp").alias("firstAt"),
+            F.max("storeTimestamp").alias("lastAt"),
+        )
+        shown = first_rows("messages", by_topic, by_topic.columns, ("topic",), options.rows)
+        totals = {
+            "messages": once.count(),
+            "without_key": once.where(key_column(options.key).isNull()).count(),
+        }
+    notes = [*late_notes(counts), *_notes({**totals, "ahead": counts["ahead"]})]
+    return Report(tables=(shown,), metrics=totals, notes=notes, stream=counts)
+
+
+def _notes(counts: Mapping[str, int | float]) -> list[str]:
+    notes = []
+    if counts["ahead"]:
+        notes.append(f"{counts['ahead']:,} messages are set aside: their clocks are ahead")
+    if counts["without_key"]:
+        notes.append(f"{counts['without_key']:,} messages have no key and are all kept")
+    return notes
 
 
 def _kept_places(within_ms: int | None) -> Column:

@@ -7,6 +7,7 @@ counted. So are rows that are late: born longer before they were stored than the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -25,6 +26,23 @@ class EventTime(Enum):
 
     STORE = "store"
     BORN = "born"
+
+
+LATENESS_DEFAULT_MS: Final[Mapping[EventTime, int]] = {
+    EventTime.STORE: 60_000,
+    EventTime.BORN: 600_000,
+}
+"""Store times of a stream differ by what brokers' clocks and batches do, born times by delays."""
+
+
+def watermark_delay_ms(clock: EventTime, lateness_ms: int) -> int:
+    """Return the delay of a watermark that drops no row of a broker that was always there.
+
+    Between two batches, queues are apart by at most the lateness (`read_message_stream`). By the
+    producers' clock, a row is at most the lateness older than its store time, and the row that sets
+    the watermark at most `AHEAD_MAX_MS` younger than its own.
+    """
+    return lateness_ms if clock is EventTime.STORE else 2 * lateness_ms + AHEAD_MAX_MS
 
 
 def stored_ms() -> Column:

@@ -32,6 +32,8 @@ from kourou.errors import (
 from kourou.spark.sessions import local_session, register
 
 _RAISED: Final = re.compile(r"\bkourou\.errors\.(\w+): ([^\n]*)")
+_BATCH_FUNCTION: Final = "[FOREACH_BATCH_USER_FUNCTION_ERROR]"
+_PYTHON_ERROR: Final = re.compile(r"^(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"^\[[A-Z_.0-9]+\] ")
 _ERROR_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _KINDS: Final = (
@@ -74,6 +76,7 @@ def translated_errors() -> Iterator[None]:
         JobFailedError: another failure of the job.
     """
     loggers = [PySparkLogger.getLogger(name) for name in _ERROR_LOGGERS]
+    before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
     try:
@@ -81,15 +84,17 @@ def translated_errors() -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raise translate(str(error)) from error
     finally:
-        for logger in loggers:
-            logger.disabled = False
+        for logger, is_disabled in zip(loggers, before, strict=True):
+            logger.disabled = is_disabled
 
 
 def translate(text: str) -> KourouError:
     """Return the error of Kourou that an error text of Spark contains, tracebacks included."""
     found = _RAISED.findall(text)
     if not found:
-        return JobFailedError(f"the Spark job failed: {first_line(text)}")
+        in_function = _PYTHON_ERROR.findall(text) if _BATCH_FUNCTION in text else ()
+        reason = in_function[-1] if in_function else first_line(text)
+        return JobFailedError(f"the Spark job failed: {reason}")
     name, message = found[-1]
     raised = getattr(errors, name, KourouError)
     for kind in _KINDS:

@@ -39,7 +39,8 @@ class Report:
 
     Attributes:
         tables: the tables to print, the most important first.
-        metrics: counts of the run, such as rows read and rows set aside.
+        metrics: counts of the tables, such as messages and rows set aside.
+        stream: counts of this run of a stream, such as batches and late rows; otherwise empty.
         notes: sentences about what the tables lack.
         charts: the charts of `--plot`.
     """
@@ -48,6 +49,7 @@ class Report:
     metrics: Mapping[str, int | float]
     notes: Sequence[str] = ()
     charts: Sequence[Chart] = field(default_factory=tuple)
+    stream: Mapping[str, int | float] = field(default_factory=dict)
 
 
 def first_rows(

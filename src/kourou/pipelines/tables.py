@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from kourou.errors import UsageError
+from kourou.pipelines.directories import SINK_LOG
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ class Tables:
         if self.directory is None:
             return self.cache(frame)
         path = self._path(name)
-        if not (self._overwrite or replace):
-            check_replaceable(path)
+        if not replace:
+            check_replaceable(path, overwrite=self._overwrite)
         frame.write.mode("overwrite").parquet(path)
         return frame.sparkSession.read.parquet(path)
 
@@ -81,8 +82,8 @@ class Tables:
             UsageError: as `add`.
         """
         for name in names:
-            if self.directory is not None and not self._overwrite:
-                check_replaceable(self._path(name))
+            if self.directory is not None:
+                check_replaceable(self._path(name), overwrite=self._overwrite)
 
     def appended(self, name: str, spark: SparkSession) -> AppendedTable:
         """Return a table that is extended by each run."""
@@ -141,27 +142,43 @@ class Plans(Tables):
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield the name and Spark's plan of each table."""
-        for name, frame in self._frames.items():
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                frame.explain(mode="formatted")
-            yield name, printed.getvalue().strip()
+        yield from plan_texts(self._frames)
 
 
-def check_replaceable(path: str) -> None:
+def plan_texts(frames: Mapping[str, DataFrame]) -> Iterator[tuple[str, str]]:
+    """Yield the name and Spark's plan of each table."""
+    for name, frame in frames.items():
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            frame.explain(mode="formatted")
+        yield name, printed.getvalue().strip()
+
+
+def check_replaceable(path: str, *, overwrite: bool = False) -> None:
     """Accept a local directory that is absent, empty, or the rest of a write that was killed.
 
     Other file systems, such as hdfs://, are not checked.
+
+    Args:
+        path: the directory.
+        overwrite: accept all but the table of a stream, whose checkpoint would not match another.
 
     Raises:
         UsageError: the directory contains a complete table, or files that no write left.
     """
     directory = Path(path)
-    if "://" in path or not directory.exists():
+    if "://" in path or not directory.exists() or (overwrite and not directory.is_dir()):
         return
     if not directory.is_dir():
         raise UsageError(f"{path} is a file: name a directory that does not exist")
     names = {entry.name for entry in directory.iterdir()}
+    if SINK_LOG in names:
+        raise UsageError(
+            f"{path} contains the table of a stream: continue it with --new or --follow, or choose "
+            "another directory"
+        )
+    if overwrite:
+        return
     if SUCCESS_FILE in names:
         raise UsageError(
             f"{path} contains the table of an earlier run: choose another directory, or add "

@@ -7,24 +7,33 @@ sending side; `trace` has the latency of deliveries. It is negative if the clock
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
 from kourou.pipelines.charts import Lines
+from kourou.pipelines.directories import StreamDirectory
 from kourou.pipelines.event_time import (
     AHEAD,
     AHEAD_MAX_MS,
     LATE,
+    LATENESS_DEFAULT_MS,
     EventTime,
     born_ms,
     stored_ms,
+    watermark_delay_ms,
     with_event_time,
 )
 from kourou.pipelines.report import Report, epoch_ms, first_rows
-from kourou.pipelines.selection import Selection, read_messages
+from kourou.pipelines.selection import (
+    Selection,
+    read_message_stream,
+    read_messages,
+    selected,
+)
+from kourou.pipelines.streams import LateRows, QuerySink, Streaming, TableRun, late_notes
 from kourou.pipelines.tables import Tables
 
 COLUMNS: Final = ("topic", "bornTimestamp", "storeTimestamp", "body")
@@ -40,38 +49,42 @@ class Options:
     Attributes:
         window_ms: length of a window.
         clock: the clock that assigns messages to windows.
-        lateness_ms: with the producers' clock: older messages are set aside as late.
+        lateness_ms: with the producers' clock: older messages are set aside as late. In streams:
+            store time for which a window stays open for the messages of other queues; None: as
+            `event_time.LATENESS_DEFAULT_MS`.
         rows: maximum number of printed rows.
     """
 
     selection: Selection
     window_ms: int = 60_000
     clock: EventTime = EventTime.STORE
-    lateness_ms: int = 600_000
+    lateness_ms: int | None = None
     rows: int = 20
+
+    @property
+    def lateness(self) -> int:
+        """`lateness_ms`, or the default of the clock."""
+        return LATENESS_DEFAULT_MS[self.clock] if self.lateness_ms is None else self.lateness_ms
 
 
 def windows(messages: DataFrame, options: Options) -> DataFrame:
-    """Return one row for each topic and window.
+    """Return one row for each topic and window; of a stream, when the watermark closes the window.
 
-    Rows that are set aside by their event time form one row for each topic with a null
-    `windowStart`, whose columns `ahead` and `late` count them.
+    Messages that are set aside by their event time form rows with a null `windowStart`, one for
+    each topic and window of store time, whose columns `ahead` and `late` count them.
 
     Args:
         messages: rows with at least `COLUMNS`.
         options: window and clock.
     """
-    window_ms = options.window_ms
-    timed = with_event_time(messages, options.clock, options.lateness_ms)
-    start_ms = F.floor(F.unix_millis("eventTime") / window_ms) * window_ms
-    placed = timed.withColumn(
-        "windowStart", F.when(F.col("setAside").isNull(), F.timestamp_millis(start_ms))
-    )
+    delay_ms = watermark_delay_ms(options.clock, options.lateness)
+    placed = _placed(messages, options).withWatermark("placedAt", f"{delay_ms} milliseconds")
     latency_ms = F.when(born_ms() - stored_ms() <= AHEAD_MAX_MS, stored_ms() - born_ms())
     size = F.length("body")
-    seconds = window_ms / 1000
+    seconds = options.window_ms / 1000
+    is_placed = F.col("setAside").isNull().alias("isPlaced")
     return (
-        placed.groupBy("topic", "windowStart")
+        placed.groupBy("topic", is_placed, _window(options))
         .agg(
             F.count(F.lit(1)).alias("messages"),
             F.sum(size).alias("bytes"),
@@ -87,7 +100,36 @@ def windows(messages: DataFrame, options: Options) -> DataFrame:
                 "bytesPerSecond": F.round(F.col("bytes") / seconds, 1),
             }
         )
+        .select(
+            "topic",
+            F.when(F.col("isPlaced"), F.col("window.start")).alias("windowStart"),
+            *("messages", "bytes", "bytesMax", "latencyP50Ms", "latencyP95Ms", "latencyP99Ms"),
+            *("latencyMaxMs", "ahead", "late", "messagesPerSecond", "bytesPerSecond"),
+        )
     )
+
+
+def late_messages(messages: DataFrame, options: Options, watermark_ms: int) -> int:
+    """Return the number of messages whose window a watermark has closed.
+
+    Args:
+        messages: as of `windows`.
+        options: window and clock.
+        watermark_ms: the watermark, epoch ms.
+    """
+    closed = F.unix_millis(F.col("window.end")) <= watermark_ms
+    return int(_placed(messages, options).select(_window(options)).where(closed).count())
+
+
+def _placed(messages: DataFrame, options: Options) -> DataFrame:
+    """Add `setAside`, and `placedAt`: the event time, or the store time of rows set aside."""
+    timed = with_event_time(messages, options.clock, options.lateness)
+    at = F.when(F.col("setAside").isNull(), F.col("eventTime")).otherwise(F.col("storeTimestamp"))
+    return timed.withColumn("placedAt", at)
+
+
+def _window(options: Options) -> Column:
+    return F.window("placedAt", f"{options.window_ms} milliseconds").alias("window")
 
 
 def tables(spark: SparkSession, options: Options, output: Tables) -> DataFrame:
@@ -100,22 +142,81 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
     """Compute the windows and return the latest ones, with charts of rate and latency."""
     with output or Tables() as kept:
         kept.check("windows")
-        every = tables(spark, options, kept)
-        placed = every.where("windowStart IS NOT NULL")
-        shown = first_rows(
-            "windows",
-            placed,
-            (
-                *("windowStart", "topic", "messages", "messagesPerSecond", "bytesPerSecond"),
-                *("bytesMax", "latencyP50Ms", "latencyP99Ms", "latencyMaxMs"),
-            ),
-            (F.desc("windowStart"), "topic"),
-            options.rows,
+        return report(tables(spark, options, kept), options)
+
+
+def directory(options: Options, streaming: Streaming) -> StreamDirectory:
+    """Return the directory of the stream; raises as `StreamDirectory`."""
+    definition = {
+        "pipeline": "throughput",
+        **selected(options.selection),
+        "--window": f"{options.window_ms} ms",
+        "--clock": options.clock.value,
+        "--lateness": f"{options.lateness} ms",
+    }
+    return StreamDirectory(streaming.directory, definition, ("windows",))
+
+
+def check(options: Options, streaming: Streaming) -> None:
+    """Refuse before Spark starts what `stream` would refuse; raises as `stream`."""
+    directory(options, streaming).check(overwrite=streaming.overwrite)
+
+
+def queries(spark: SparkSession, options: Options, sink: QuerySink) -> None:
+    """Add the query of the table `windows`."""
+    messages = read_message_stream(spark, options.selection, COLUMNS, skew_ms=options.lateness)
+
+    def late(batch: DataFrame, watermark_ms: int) -> int:
+        return late_messages(batch, options, watermark_ms)
+
+    sink.append(
+        "windows",
+        windows(messages, options),
+        LateRows(selection=options.selection, columns=COLUMNS, count=late),
+    )
+
+
+def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Report:
+    """Append the windows that close, and return the latest ones.
+
+    Raises:
+        UsageError: as `directory`, and as `StreamDirectory.held`.
+        KourouError: the stream failed.
+    """
+    with TableRun(spark, streaming, directory(options, streaming)) as run_, Tables() as kept:
+        queries(spark, options, run_)
+        counts = run_.wait()
+        found = report(kept.cache(run_.table("windows")), options)
+        still_open = run_.open_rows()
+    notes = [*found.notes]
+    if still_open:
+        notes.append(
+            f"{still_open:,} windows are open: each is written when messages that are "
+            f"{watermark_delay_ms(options.clock, options.lateness) / 1000:g} s younger than its "
+            "end have arrived"
         )
-        totals = every.agg(
-            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _TOTALS)
-        ).collect()[0]
-        latest = placed.orderBy(F.desc("windowStart"), "topic").limit(_PLOTTED_MAX).collect()
+    return replace(
+        found, notes=[*notes, *late_notes(counts)], stream={**counts, "open": still_open}
+    )
+
+
+def report(every: DataFrame, options: Options) -> Report:
+    """Return the latest windows of the table, with charts of rate and latency."""
+    placed = every.where("windowStart IS NOT NULL")
+    shown = first_rows(
+        "windows",
+        placed,
+        (
+            *("windowStart", "topic", "messages", "messagesPerSecond", "bytesPerSecond"),
+            *("bytesMax", "latencyP50Ms", "latencyP99Ms", "latencyMaxMs"),
+        ),
+        (F.desc("windowStart"), "topic"),
+        options.rows,
+    )
+    totals = every.agg(
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _TOTALS)
+    ).collect()[0]
+    latest = placed.orderBy(F.desc("windowStart"), "topic").limit(_PLOTTED_MAX).collect()
     set_aside = totals.ahead + totals.late
     notes = []
     if set_aside:

@@ -4,23 +4,33 @@ Clients with traces on write what they do to the trace topic: sends, listener ca
 transactions, recalls. A span is one delivery of a message, with its send; a message that no traced
 consumer received has one span without delivery. Traces can be dropped, so an absent step proves
 nothing. Each time is by the clock of the client that wrote the trace.
+
+A stream writes the spans of a message when no trace of it was stored for `within_ms`. Later traces
+form spans of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark programs
 
-from kourou.errors import MalformedBodyError
+from kourou.errors import MalformedBodyError, UsageError
 from kourou.pipelines.charts import Bars
-from kourou.pipelines.event_time import stored_ms
+from kourou.pipelines.directories import StreamDirectory
+from kourou.pipelines.event_time import LATENESS_DEFAULT_MS, EventTime, stored_ms
 from kourou.pipelines.report import Report, first_rows
-from kourou.pipelines.selection import Selection, read_messages
+from kourou.pipelines.selection import (
+    Selection,
+    read_message_stream,
+    read_messages,
+    selected,
+)
+from kourou.pipelines.streams import LateRows, QuerySink, Streaming, TableRun, late_notes
 from kourou.pipelines.tables import Tables
 from kourou.protocol.trace_text import (
     ConsumedTrace,
@@ -33,6 +43,10 @@ from kourou.protocol.trace_text import (
 )
 
 COLUMNS: Final = ("bornHost", "body")
+STREAM_COLUMNS: Final = (*COLUMNS, "storeTimestamp")
+
+LATENESS_MS: Final = LATENESS_DEFAULT_MS[EventTime.STORE]
+"""Store time by which queues of a stream may be apart."""
 
 _STEP_FIELDS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
     "step": ("string", pa.string()),
@@ -52,6 +66,7 @@ _STEP_FIELDS: Final[Mapping[str, tuple[str, pa.DataType]]] = {
 }
 STEPS_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, (kind, _) in _STEP_FIELDS.items())
 _ARROW_SCHEMA: Final = pa.schema([(name, kind) for name, (_, kind) in _STEP_FIELDS.items()])
+_TIMED_SCHEMA: Final = _ARROW_SCHEMA.append(pa.field("tracedAt", pa.timestamp("us", tz="UTC")))
 
 DAMAGED: Final = "damaged"
 """The step of a trace message that does not parse."""
@@ -72,12 +87,14 @@ class Options:
     Attributes:
         selection: the trace topic, and the span in which the traces were stored.
         stored_in: topics from which the exact store time of the messages is read; empty: the
-            spans have no `storedAt`, only `acknowledgedAt`.
+            spans have no `storedAt`, only `acknowledgedAt`. Not in streams.
+        within_ms: in streams, the time without a trace after which a message's spans are written.
         rows: maximum number of printed rows of each table.
     """
 
     selection: Selection
     stored_in: tuple[str, ...] = ()
+    within_ms: int = 600_000
     rows: int = 20
 
 
@@ -90,6 +107,40 @@ def steps(traces: DataFrame) -> DataFrame:
         traces: rows of the trace topic with at least `COLUMNS`.
     """
     return traces.select(*COLUMNS).mapInArrow(_decode_steps, STEPS_SCHEMA).dropDuplicates()
+
+
+def timed_steps(traces: DataFrame) -> DataFrame:
+    """Return one row for each record of the trace messages, with its store time `tracedAt`.
+
+    Args:
+        traces: rows of the trace topic with at least `STREAM_COLUMNS`.
+    """
+    schema = f"{STEPS_SCHEMA}, tracedAt TIMESTAMP"
+    return traces.select(*STREAM_COLUMNS).mapInArrow(_decode_steps, schema)
+
+
+def sessions(timed: DataFrame, within_ms: int) -> DataFrame:
+    """Return for each message the array `records` of its steps, repeated records once.
+
+    Args:
+        timed: the steps with their store times.
+        within_ms: time without a step after which a message is complete.
+    """
+    fields = [F.col(name) for name in _STEP_FIELDS if name != "msgId"]
+    return (
+        _by_message(timed)
+        .withWatermark("tracedAt", f"{LATENESS_MS} milliseconds")
+        .groupBy("messageId", F.session_window("tracedAt", f"{within_ms} milliseconds"))
+        .agg(F.collect_set(F.struct(F.col("messageId").alias("msgId"), *fields)).alias("records"))
+        .select("records")
+    )
+
+
+def _by_message(timed: DataFrame) -> DataFrame:
+    """Repeat the steps of a batch of messages for each of them, with its id in `messageId`."""
+    return timed.where(F.col("step") != DAMAGED).withColumn(
+        "messageId", F.explode(F.split("msgId", ","))
+    )
 
 
 def spans(decoded: DataFrame) -> DataFrame:
@@ -189,31 +240,128 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
     """Compute the spans; return percentiles of each step and the slowest messages."""
     with output or Tables() as kept:
         kept.check("steps", "spans", "latency")
-        decoded, found, measured = tables(spark, options, kept)
-        by_step = first_rows(
-            "latency",
-            measured,
-            measured.columns,
-            (F.desc("count"), "step", "topic", "group", "client"),
-            options.rows,
+        return report(*tables(spark, options, kept), options)
+
+
+def directory(options: Options, streaming: Streaming) -> StreamDirectory:
+    """Return the directory of the stream.
+
+    Raises:
+        UsageError: store times are to be read from topics; or as `StreamDirectory`.
+    """
+    if options.stored_in:
+        raise UsageError(
+            "--stored-in is given, but a stream reads no topic beside the traces: omit it, or "
+            "--follow and --new"
         )
-        slowest = first_rows(
-            "slowest",
-            found.where("totalMs IS NOT NULL"),
-            (
-                *("msgId", "topic", "consumerGroup", "retries", "producedAt"),
-                *("sendMs", "deliveryMs", "consumeMs", "totalMs"),
-            ),
-            (F.desc("totalMs"), "msgId"),
-            options.rows,
+    definition = {
+        "pipeline": "trace",
+        **selected(options.selection),
+        "--within": f"{options.within_ms} ms",
+    }
+    return StreamDirectory(streaming.directory, definition, ("steps", "spans"))
+
+
+def check(options: Options, streaming: Streaming) -> None:
+    """Refuse before Spark starts what `stream` would refuse; raises as `stream`."""
+    directory(options, streaming).check(overwrite=streaming.overwrite)
+
+
+def queries(
+    spark: SparkSession,
+    options: Options,
+    sink: QuerySink,
+    write: Callable[[DataFrame, int], None] = lambda *_: None,
+) -> None:
+    """Add the queries of the tables `steps` and `spans`.
+
+    Args:
+        spark: the session.
+        options: the trace topic and the time.
+        sink: receives the queries.
+        write: writes the sessions of a batch as spans.
+    """
+    traces = read_message_stream(spark, options.selection, STREAM_COLUMNS, skew_ms=LATENESS_MS)
+    timed = timed_steps(traces)
+
+    def late(batch: DataFrame, watermark_ms: int) -> int:
+        last = F.unix_millis("tracedAt") + options.within_ms
+        return int(_by_message(timed_steps(batch)).where(last <= watermark_ms).count())
+
+    sink.append("steps", timed.drop("tracedAt"))
+    sink.each_batch(
+        "spans",
+        sessions(timed, options.within_ms),
+        write,
+        LateRows(selection=options.selection, columns=STREAM_COLUMNS, count=late),
+    )
+
+
+def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Report:
+    """Append the steps, and the spans that are complete; return percentiles and slowest messages.
+
+    Raises:
+        UsageError: as `directory`, and as `StreamDirectory.held`.
+        KourouError: the stream failed.
+    """
+    with TableRun(spark, streaming, directory(options, streaming)) as run_, Tables() as kept:
+
+        def write(batch: DataFrame, number: int) -> None:
+            # The plan of the spans reads the records several times.
+            records = batch.select(F.explode("records").alias("one")).select("one.*").persist()
+            try:
+                run_.replace_batch("spans", spans(records), number)
+            finally:
+                records.unpersist()
+
+        queries(spark, options, run_, write)
+        counts = run_.wait()
+        empty = spans(spark.createDataFrame([], STEPS_SCHEMA))
+        found = kept.cache(run_.table("spans", empty.schema))
+        result = report(run_.table("steps"), found, latency(found), options)
+        still_open = run_.open_rows()
+    notes = [*result.notes, *late_notes(counts)]
+    if still_open:
+        notes.append(
+            f"{still_open:,} messages are open: their spans are written when no trace of them was "
+            f"stored for {(options.within_ms + LATENESS_MS) / 1000:g} s"
         )
-        counts = found.agg(
-            F.count_distinct("msgId").alias("messages"),
-            F.count_if(F.col("deliveredAt").isNotNull()).alias("deliveries"),
-            F.count_if(F.col("deliveredAt").isNull()).alias("without_delivery"),
-            F.count_if(F.col("producedAt").isNull()).alias("without_send"),
-        ).collect()[0]
-        damaged = decoded.where(F.col("step") == DAMAGED).count()
+    return replace(result, notes=notes, stream={**counts, "open": still_open})
+
+
+def report(decoded: DataFrame, found: DataFrame, measured: DataFrame, options: Options) -> Report:
+    """Return percentiles of each step and the slowest messages.
+
+    Args:
+        decoded: the steps.
+        found: the spans.
+        measured: the latencies.
+        options: the number of rows.
+    """
+    by_step = first_rows(
+        "latency",
+        measured,
+        measured.columns,
+        (F.desc("count"), "step", "topic", "group", "client"),
+        options.rows,
+    )
+    slowest = first_rows(
+        "slowest",
+        found.where("totalMs IS NOT NULL"),
+        (
+            *("msgId", "topic", "consumerGroup", "retries", "producedAt"),
+            *("sendMs", "deliveryMs", "consumeMs", "totalMs"),
+        ),
+        (F.desc("totalMs"), "msgId"),
+        options.rows,
+    )
+    counts = found.agg(
+        F.count_distinct("msgId").alias("messages"),
+        F.count_if(F.col("deliveredAt").isNotNull()).alias("deliveries"),
+        F.count_if(F.col("deliveredAt").isNull()).alias("without_delivery"),
+        F.count_if(F.col("producedAt").isNull()).alias("without_send"),
+    ).collect()[0]
+    damaged = decoded.where(F.col("step") == DAMAGED).count()
     notes = []
     if counts.without_delivery or counts.without_send:
         notes.append(
@@ -232,17 +380,23 @@ def run(spark: SparkSession, options: Options, output: Tables | None = None) -> 
 
 
 def _decode_steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Decode the records of trace messages, in a worker."""
+    """Decode the records of trace messages in a worker: columns `COLUMNS` or `STREAM_COLUMNS`."""
     for batch in batches:
         rows: list[dict[str, object]] = []
-        hosts = batch.column(0).to_pylist()
-        for host, body in zip(hosts, batch.column(1).to_pylist(), strict=True):
+        is_timed = batch.num_columns > len(COLUMNS)
+        hosts, bodies, *more = (column.to_pylist() for column in batch.columns)
+        times = more[0] if is_timed else [None] * len(hosts)
+        for host, body, at in zip(hosts, bodies, times, strict=True):
             client = (host or "").rpartition(":")[0]
             try:
-                rows += [_step(record, client) for record in decode_traces(body or b"")]
+                rows += [
+                    {**_step(record, client), "tracedAt": at}
+                    for record in decode_traces(body or b"")
+                ]
             except MalformedBodyError:
-                rows.append({"step": DAMAGED, "client": client})
-        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
+                rows.append({"step": DAMAGED, "client": client, "tracedAt": at})
+        schema = _TIMED_SCHEMA if is_timed else _ARROW_SCHEMA
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _step(record: TraceRecord, client: str) -> dict[str, object]:

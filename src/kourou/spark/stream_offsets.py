@@ -91,8 +91,8 @@ class StreamOffset:
             return {"version": VERSION, "starting": self.starting}
         logged: Json = {
             "version": VERSION,
-            "from": _nested(self.begin),
-            "until": _nested(self.until),
+            "from": by_name(self.begin),
+            "until": by_name(self.until),
         }
         if self.topic_begins:
             begins: dict[str, dict[str, int]] = {}
@@ -100,7 +100,7 @@ class StreamOffset:
                 begins.setdefault(topic, {})[broker_name] = begin
             logged["topicBegins"] = begins
         if self.gone:
-            logged["gone"] = _nested({queue: absence.value for queue, absence in self.gone.items()})
+            logged["gone"] = by_name({queue: absence.value for queue, absence in self.gone.items()})
         return logged
 
     @staticmethod
@@ -159,7 +159,7 @@ def _unreadable(value: object, reason: str) -> CheckpointError:
     )
 
 
-def _nested(values: Mapping[MessageQueue, int | str]) -> Json:
+def by_name(values: Mapping[MessageQueue, int | str]) -> Json:
     """Return topic -> broker -> queue id -> value, sorted, so that equal offsets are logged so."""
     nested: dict[str, dict[str, dict[str, int | str]]] = {}
     for queue, value in sorted(values.items()):
