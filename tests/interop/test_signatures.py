@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from kourou import (
     AdminClient,
@@ -253,3 +255,33 @@ def test_commands_sign_by_environment_or_file(secured: JavaServer, tmp_path: Pat
     refused = run_command("send", "Commanded", "hello", environ=address)
     assert refused.code == 1
     assert "KOUROU_ACCESS_KEY" in refused.err
+
+
+def test_spark_signs_reads_and_writes_by_a_file(
+    spark: SparkSession, secured: JavaServer, tmp_path: Path
+) -> None:
+    topic = "SignedBySpark"
+    asyncio.run(make_topic(secured, topic))
+
+    def options(secret: str) -> dict[str, str]:
+        file = tmp_path / secret
+        file.write_text(f"accessKey: root-user\nsecretKey: {secret}\n")
+        file.chmod(0o600)
+        address = {"nameServer": secured.namesrv_addr, "topic": topic}
+        return {**address, "credentialsFile": str(file)}
+
+    rows = spark.range(0, 50, 1, 2).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS body")
+    writer = rows.write.format("rocketmq").options(**options("root-secret"), writeId="signed")
+    writer.mode("append").save()
+    table = spark.read.format("rocketmq").options(**options("root-secret")).load()
+    assert sorted(bytes(row.body) for row in table.collect()) == sorted(
+        b"%d" % n for n in range(50)
+    )
+
+    with pytest.raises(PySparkException, match="AuthenticationError") as refused:
+        spark.read.format("rocketmq").options(**options("a-guess")).load().count()
+    assert "access key root-user" in str(refused.value)
+    assert "a-guess" not in str(refused.value).replace(str(tmp_path / "a-guess"), "")
+    unsigned = {"nameServer": secured.namesrv_addr, "topic": topic}
+    with pytest.raises(PySparkException, match="requires signed requests"):
+        spark.read.format("rocketmq").options(**unsigned).load().count()

@@ -121,7 +121,8 @@ def plan_log(
         end_ms: files whose records were all stored after this time are left out.
 
     Raises:
-        StoreLockedError: a Java broker before 5.5 uses the store, so the durable end is unknown.
+        StoreLockedError: a Java broker uses the store and wrote no durable end: it is older than
+            5.5, or runs for the first time and not yet for a minute.
         OSError: a directory or file cannot be read.
     """
     segment_bytes = find_sizes(disk).segment_bytes
@@ -131,7 +132,8 @@ def plan_log(
     if end == 0 and not read_last_run(disk).was_kourou:
         raise StoreLockedError(
             f"{disk.root} is in use, and its checkpoint does not tell which part is durable: stop "
-            "that broker, or read a copy of the store"
+            "that broker, or read a copy of the store; brokers of RocketMQ 5.5 or later write it a "
+            "minute after their first start"
         )
     files = [file for file in log_files(disk, COMMITLOG) if end is None or file.start < end]
     if parts_min > 1 and files:
