@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import Counter
 from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
@@ -128,3 +129,16 @@ def test_only_the_clock_module_reads_the_time() -> None:
         text = path.read_text(encoding="utf-8")
         assert "time.time(" not in text, f"{path} must take a Clock"
         assert "time.sleep(" not in text, f"{path} must wait on something"
+
+
+def test_oldest_pyspark_that_is_allowed_is_the_one_that_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    [allowed] = [
+        requirement
+        for requirement in project["project"]["optional-dependencies"]["spark"]
+        if requirement.startswith("pyspark")
+    ]
+    tested = (ROOT / "tests" / "spark" / "pyspark-4.2.lock").read_text(encoding="utf-8")
+
+    assert allowed == "pyspark>=4.2,<5"
+    assert tested.startswith("pyspark==4.2.0 ")
