@@ -24,7 +24,13 @@ def homes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     rows = sum(batch.num_rows for batch in batches)
     yield pa.RecordBatch.from_pylist(
-        [{"directory": str(Path.cwd()), "kourou": kourou.__file__, "rows": rows}]
+        [
+            {
+                "directory": str(Path.cwd().resolve()),
+                "kourou": str(Path(kourou.__file__).resolve()),
+                "rows": rows,
+            }
+        ]
     )
 
 
@@ -36,14 +42,14 @@ def main() -> None:
 
     def read(topic: str) -> DataFrame:
         reader = spark.read.format("rocketmq").option("nameServer", namesrv)
-        return reader.option("topic", topic).load()
+        return reader.option("topic", topic).option("minPartitions", 2).load()
 
     table = read(source)
     schema = "directory STRING, kourou STRING, rows BIGINT"
     workers = [row.asDict() for row in table.mapInArrow(homes, schema).collect()]
     stream = spark.readStream.format("rocketmq").option("nameServer", namesrv)
     stream = stream.option("topic", source).option("startingOffsets", "earliest")
-    stream = stream.option("maxOffsetsPerTrigger", 500)
+    stream = stream.option("maxOffsetsPerTrigger", 500).option("minPartitions", 2)
     query = (
         stream.load()
         .selectExpr("body", "tags")

@@ -28,14 +28,22 @@ TIMEOUT_S: Final = 1_800
 
 
 def spark_home(directory: Path) -> Path:
-    """Return a SPARK_HOME below a directory; its entries are links to the installed PySpark."""
+    """Return a SPARK_HOME below a directory; its entries are links to the installed PySpark.
+
+    It lacks `pyspark.zip`, from which each worker would compile PySpark anew: a second of CPU, of
+    the ten seconds that Spark waits for the process that plans a stream.
+    """
     home = directory / "spark"
     if home.exists():  # of an earlier run in this directory
         return home
     home.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name not in {"work", "logs"}:
+        if entry.name not in {"work", "logs", "python"}:
             (home / entry.name).symlink_to(entry)
+    library = home / "python" / "lib"
+    library.mkdir(parents=True)
+    for archive in Path(pyspark.__file__).parent.glob("python/lib/py4j-*.zip"):
+        (library / archive.name).symlink_to(archive)
     return home
 
 
