@@ -28,6 +28,19 @@ except Exception as error:
 spark.stop()
 """
 
+UNSET_PROGRAM = """
+import os
+from kourou.spark.sessions import local_session
+assert "PYSPARK_PYTHON" not in os.environ
+spark = local_session("unset")
+spark.sparkContext.setLogLevel("OFF")
+try:
+    spark.read.format("rocketmq").load()
+except Exception as error:
+    print("nameServer is missing" in str(error))
+spark.stop()
+"""
+
 
 def test_the_module_names_the_source_and_nothing_else() -> None:
     assert pyspark_rocketmq.DefaultSource is RocketMQDataSource
@@ -65,6 +78,27 @@ def test_failing_other_data_source_hides_the_source_until_it_is_registered(tmp_p
     )
 
     assert done.stdout.splitlines() == ["True", "True"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_session_finds_the_source_outside_an_activated_environment(tmp_path: Path) -> None:
+    for name in ("python", "python3"):
+        other = tmp_path / name  # where Spark looks for the Python of its workers by default
+        other.write_text("#!/bin/sh\necho another Python >&2; exit 1\n")
+        other.chmod(0o755)
+    inherited = {key: text for key, text in os.environ.items() if key != "PYSPARK_PYTHON"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", UNSET_PROGRAM],
+        env={**inherited, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
+
+    assert done.stdout == "True\n", done.stderr
 
 
 def with_path(directory: Path) -> dict[str, str]:
