@@ -60,7 +60,7 @@ def test_windows_of_several_runs_are_those_of_one_batch_run(
         expected.where(F.col("windowStart") < last)
     )
     assert report.metrics["messages"] == 50
-    assert report.notes[-1].startswith("1 windows are open")
+    assert report.notes[-1].startswith("windows still open: 1;")
 
     other = throughput.Options(selection=selection, window_ms=50, lateness_ms=500)
     with pytest.raises(UsageError, match="--window is 50 ms, but"):

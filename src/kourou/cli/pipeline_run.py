@@ -412,7 +412,18 @@ def _print_report(name: str, report: Report, seconds: float, settings: Settings)
 
 
 def _counted(counts: Mapping[str, int | float]) -> str:
-    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())
+    """Return the counts, then the times, of which the unit is the end of the name."""
+    numbers = [
+        f"{value:,} {name.replace('_', ' ')}"
+        for name, value in counts.items()
+        if not name.endswith("_ms")
+    ]
+    times = [
+        f"{name.removesuffix('_ms').replace('_', ' ')} {value:,} ms"
+        for name, value in counts.items()
+        if name.endswith("_ms")
+    ]
+    return ", ".join(numbers + times)
 
 
 def _cell(value: object) -> object:

@@ -231,7 +231,8 @@ def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Repor
     """
     with TableRun(spark, streaming, directory(options, streaming)) as run_, Tables() as kept:
         queries(spark, options, run_)
-        counts = {"ahead": 0, **run_.wait(), "duplicates": run_.duplicates()}
+        counts = run_.wait()
+        counts |= {"ahead": counts.get("ahead", 0), "duplicates": run_.duplicates()}
         once = kept.cache(run_.table("messages"))
         by_topic = once.groupBy("topic").agg(
             F.count(F.lit(1)).alias("messages"),

@@ -37,6 +37,13 @@ log = logging.getLogger(__name__)
 POLL_S: Final = 0.2
 """Interval at which a run checks its queries."""
 
+STARTS_MAX: Final = 5
+"""Maximum number of starts of a query, of which the first ones failed to start a worker."""
+
+NO_WORKER: Final = "Python worker failed to connect back"
+"""Text of Spark's error when a Python process took longer than 10 s to start. Spark has no option
+for this time, which a busy machine exceeds."""
+
 STOP_MAX_S: Final = 30.0
 """Maximum time for which a stopped run waits for the end of a batch."""
 
@@ -129,14 +136,33 @@ class _Running:
     """A query of a run.
 
     Attributes:
+        starts: number of starts of the query.
         seen: batch number and time of the last progress that was added to the metrics.
     """
 
+    writer: DataStreamWriter
     query: StreamingQuery
     checkpoint: Path
     late: LateRows | None
     metrics: QueryMetrics = field(default_factory=QueryMetrics)
+    starts: int = 1
     seen: tuple[int, str] = (-1, "")
+
+    @property
+    def failure(self) -> str | None:
+        """The text of the error that ended the query."""
+        error = self.query.exception()
+        return None if error is None else str(error)
+
+    def start_again(self) -> bool:
+        """Start the query again from its checkpoint if it failed to start a worker."""
+        if NO_WORKER not in (self.failure or "") or self.starts >= STARTS_MAX:
+            return False
+        log.warning("stream.started_again reason=%s", NO_WORKER)
+        self.starts += 1
+        with translated_errors():
+            self.query = self.writer.start()
+        return True
 
 
 class StreamRun:
@@ -177,8 +203,8 @@ class StreamRun:
             else writer.trigger(availableNow=True)
         )
         with translated_errors():
-            query = paced.option("checkpointLocation", str(checkpoint)).start()
-        self._queries.append(_Running(query, checkpoint, late))
+            located = paced.option("checkpointLocation", str(checkpoint))
+            self._queries.append(_Running(located, located.start(), checkpoint, late))
 
     def wait(self) -> dict[str, int | float]:
         """Wait for the end of the run, stop the queries, and return its metrics.
@@ -188,16 +214,18 @@ class StreamRun:
         """
         streaming = self._streaming
         with _stop_signals(streaming.stop) if streaming.follow else contextlib.nullcontext():
-            while any(one.query.isActive for one in self._queries):
-                if streaming.stop.wait(POLL_S):
-                    break
-                if any(one.query.exception() is not None for one in self._queries):
-                    break
+            while not streaming.stop.wait(POLL_S):
                 self._collect()
+                is_active = any(one.query.isActive for one in self._queries)
+                failed = [one for one in self._queries if one.failure is not None]
+                if any(not one.start_again() for one in failed):
+                    break
+                if not is_active and not failed:
+                    break
                 if streaming.on_progress is not None:
                     streaming.on_progress(self.metrics())
             for one in self._queries:
-                if one.query.exception() is None:
+                if one.failure is None:
                     _stop_after_batch(one.query)
             self._collect()
             for one in self._queries:
@@ -329,7 +357,7 @@ def late_notes(counts: Mapping[str, int | float]) -> list[str]:
     """Return the sentence of a report about rows that the watermark dropped; none without any."""
     if not counts["late"]:
         return []
-    return [f"{counts['late']:,} messages came after their watermark and are in no table"]
+    return [f"late messages: {counts['late']:,}; they came after their watermark and are left out"]
 
 
 def _watermark_ms(checkpoint: Path, progress: Mapping[str, Any]) -> int:

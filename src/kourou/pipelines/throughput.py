@@ -191,7 +191,7 @@ def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Repor
     notes = [*found.notes]
     if still_open:
         notes.append(
-            f"{still_open:,} windows are open: each is written when messages that are "
+            f"windows still open: {still_open:,}; each is written when messages that are "
             f"{watermark_delay_ms(options.clock, options.lateness) / 1000:g} s younger than its "
             "end have arrived"
         )

@@ -323,8 +323,8 @@ def stream(spark: SparkSession, options: Options, streaming: Streaming) -> Repor
     notes = [*result.notes, *late_notes(counts)]
     if still_open:
         notes.append(
-            f"{still_open:,} messages are open: their spans are written when no trace of them was "
-            f"stored for {(options.within_ms + LATENESS_MS) / 1000:g} s"
+            f"messages still open: {still_open:,}; their spans are written when no trace of them "
+            f"was stored for {(options.within_ms + LATENESS_MS) / 1000:g} s"
         )
     return replace(result, notes=notes, stream={**counts, "open": still_open})
 
