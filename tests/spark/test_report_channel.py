@@ -82,12 +82,14 @@ def received() -> Iterator[Received]:
     held.close()
 
 
-def read(context: Any, rows: int = 10) -> None:
+def read(context: Any, rows: int = 10) -> int:
+    """Report a read of `rows` rows; return the number that the task has counted."""
     with reported(context) as counts:
         counts.rows = rows
         counts.pulled_bytes = 900
         counts.pulls = 2
         counts.waited_s = 0.0126
+    return counts.rows
 
 
 def test_report_of_a_task_arrives(received: Received) -> None:
@@ -143,7 +145,7 @@ def test_failed_task_is_not_reported(received: Received) -> None:
     ],
 )
 def test_receiver_that_cannot_be_reached_does_not_fail_the_task(setting: object) -> None:
-    read(context(setting))
+    assert read(context(setting)) == 10
 
 
 @pytest.mark.parametrize("changes", [{QUERY_ID: "q"}, {BATCH_ID: "x"}, {BATCH_ID: "-1"}])
