@@ -184,6 +184,18 @@ def test_queue_that_returns_in_another_topic_of_its_name_is_read_from_its_first(
     assert (back.losses, back.returned) == ((), {Q1: 0})
 
 
+def test_queue_that_vanished_with_its_topic_and_returns_in_another_is_read_from_its_first() -> None:
+    topic = ("flights", "broker-a")
+    start = StreamOffset({Q0: 4, Q1: 5}, topic_begins={topic: 0})
+    other = View({Q0: QueueBounds(0, 6)}, {Q1: Absence.QUEUE}, topic_begins={topic: 700})
+
+    gone = plan(start, other)
+    back = plan(gone.end, replace(view(q0=(0, 6), q1=(0, 7)), topic_begins={topic: 700}))
+
+    assert [loss.kind for loss in gone.losses] == [LossKind.VANISHED, LossKind.RECREATED]
+    assert (back.losses, back.returned) == ((), {Q1: 0})
+
+
 def test_topic_created_again_that_outgrew_the_offset_is_a_loss_once() -> None:
     topic = ("flights", "broker-a")
     start = StreamOffset({Q0: 4}, topic_begins={topic: 700})
@@ -220,6 +232,17 @@ def test_deselected_queue_keeps_its_offset_and_is_read_on_when_it_is_selected_ag
 
     assert planned.end == StreamOffset({Q0: 9, B0: 4}, gone={B0: Absence.OPTION})
     assert back == BatchPlan(StreamOffset({Q0: 9, B0: 6}), (), {B0: 4})
+
+
+def test_deselected_queue_of_a_topic_made_again_is_read_from_its_first() -> None:
+    topic = ("flights", "broker-a")
+    start = StreamOffset({Q0: 9, Q1: 4}, topic_begins={topic: 0})
+    again = replace(view(q0=(0, 9)), topic_begins={topic: 700})
+
+    planned = plan_batch(start, again, NO_LIMITS, 0, TriggerState(), deselected={Q1})
+    back = plan(planned.end, replace(view(q0=(0, 9), q1=(0, 6)), topic_begins={topic: 700}))
+
+    assert back.returned == {Q1: 0}
 
 
 def test_a_start_that_the_queue_does_not_hold_is_a_loss() -> None:

@@ -200,7 +200,7 @@ def test_queue_that_a_topic_no_longer_has_is_a_loss_once_and_read_on_when_it_is_
     assert query.run() == []
     publish(messages("reader_shrunk", 20, 40))
     [returned] = query.warnings(caplog, "spark_offsets")
-    assert returned.endswith("exists again and is read from offset 10 on")
+    assert returned.endswith("queue_id=1) offset=10")
     assert sorted(query.bodies[-1]) == [*range(20, 40)]
 
 
@@ -214,7 +214,8 @@ def test_queue_that_disappears_before_it_is_read_is_a_loss(
         query.run(lambda: resize("reader_short", 1))
 
     query.options["failOnDataLoss"] = "false"
-    assert query.run() == [*range(0, 20, 2)]
+    # The queue of the first message is random.
+    assert query.run() in ([*range(0, 20, 2)], [*range(1, 20, 2)])
 
 
 def test_changed_topics_are_refused_with_option_topics_and_remedy(

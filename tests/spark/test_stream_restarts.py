@@ -120,6 +120,7 @@ class Restarts(RuleBasedStateMachine):
         self.losses: list[Loss] = []  # of logged batches
         self.reset: set[MessageQueue] = set()  # queues that were read again from their first offset
         self.gone: set[MessageQueue] = set()  # vanished queues whose loss was logged
+        self.made_again: set[MessageQueue] = set()  # with their topic, since a loss or a return
         self.missed: set[Message] = set()  # expired between the plan and the read
         self.begins: dict[MessageQueue, int] = {}  # first offset of each queue ever read
         self.state = TriggerState()
@@ -179,17 +180,20 @@ class Restarts(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 5), count=st.integers(0, 60), are_there=st.booleans())
     def make_topic_again(self, index: int, count: int, are_there: bool) -> None:
-        """Delete the topic of a broker, and create it with the same queues or without some."""
+        """Delete a topic of a broker, and create it with all queues or without the vanished."""
         queue, _ = self.log_of(index)
         if not self.can_reset:
             return
         topic = broker_topic(queue)
         self.cluster.topic_begins[topic] += 1
         for again in [queue for queue in self.cluster.logs if broker_topic(queue) == topic]:
-            self.cluster.logs[again] = Log(is_there=are_there or self.cluster.logs[again].is_there)
-            self.cluster.append(again, count)
+            log = Log(is_there=are_there or self.cluster.logs[again].is_there)
+            self.cluster.logs[again] = log
+            if log.is_there:
+                self.cluster.append(again, count)
             # The stream sees that the topic is another one, and not what the former one held.
             self.cluster.expired -= {m for m in self.cluster.expired if m.queue == again}
+            self.made_again.add(again)
             if again in self.begins:
                 self.begins[again] = 0
 
@@ -278,6 +282,10 @@ class Restarts(RuleBasedStateMachine):
         if has_batch:
             self.log(start, planned.end, planned.losses, limits)
             self.reset |= {q for q, at in planned.returned.items() if at != start.until[q]}
+            # Neither does a loss, or a return, name offsets of a topic that the stream did not see.
+            reported = {loss.queue for loss in planned.losses} | planned.returned.keys()
+            self.reset |= self.made_again & reported
+            self.made_again -= reported
             self.gone -= planned.returned.keys()
         else:
             assert not planned.losses

@@ -179,8 +179,7 @@ def plan_batch(
             "all brokers of its topics; start the query again when the broker is up"
         )
     known = (starting or {}) if start.is_initial else start.until
-    found = _find(start, known, view)
-    found.gone |= dict.fromkeys(deselected, Absence.OPTION)
+    found = _find(start, known, view, deselected)
     begins = found.begins
     ends = {queue: max(begin, view.bounds[queue].max_offset) for queue, begin in begins.items()}
     if _must_wait(begins, ends, limits, now_ms, state):
@@ -219,7 +218,12 @@ class _Findings:
     returned: dict[MessageQueue, int] = field(default_factory=dict)
 
 
-def _find(start: StreamOffset, known: Mapping[MessageQueue, int], view: View) -> _Findings:
+def _find(
+    start: StreamOffset,
+    known: Mapping[MessageQueue, int],
+    view: View,
+    deselected: Collection[MessageQueue],
+) -> _Findings:
     """Return the first offset to read of each queue, and what is new to report."""
     recreated = {
         topic
@@ -227,13 +231,12 @@ def _find(start: StreamOffset, known: Mapping[MessageQueue, int], view: View) ->
         if begin > start.topic_begins.get(topic, begin)
     }
     deleted = recreated | {broker_topic(q) for q, a in view.vanished.items() if a is Absence.TOPIC}
-    found = _Findings(
-        {q: Absence.TOPIC if broker_topic(q) in deleted else a for q, a in start.gone.items()}
-    )
-    for queue, absence in sorted(view.vanished.items()):
-        if queue in known and queue not in found.gone:
-            found.gone[queue] = absence
-            found.losses.append(Loss(queue, known[queue], LossKind.VANISHED))
+    vanished = {q: a for q, a in view.vanished.items() if q in known}
+    # The first reason stays, but for the one that makes the queue's offset meaningless.
+    gone = {**dict.fromkeys(deselected, Absence.OPTION), **vanished, **start.gone}
+    found = _Findings({q: Absence.TOPIC if broker_topic(q) in deleted else gone[q] for q in gone})
+    for queue in sorted(vanished.keys() - start.gone.keys()):
+        found.losses.append(Loss(queue, known[queue], LossKind.VANISHED))
     for queue, bounds in sorted(view.bounds.items()):
         offset = known.get(queue, bounds.min_offset)
         is_lagging = offset > bounds.max_offset and queue.broker_name in view.replicas

@@ -26,7 +26,6 @@ from kourou.errors import ConfigError, DataLossError, RemoteError, TransportErro
 from kourou.model.queue import MessageQueue
 from kourou.spark.cluster import ClusterClient, started_client
 from kourou.spark.limits import Sample, TriggerLimits
-from kourou.spark.planning import name_of
 from kourou.spark.range_reader import read_ranges, tasks_of
 from kourou.spark.read_options import ReadOptions
 from kourou.spark.report_channel import reported
@@ -189,11 +188,7 @@ class _Planner:
         for loss in plan.losses:
             log.warning("spark_offsets.lost reason=%s", loss)
         for queue, offset in plan.returned.items():
-            log.warning(
-                "spark_offsets.returned reason=%s exists again and is read from offset %d on",
-                name_of(queue),
-                offset,
-            )
+            log.warning("spark_offsets.returned queue=%s offset=%d", queue, offset)
         return plan.end
 
     def _deselected(self, start: StreamOffset) -> frozenset[MessageQueue]:

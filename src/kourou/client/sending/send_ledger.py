@@ -183,7 +183,7 @@ class SendLedger:
         if late:
             self._task.cancel()
             log.warning(
-                "ledger.cut_short run=%s entries=%d: the ledger has no end",
+                "ledger.cut_short run=%s lost_entries=%d",
                 self.run, len(self._waiting),
             )  # fmt: skip
         await self._destination.close()
