@@ -17,7 +17,7 @@ from kourou.protocol.brokers import (
 )
 from kourou.protocol.data_version import DataVersion
 from kourou.protocol.json_records import decode_record, encode_record
-from kourou.protocol.unserved.pop import BatchAck, BatchAckMessages
+from kourou.protocol.popping.headers import BatchAck, BatchAckMessages
 from kourou.protocol.unserved.replicas import (
     BrokerReplicasInfo,
     EpochEntry,

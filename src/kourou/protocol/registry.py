@@ -28,11 +28,13 @@ from kourou.protocol import (
     topic_table,
     topics,
 )
+from kourou.protocol.popping import headers as popping
 from kourou.protocol.request_spec import RequestSpec
 
 _SPECS: Final = (
     *sending.SPECS,
     *pulling.SPECS,
+    *popping.SPECS,
     *offsets.SPECS,
     *offset_table.SPECS,
     *clients.SPECS,

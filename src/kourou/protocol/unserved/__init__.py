@@ -11,7 +11,7 @@ from typing import Final
 from kourou.protocol import registry
 from kourou.protocol.codes import RequestCode
 from kourou.protocol.request_spec import RequestSpec
-from kourou.protocol.unserved import auth, brokers, lite, pop, replicas
+from kourou.protocol.unserved import auth, brokers, lite, replicas
 
 UNUSED: Final = frozenset(
     {
@@ -41,7 +41,6 @@ UNUSED: Final = frozenset(
 header nor body."""
 
 _SPECS: Final = (
-    *pop.SPECS,
     *lite.SPECS,
     *auth.SPECS,
     *replicas.SPECS,

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from kourou.errors import MalformedBodyError
-from kourou.protocol.unserved.pop import (
+from kourou.protocol.popping.order_file import (
     OrderInfo,
     OrderInfoTable,
     decode_order_info_table,
     encode_order_info_table,
 )
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "config" / "consumerOrderInfo.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "config" / "consumerOrderInfo.json"
 
 
 def test_order_info_file_of_java_is_decoded_and_encoded_unchanged() -> None:

@@ -1,0 +1,1 @@
+"""Wire forms and stored forms of pop consumption."""
