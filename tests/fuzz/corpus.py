@@ -68,6 +68,17 @@ def traces() -> tuple[bytes, ...]:
 
 
 @functools.cache
+def revive_records(*kinds: str) -> tuple[bytes, ...]:
+    """Return bodies of checkpoints or acks, in both forms."""
+    return tuple(
+        record[form].encode()
+        for record in _vectors("pop.json")["records"]
+        for form in ("fastjson1", "fastjson2")
+        if record.get("kind", "").startswith(kinds)
+    )
+
+
+@functools.cache
 def compressed() -> tuple[bytes, ...]:
     """Return compressed bodies, each after a byte with the number of its compression type."""
     cases = _vectors("compression.json")["cases"]

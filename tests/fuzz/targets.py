@@ -43,6 +43,18 @@ from kourou.protocol.fields import decode_fields, encode_fields
 from kourou.protocol.frame import decode_frame, encode_frame, frame_size
 from kourou.protocol.hashing import java_string_hash
 from kourou.protocol.message_batch import decode_batch, encode_batch
+from kourou.protocol.popping.info_strings import (
+    parse_offsets,
+    parse_order_counts,
+    parse_start_offsets,
+)
+from kourou.protocol.popping.receipt_handles import decode_receipt_handle
+from kourou.protocol.popping.revive_records import (
+    decode_ack,
+    decode_checkpoint,
+    encode_ack,
+    encode_checkpoint,
+)
 from kourou.protocol.record.decode import decode_message, decode_messages
 from kourou.protocol.record.read import read_checked, read_record
 from kourou.protocol.topic_table import decode_register_body
@@ -60,6 +72,7 @@ _SPECIAL: Final = frozenset(
         *("decode_frame", "decode_header", "decode_fields", "decode_register_body"),
         *("decode_message", "decode_messages", "decode_batch", "decode_record", "decode_records"),
         *("decode_plain", "decode_traces"),
+        *("decode_receipt_handle", "decode_checkpoint", "decode_ack"),
     }
 )
 """Decoders of `kourou.protocol` with a target below, or called by one."""
@@ -156,6 +169,18 @@ def _records() -> Iterator[Target]:
     yield Target("traces", _traces, corpus.traces())
     yield Target("op_entries", _op_entry, (b"0,", b"12,13,17,", b"1700000000000", b"007,5,"))
     yield Target("compressed", _compressed, corpus.compressed(), (MalformedMessageError,))
+    yield Target("revive.checkpoint", _checkpoint, corpus.revive_records("check_point"))
+    yield Target("revive.ack", _ack, corpus.revive_records("ack", "batch_ack"))
+
+
+def _checkpoint(data: bytes) -> None:
+    record = decode_checkpoint(data)
+    assert decode_checkpoint(encode_checkpoint(record)) == record
+
+
+def _ack(data: bytes) -> None:
+    record = decode_ack(data)
+    assert decode_ack(encode_ack(record)) == record
 
 
 def _traces(data: bytes) -> None:
@@ -280,6 +305,11 @@ def _texts() -> Iterator[Target]:
         b"20010DB8000000000000000000000001000018B4AAC2000000000000",
     )
     handles = (b"djEgVCBicm9rZXItYSAxNzk1MjI4MzgwMDAxIEMwMDA=", b"bm9uZQ", b"")
+    receipts = (b"100 1700000000000 60000 2 0 broker-a 3 105", b"1 2 +3 4 1 b 7", b"1 2 3")
+    yield Target("text.receipt_handle", _receipt_handle, receipts)
+    queues = (b"0 0 100;0 1 5;1 0 9;2 0 12", b"0 0 100,101,103;0 1 5", b"0 0 2;0 qo0%100 3;")
+    for parse in (parse_start_offsets, parse_offsets, parse_order_counts):
+        yield Target(f"text.{parse.__name__}", _as_text(parse), queues)
     yield Target("text.recall_handle", _as_text(decode_recall_handle), handles, (UsageError,))
     yield Target("text.offset_msg_id", _as_text(decode_offset_msg_id), ids, (InvalidMessageError,))
     yield Target("text.unique_id", _as_text(decode_unique_id), ids, (InvalidMessageError,))
@@ -295,6 +325,11 @@ def _texts() -> Iterator[Target]:
         for suffix, seeds in (("conf", conf), ("toml", toml)):
             name = f"settings.{config.__name__}.{suffix}"
             yield Target(name, _settings(config, Path(f"fuzz.{suffix}")), seeds, (ConfigError,))
+
+
+def _receipt_handle(data: bytes) -> None:
+    handle = decode_receipt_handle(data.decode(errors="replace"))
+    assert decode_receipt_handle(handle.encode()) == handle
 
 
 def _properties(data: bytes) -> None:

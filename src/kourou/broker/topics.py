@@ -33,6 +33,7 @@ from kourou.model.topic import (
 )
 from kourou.protocol.codes import ResponseCode
 from kourou.protocol.data_version import DataVersion
+from kourou.protocol.popping.topic_names import revive_topic
 from kourou.protocol.topic_table import (
     TopicConfigTable,
     TopicTableEncoder,
@@ -361,7 +362,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         _system_topic(names.OFFSET_MOVED_EVENT, 1),
         _system_topic(names.SCHEDULE_TOPIC, _SCHEDULE_QUEUES),
         _system_topic(names.reply_topic(cluster), 1),
-        _system_topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
+        _system_topic(revive_topic(cluster), 8),
         _system_topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
         _system_topic(names.TRANS_HALF_TOPIC, 1),
         _system_topic(names.TRANS_OP_HALF_TOPIC, 1),

@@ -82,6 +82,8 @@ REDRIVEN_FROM: Final = "KOUROU_REDRIVEN_FROM"
 """Kourou's own, of a redriven message: the offset message id of its dead letter."""
 REPLAYED_FROM: Final = "KOUROU_REPLAYED_FROM"
 """Kourou's own, of a replayed message: the offset message id of the original."""
+POP_LOG_END: Final = "KOUROU_POP_LOG_END"
+"""Kourou's own, of a checkpoint: the end of the log at the pop, below which its messages are."""
 SPARK_ID: Final = "KOUROU_SPARK_ID"
 """Kourou's own, of a message that a Spark job sent: identifies its row (`kourou.spark.stamps`)."""
 

@@ -1,0 +1,1 @@
+"""Pop consumption: messages that are invisible until they are acknowledged or revived."""
