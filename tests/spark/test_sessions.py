@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -53,3 +59,30 @@ def test_speculation_is_warned_of(
     kourou.spark.register(spark)
 
     assert "spark_speculation.enabled setting=spark.speculation" in caplog.text
+
+
+def test_workers_import_pyspark_from_its_directory_which_has_compiled_files(
+    spark: SparkSession,
+) -> None:
+    def origin(_: Iterator[int]) -> Iterator[str]:
+        yield str(pyspark.__file__)
+
+    [file] = spark.sparkContext.parallelize([1], 1).mapPartitions(origin).collect()
+
+    assert "pyspark.zip" not in file
+    assert "PYTHONPATH" not in os.environ or "worker_path" not in os.environ["PYTHONPATH"]
+
+
+def test_workers_still_run_the_start_file_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('of the machine')")
+    start_path = Path(kourou.spark.__file__).parent / "worker_path"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import sys; print({str(start_path)!r} in sys.path)"],
+        env={"PYTHONPATH": f"{start_path}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (ended.stdout, ended.stderr) == ("of the machine\nFalse\n", "")
