@@ -16,13 +16,14 @@ TESTS ?=
 PYSPARK ?= 4.2
 PYSPARK_VENV := $(VENV)-pyspark-$(PYSPARK)
 TESTS_ON_4.1 := tests/spark/pyspark_4_1 tests/spark/test_batch_read.py tests/spark/test_body_read.py tests/spark/test_store_read.py
-TESTS_ON_4.2 := tests/spark tests/pipelines
+SPARK_TESTS := tests/spark tests/spark/long tests/pipelines tests/pipelines/long
+TESTS_ON_4.2 := $(SPARK_TESTS)
 # PySpark 4.1 leaves the socket of an action open until it is collected as garbage, and converts no schema for a time zone.
 PYTEST_ON_4.1 := -W ignore::pytest.PytestUnraisableExceptionWarning -k "not arrow_schema and not schema_is_parsed and not schema_has_the_columns"
 SEED ?= 1
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup demo demo-fast test test-pyspark check fuzz soak torture format docs bench interop lock clean
+.PHONY: help setup demo demo-fast test test-spark test-pyspark check fuzz soak torture format docs bench interop lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,8 +44,11 @@ demo: $(READY) ## run the demo on a year of flights: broker, live consumers, Spa
 demo-fast: $(READY) ## run the demo with 20,000 flights
 	$(BIN)/python examples/flights/demo.py --fast
 
-test: $(READY) ## run all tests that need only this tree, one process per core (PYTHON=python3.13, TESTS="tests/client")
+test: $(READY) ## run the tests that need only this tree, without the long ones of Spark, one process per core (PYTHON=python3.13, TESTS="tests/client")
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
+
+test-spark: $(READY) ## run all tests of Spark and the pipelines, also those of whole commands, clusters and lakehouses (20 minutes)
+	$(BIN)/pytest -q -n auto --maxprocesses 2 --dist loadfile $(or $(TESTS),$(SPARK_TESTS))
 
 test-pyspark: $(PYSPARK_VENV)/.ready ## run the tests of Spark on the oldest PySpark (PYSPARK=4.1: batch reads only; TESTS="tests/spark/test_write.py")
 	$(PYSPARK_VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ON_$(PYSPARK)) $(or $(TESTS),$(TESTS_ON_$(PYSPARK)))
@@ -69,7 +73,8 @@ check: $(READY) ## check format, lint, types, layers, spelling and documents
 fuzz: $(READY) ## fuzz every decoder with random and mutated bytes (FUZZ_SECONDS=60, SEED=1)
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(SEED)
 
-soak: $(READY) ## kill Spark jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million mutated frames while a healthy client runs (30 minutes)
+soak: $(READY) ## run all tests of Spark, kill its jobs in mid-batch, run a declarative pipeline; test older versions of PySpark; send a million mutated frames while a healthy client runs (90 minutes)
+	$(MAKE) test-spark
 	$(BIN)/pytest -q tests/spark/kills tests/spark/declarative tests/pipelines/kills -p no:randomly
 	$(MAKE) test-pyspark PYSPARK=4.2
 	$(MAKE) test-pyspark PYSPARK=4.1

@@ -16,7 +16,7 @@ Publish = Callable[[Sequence[Message]], list[str]]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "pipelines.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "pipelines.md"
 
 
 def program(containing: str) -> str:
