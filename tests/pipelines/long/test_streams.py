@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name in Spark p
 
 from kourou.errors import JobFailedError, NoRouteError, UsageError
 from kourou.model.message import Message
-from kourou.pipelines import dead_letters, dedup, throughput, trace
+from kourou.pipelines import dead_letters, dedup, streams, throughput, trace
 from kourou.pipelines.directories import StreamDirectory
 from kourou.pipelines.event_time import EventTime
 from kourou.pipelines.selection import Selection, read_message_stream
 from kourou.pipelines.streams import LateRows, Streaming, TableRun
 from kourou.pipelines.tables import Tables
 from kourou.spark.schema import COLUMNS, ddl
+from kourou.spark.sessions import register
 from tests.pipelines.test_trace import body, consumed, delivered, sent
 
 Publish = Callable[[Sequence[Message]], list[str]]
@@ -330,3 +334,112 @@ def test_the_failure_of_one_query_ends_the_others(
             lambda queries: queries.each_batch("other", read_message_stream(spark, selection), fail)
         )
     assert not spark.streams.active
+
+
+class Planners:
+    """The Python processes that plan streams, of which some start after the 10 s of Spark.
+
+    Args:
+        directory: receives the program that Spark starts instead of Python.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.program = directory / "python"
+        self._starts = directory / "starts"
+        self._slow = directory / "slow"
+        python, starts, slow = map(
+            shlex.quote, map(str, (sys.executable, self._starts, self._slow))
+        )
+        self.program.write_text(
+            "#!/bin/sh\n"
+            f'case "$*" in *python_streaming_source_runner*) echo >> {starts}\n'
+            f"  if [ $(wc -l < {starts}) -le $(cat {slow}) ]; then sleep 11; fi;;\n"
+            f'esac\nexec {python} "$@"\n'
+        )
+        self.program.chmod(0o755)
+        self.delay(0)
+
+    def delay(self, count: int) -> None:
+        """Let the next processes start too late, and count from now on."""
+        self._starts.write_text("")
+        self._slow.write_text(str(count))
+
+    @property
+    def starts(self) -> int:
+        return len(self._starts.read_text().splitlines())
+
+
+@pytest.fixture
+def planners(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Planners]:
+    found = Planners(tmp_path_factory.mktemp("planners"))
+    with monkeypatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", str(found.program))
+        register(spark)
+        yield found
+    register(spark)
+
+
+def test_query_whose_planner_was_slow_to_start_is_started_again_and_reads_each_message_once(
+    spark: SparkSession,
+    namesrv: str,
+    publish: Publish,
+    tmp_path: Path,
+    planners: Planners,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = dead_letters.Options(selection=Selection(name_server=namesrv, topics=("t-slow",)))
+    read = []
+    for slow in (0, 1):  # the second run continues a checkpoint
+        ids = publish([Message("t-slow", b"%d" % n) for n in range(5)])
+        planners.delay(slow)
+        with caplog.at_level(logging.WARNING, "kourou"):
+            report = dead_letters.stream(spark, options, Streaming(directory=str(tmp_path)))
+        read.append((report.stream["read"], planners.starts))
+
+    assert read == [(5, 1), (5, 2)]
+    table = spark.read.parquet(str(tmp_path / "letters"))
+    found = [row.msgId for row in table.collect()]
+    assert len(found) == len(set(found)) == 10
+    assert set(ids) < set(found)
+    warned = [text for text in caplog.messages if text.startswith("stream.started_again")]
+    assert len(warned) == 1
+
+
+def test_starts_of_a_query_are_bounded(
+    spark: SparkSession,
+    namesrv: str,
+    publish: Publish,
+    tmp_path: Path,
+    planners: Planners,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish([Message("t-never", b"x")])
+    monkeypatch.setattr(streams, "STARTS_MAX", 2)  # each takes 10 s
+    planners.delay(9)
+    options = dead_letters.Options(selection=Selection(name_server=namesrv, topics=("t-never",)))
+
+    with pytest.raises(JobFailedError, match="Python worker failed to connect back"):
+        dead_letters.stream(spark, options, Streaming(directory=str(tmp_path)))
+
+    assert planners.starts == 2
+    assert not spark.streams.active
+
+
+def test_query_that_failed_otherwise_is_not_started_again(
+    spark: SparkSession, namesrv: str, publish: Publish, tmp_path: Path, planners: Planners
+) -> None:
+    publish([Message("t-broken", b"x")])
+    selection = Selection(name_server=namesrv, topics=("t-broken",))
+
+    def fail(_batch: DataFrame, _number: int) -> None:
+        raise ValueError("no disk")
+
+    directory = StreamDirectory(str(tmp_path), {}, ("letters",))
+    with TableRun(spark, Streaming(directory=str(tmp_path)), directory) as queries:
+        queries.each_batch("letters", read_message_stream(spark, selection), fail)
+        with pytest.raises(JobFailedError, match="no disk"):
+            queries.wait()
+
+    assert planners.starts == 1
